@@ -1,0 +1,53 @@
+"""Who may attend to whom.
+
+Legend: `B` sequences, `T` positions that attend, `S` positions attended to, `H` hidden size.
+"""
+
+import torch
+from transformers.masking_utils import create_bidirectional_mask
+
+
+def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BSH=None):
+    """Turn a user's mask into what the configured attention implementation wants.
+
+    `attention_mask` is None (everything attends to everything), `(B, S)` with 1 for real pieces and 0 for padding, or
+    boolean `(B, T, S)`, True where row t may attend to column s (block masks; they hold the padding too). A row of a
+    block mask that may attend to nothing (padding) attends to its own column or, in cross-attention, to everything:
+    its states are read by nobody, and a softmax over nothing would be NaN.
+
+    Raises `ValueError` for a mask of another shape or type, and for a block mask under flash attention, which has no
+    way to honour one.
+    """
+    if attention_mask is None or attention_mask.dim() == 2:
+        return create_bidirectional_mask(
+            config=config,
+            inputs_embeds=states_BTH,
+            attention_mask=attention_mask,
+            encoder_hidden_states=encoder_states_BSH,
+        )
+    keys = states_BTH if encoder_states_BSH is None else encoder_states_BSH
+    expected = (states_BTH.shape[0], states_BTH.shape[1], keys.shape[1])
+    if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}: a mask is either "
+            f"(B, S) with 1 for pieces and 0 for padding, or boolean (B, T, S), here {expected}. Give one of these."
+        )
+    if "flash" in config._attn_implementation:
+        raise ValueError(
+            f"a (B, T, S) block mask was given with attention implementation {config._attn_implementation!r}: flash "
+            "attention ignores such masks and would compute something else. Load the model with "
+            "attn_implementation='sdpa', 'eager' or 'flex_attention'."
+        )
+    attends_to_nothing_BT1 = ~attention_mask.any(-1, keepdim=True)
+    if encoder_states_BSH is None:
+        own_column_TS = torch.eye(expected[1], dtype=torch.bool, device=attention_mask.device)
+        allow_BTS = attention_mask | (attends_to_nothing_BT1 & own_column_TS)
+    else:
+        allow_BTS = attention_mask | attends_to_nothing_BT1
+    return create_bidirectional_mask(
+        config=config,
+        inputs_embeds=states_BTH,
+        attention_mask=None,
+        encoder_hidden_states=encoder_states_BSH,
+        and_mask_function=lambda batch, head, row, column: allow_BTS[batch, row, column],
+    )

@@ -1,0 +1,69 @@
+"""Configuration of the shared encoder, and the Auto classes that every model of the zoo answers to."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+HEADS = {
+    "AutoModel": "Model",
+    "AutoModelForPreTraining": "ForPreTraining",
+    "AutoModelForMaskedLM": "ForMaskedLM",
+    "AutoModelForSequenceClassification": "ForSequenceClassification",
+    "AutoModelForTokenClassification": "ForTokenClassification",
+    "AutoModelForQuestionAnswering": "ForQuestionAnswering",
+}
+
+
+def full_auto_map(model_type: str, prefix: str) -> dict[str, str]:
+    """Auto class -> `file.Class` for every head, so that whichever was saved, every Auto class loads the folder."""
+    heads = {auto: f"modeling_{model_type}.{prefix}{suffix}" for auto, suffix in HEADS.items()}
+    return {"AutoConfig": f"configuration_{model_type}.{prefix}Config", **heads}
+
+
+@strict
+class EncoderConfig(PreTrainedConfig):
+    """What XLM-R's configuration holds; the defaults are those of `xlm-roberta-base`.
+
+    Raises `ValueError` where `hidden_size` is not a multiple of `num_attention_heads`; wrong types are refused by
+    `@strict`.
+    """
+
+    vocab_size: int = 250002
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    classifier_dropout: float | int | None = None
+    # 512 positions and the two that XLM-R leaves unused: positions start at pad_token_id + 1
+    max_position_embeddings: int = 514
+    # one row, as in XLM-R's checkpoints: a constant that is added everywhere
+    type_vocab_size: int = 1
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-5
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+    tie_word_embeddings: bool = True
+
+    # "Veco" in VecoConfig: how the classes of this model type are called
+    class_prefix = ""
+    # Not called add_cross_attention: XLM-R's checkpoints set that to false, and VECO starts from them.
+    cross_attention = False
+    add_pooling_layer = False
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}: "
+                "every head needs the same whole number of dimensions. Change one of the two."
+            )
+        if getattr(self, "auto_map", None) is None and self.class_prefix:
+            self.auto_map = full_auto_map(type(self).model_type, self.class_prefix)
+
+    @property
+    def longest_input(self) -> int:
+        """Longest input, special tokens included."""
+        return self.max_position_embeddings - self.pad_token_id - 1

@@ -1,0 +1,275 @@
+"""The encoder that all four models share: a post-LayerNorm Transformer with XLM-R's parameter names.
+
+Because the names are XLM-R's, `from_pretrained("FacebookAI/xlm-roberta-base")` loads every weight; only what a paper
+adds is fresh. Cross-attention (VECO) is optional and sits between self-attention and feed-forward, with a LayerNorm of
+its own (VECO, ACL 2021, section 3.1).
+
+Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
+"""
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .attention_masks import prepare_attention_mask
+
+
+def position_ids_of(input_ids_BT: torch.Tensor, padding_id: int) -> torch.Tensor:
+    """XLM-R's positions (B, T): pieces count from `padding_id + 1`, padding on either side stays at `padding_id`."""
+    is_piece_BT = input_ids_BT.ne(padding_id).long()
+    return is_piece_BT.cumsum(1) * is_piece_BT + padding_id
+
+
+class Embeddings(nn.Module):
+    """Word, position and (constant) token-type embeddings, summed and normalised."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.padding_id = config.pad_token_id
+        self.longest_input = config.longest_input
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=self.padding_id)
+        self.position_embeddings = nn.Embedding(
+            config.max_position_embeddings, config.hidden_size, padding_idx=self.padding_id
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids_BT, position_ids_BT, token_type_ids_BT, inputs_embeds_BTH):
+        if position_ids_BT is None:
+            if input_ids_BT is not None:
+                position_ids_BT = position_ids_of(input_ids_BT, self.padding_id)
+            else:
+                length = inputs_embeds_BTH.shape[1]
+                position_ids_BT = torch.arange(length, device=inputs_embeds_BTH.device)[None] + self.padding_id + 1
+        if position_ids_BT.shape[1] > self.longest_input:
+            # Only then can a position be out of range; looking costs a synchronisation on a GPU.
+            longest = int(position_ids_BT.max()) - self.padding_id
+            if longest > self.longest_input:
+                raise ValueError(
+                    f"an input of {longest} pieces was given, but this model has {self.longest_input} positions: there is "
+                    "no embedding for the rest. Cut the text (truncation=True) or split it into windows."
+                )
+        if inputs_embeds_BTH is None:
+            inputs_embeds_BTH = self.word_embeddings(input_ids_BT)
+        if token_type_ids_BT is None:
+            token_type = self.token_type_embeddings.weight[0]
+        else:
+            token_type = self.token_type_embeddings(token_type_ids_BT)
+        summed_BTH = inputs_embeds_BTH + token_type + self.position_embeddings(position_ids_BT)
+        return self.dropout(self.LayerNorm(summed_BTH))
+
+
+def eager_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """Plain attention that also returns its weights (B, A, T, S); `attention_mask` is additive."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class MultiHeadAttention(nn.Module):
+    """Queries from one sequence, keys and values from the same (self) or another one (cross)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = config.attention_probs_dropout_prob
+        # sdpa takes a module without this for a causal one whenever the mask is None
+        self.is_causal = False
+
+    def forward(self, states_BTH, keys_BSH, attention_mask, **kwargs):
+        def heads(projected):  # (B, T, H) -> (B, A, T, D)
+            return projected.view(*projected.shape[:-1], -1, self.head_size).transpose(1, 2)
+
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        context_BTAD, weights = attend(
+            self,
+            heads(self.query(states_BTH)),
+            heads(self.key(keys_BSH)),
+            heads(self.value(keys_BSH)),
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.head_size**-0.5,
+            **kwargs,
+        )
+        return context_BTAD.reshape(states_BTH.shape), weights
+
+
+class SelfAttention(MultiHeadAttention):
+    """A class of its own, so that `output_attentions` can tell self- from cross-attention."""
+
+
+class CrossAttention(MultiHeadAttention):
+    """Queries from this sequence, keys and values from the other one."""
+
+
+class ResidualOutput(nn.Module):
+    """Linear map, dropout, residual connection, LayerNorm (post-LN)."""
+
+    def __init__(self, input_size, config):
+        super().__init__()
+        self.dense = nn.Linear(input_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, states, residual_BTH):
+        return self.LayerNorm(self.dropout(self.dense(states)) + residual_BTH)
+
+
+class AttentionBlock(nn.Module):
+    """Attention with its residual output; the names `self` and `output` are XLM-R's."""
+
+    def __init__(self, attention_class, config):
+        super().__init__()
+        self.self = attention_class(config)
+        self.output = ResidualOutput(config.hidden_size, config)
+
+    def forward(self, states_BTH, keys_BSH, attention_mask, **kwargs):
+        context_BTH, _ = self.self(states_BTH, keys_BSH, attention_mask, **kwargs)
+        return self.output(context_BTH, states_BTH)
+
+
+class Intermediate(nn.Module):
+    """First half of the feed-forward block."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, states_BTH):
+        return self.activation(self.dense(states_BTH))
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, cross-attention if another sequence is given, feed-forward."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.attention = AttentionBlock(SelfAttention, config)
+        self.crossattention = AttentionBlock(CrossAttention, config) if config.cross_attention else None
+        self.intermediate = Intermediate(config)
+        self.output = ResidualOutput(config.intermediate_size, config)
+
+    def forward(self, states_BTH, attention_mask, encoder_states_BSH=None, encoder_attention_mask=None, **kwargs):
+        states_BTH = self.attention(states_BTH, states_BTH, attention_mask, **kwargs)
+        if encoder_states_BSH is not None:
+            states_BTH = self.crossattention(states_BTH, encoder_states_BSH, encoder_attention_mask, **kwargs)
+        return self.output(self.intermediate(states_BTH), states_BTH)
+
+
+class LayerStack(nn.Module):
+    """The layers, under XLM-R's name `encoder.layer`."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.layer = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+
+
+class Pooler(nn.Module):
+    """tanh of a linear map of the first state."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, states_BTH):
+        return torch.tanh(self.dense(states_BTH[:, 0]))
+
+
+class EncoderPreTrainedModel(PreTrainedModel):
+    """What the library has to know of every model of the zoo. The prefix is XLM-R's."""
+
+    base_model_prefix = "roberta"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ["Embeddings", "EncoderLayer"]
+    _can_record_outputs = {
+        "hidden_states": EncoderLayer,
+        "attentions": SelfAttention,
+        "cross_attentions": CrossAttention,
+    }
+
+
+class EncoderModel(EncoderPreTrainedModel):
+    """Pieces in, one state a piece out.
+
+    `pooler` exists where `config.add_pooling_layer` asks for it (ERNIE-M) and the caller has use for it.
+    """
+
+    def __init__(self, config, add_pooling_layer: bool = True):
+        super().__init__(config)
+        self.embeddings = Embeddings(config)
+        self.encoder = LayerStack(config)
+        self.pooler = Pooler(config) if add_pooling_layer and config.add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value):
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """Encode.
+
+        Args:
+            input_ids: (B, T) pieces, or `inputs_embeds` (B, T, H) in their place.
+            attention_mask: (B, T), 1 for pieces and 0 for padding on either side; or boolean (B, T, T), True where the
+                row may attend to the column.
+            position_ids: (B, T), counting from `pad_token_id + 1`; by default pieces count up and padding is left out.
+            encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
+            encoder_attention_mask: (B, S), or boolean (B, T, S).
+
+        Raises:
+            ValueError: neither or both of `input_ids` and `inputs_embeds`; more pieces than positions; a mask of
+                another shape; `encoder_hidden_states` for a model without cross-attention.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Both or neither of input_ids and inputs_embeds were given: they stand for each other. "
+                             "Give exactly one.")
+        if encoder_hidden_states is not None and not self.config.cross_attention:
+            raise ValueError(
+                "encoder_hidden_states were given to a model without cross-attention: there are no weights to read "
+                "them with. Leave them out, or take a VECO model."
+            )
+        states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
+        attention_mask = prepare_attention_mask(self.config, states_BTH, attention_mask)
+        if encoder_hidden_states is not None:
+            encoder_attention_mask = prepare_attention_mask(
+                self.config, states_BTH, encoder_attention_mask, encoder_hidden_states
+            )
+        for layer in self.encoder.layer:
+            states_BTH = layer(states_BTH, attention_mask, encoder_hidden_states, encoder_attention_mask, **kwargs)
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=states_BTH,
+            pooler_output=self.pooler(states_BTH) if self.pooler is not None else None,
+        )

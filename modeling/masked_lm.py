@@ -1,0 +1,273 @@
+"""The language-model head on the predicted positions only, and the objectives that all four papers share: MLM, TLM.
+
+Legend: `B` sequences, `T` positions, `N` predictions, `H` hidden size, `V` vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from .encoder import EncoderPreTrainedModel
+
+# Logits held at once: 2^27 floats are 512 MiB, or 536 predictions at XLM-R's vocabulary of 250,002.
+LOGITS_AT_ONCE = 2**27
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits in memory.
+
+    The gradient with respect to the logits is known as soon as they are (softmax minus one-hot), so it is multiplied
+    out in the forward pass, chunk by chunk, and the logits are dropped: nothing is computed twice. It can be
+    back-propagated once.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N):
+        device_type = hidden_NH.device.type
+        autocast = torch.is_autocast_enabled(device_type)
+        dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_NH.dtype
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        grad_hidden_NH = torch.empty_like(hidden_NH) if needs_hidden else None
+        grad_weight_VH = torch.zeros_like(weight_VH) if needs_weight else None
+        grad_bias_V = torch.zeros_like(bias_V) if needs_bias else None
+        losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
+
+        with torch.autocast(device_type, enabled=False):
+            states_NH, map_VH, offset_V = hidden_NH.to(dtype), weight_VH.to(dtype), bias_V.to(dtype)
+            rows = max(1, LOGITS_AT_ONCE // weight_VH.shape[0])
+            for start in range(0, len(labels_N), rows):
+                chunk = slice(start, start + rows)
+                labels = labels_N[chunk, None]
+                # one (rows, V) buffer in float32, worked on in place
+                scores = torch.addmm(offset_V, states_NH[chunk], map_VH.T).float()
+                scores -= scores.amax(1, keepdim=True)
+                gold = scores.gather(1, labels)
+                total = scores.exp_().sum(1, keepdim=True)
+                losses_N[chunk] = (total.log() - gold).squeeze(1)
+                if needs_hidden or needs_weight or needs_bias:
+                    scores /= total
+                    scores.scatter_add_(1, labels, torch.full_like(gold, -1.0))
+                    scores *= row_weights_N[chunk, None]
+                    if needs_bias:
+                        grad_bias_V += scores.sum(0)
+                    scores = scores.to(dtype)
+                    if needs_hidden:
+                        grad_hidden_NH[chunk] = scores @ map_VH
+                    if needs_weight and dtype == grad_weight_VH.dtype:
+                        grad_weight_VH.addmm_(scores.T, states_NH[chunk])
+                    elif needs_weight:
+                        grad_weight_VH += scores.T @ states_NH[chunk]
+        ctx.gradients = (grad_hidden_NH, grad_weight_VH, grad_bias_V)
+        ctx.mark_non_differentiable(losses_N)
+        return (losses_N * row_weights_N).sum(), losses_N
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_loss, _):
+        if ctx.gradients is None:
+            raise RuntimeError("the masked-LM loss can be back-propagated once: its gradient is not kept. Call forward "
+                               "again before the second backward.")
+        # in place: a copy of the (V, H) gradient would be the largest tensor of the step
+        gradients = tuple(None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients)
+        ctx.gradients = None
+        return (*gradients, None, None)
+
+
+def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None):
+    """Cross-entropies of a linear classifier over a large vocabulary, in nats.
+
+    Returns the sum weighted by `row_weights_N` (default 1), to call `backward` on, and the unweighted losses (N,),
+    detached. `N` may be 0: the sum is then 0 with zero gradients.
+    """
+    if row_weights_N is None:
+        row_weights_N = torch.ones(len(labels_N), device=hidden_NH.device)
+    return LinearCrossEntropy.apply(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N)
+
+
+class LMHead(nn.Module):
+    """XLM-R's masked-LM head: dense, GELU, LayerNorm, then the tied embeddings and a bias."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def transform(self, states):
+        """What the embeddings are multiplied with: (..., H) -> (..., H)."""
+        return self.layer_norm(nn.functional.gelu(self.dense(states)))
+
+    def forward(self, states):
+        """Logits (..., V) of states (..., H)."""
+        return self.decoder(self.transform(states))
+
+    def loss(self, states_NH, labels_N, row_weights_N=None):
+        """Weighted sum and losses (N,) of the predictions, as `linear_cross_entropy`."""
+        return linear_cross_entropy(
+            self.transform(states_NH), self.decoder.weight, self.decoder.bias, labels_N, row_weights_N
+        )
+
+
+class LMHeadModel(EncoderPreTrainedModel):
+    """An encoder with a masked-LM head whose decoder is tied to the word embeddings."""
+
+    _tied_weights_keys = {
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+    encoder_class = None  # the base model of the architecture, set by its file
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.roberta = self.encoder_class(config, add_pooling_layer=False)
+        self.lm_head = LMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self):
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings):
+        self.lm_head.decoder = new_embeddings
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, LMHead):
+            init.zeros_(module.bias)
+
+
+class ForMaskedLM(LMHeadModel):
+    """Masked language modelling with the interface of `XLMRobertaForMaskedLM`."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        output_logits: bool | None = None,
+        **kwargs,
+    ) -> MaskedLMOutput:
+        """Mean cross-entropy of the predicted positions, or logits.
+
+        Args:
+            labels: (B, T) gold pieces where a prediction is wanted, -100 elsewhere. The head then runs on the
+                predicted positions only.
+            output_logits: return `logits` (B, T, V). By default only without labels: at |V| = 250,002 the logits of 8
+                sentences of 128 pieces take a gigabyte that training has no use for.
+
+        Raises:
+            ValueError: labels without a single predicted position (a mean over nothing).
+        """
+        outputs = self.roberta(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        loss = None
+        if labels is not None:
+            predicted_BT = labels.ne(-100)
+            labels_N = labels[predicted_BT]
+            if not len(labels_N):
+                raise ValueError(
+                    "labels hold no predicted position (all are -100): the mean loss of no prediction is undefined. "
+                    "Leave such a batch out, or mask at least one piece."
+                )
+            total, _ = self.lm_head.loss(outputs.last_hidden_state[predicted_BT], labels_N)
+            loss = total / len(labels_N)
+        wants_logits = labels is None if output_logits is None else output_logits
+        return MaskedLMOutput(
+            loss=loss,
+            logits=self.lm_head(outputs.last_hidden_state) if wants_logits else None,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+@dataclass
+class PreTrainingOutput(ModelOutput):
+    """What a pre-training forward returns, for all objectives of a micro-batch at once.
+
+    Attributes:
+        loss: weighted *sum* of cross-entropies, to call `backward` on; the loop divides the gradients by the number of
+            predictions of the whole update.
+        token_losses: objective -> (N,) cross-entropies in nats, detached.
+        batch_rows: objective -> (N,) the row of its sub-batch that each of them belongs to.
+    """
+
+    loss: torch.Tensor | None = None
+    token_losses: dict[str, torch.Tensor] | None = None
+    batch_rows: dict[str, torch.Tensor] | None = None
+
+
+# Fields of a sub-batch that the encoder reads; the rest (languages, segment_ids, ...) serve masks and logs.
+ENCODER_FIELDS = ("input_ids", "attention_mask", "position_ids")
+
+
+class ForPreTraining(LMHeadModel):
+    r"""MLM on monolingual text and TLM on translation pairs, the objectives that all four papers share.
+
+    Equation: L = sum_o w_o sum_{i in M_o} -log p(x_i | x_{\M_o}), o in {mlm, tlm} (Conneau and Lample 2019, sections
+    3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked piece may be read off either side.
+
+    Relation to its neighbours: the papers' own objectives add sub-batches to the same forward; the XLM baseline that
+    they are compared with is this class as it stands.
+    """
+
+    objectives = ("mlm", "tlm")
+
+    def forward(
+        self,
+        mlm: dict | None = None,
+        tlm: dict | None = None,
+        objective_weights: dict[str, float] | None = None,
+    ) -> PreTrainingOutput:
+        """One sub-batch per objective: `input_ids` and `labels` (B, T), `attention_mask`, optionally `position_ids`.
+
+        Args:
+            objective_weights: w_o, default 1 each.
+
+        Raises:
+            ValueError: no sub-batch at all; labels of another shape than the input.
+        """
+        batches = {name: batch for name, batch in (("mlm", mlm), ("tlm", tlm)) if batch is not None}
+        if not batches:
+            raise ValueError(
+                f"{type(self).__name__} got no sub-batch: there is nothing to predict. Give it one per objective, of "
+                f"{', '.join(self.objectives)}, as pretraining/collators.py builds them."
+            )
+        states, labels, counts, token_losses, batch_rows = [], [], [], {}, {}
+        for name, batch in batches.items():
+            if batch["labels"].shape != batch["input_ids"].shape:
+                raise ValueError(
+                    f"sub-batch {name!r} has input_ids {tuple(batch['input_ids'].shape)} and labels "
+                    f"{tuple(batch['labels'].shape)}: every piece needs a label (-100: none). Give both one shape."
+                )
+            states_BTH = self.roberta(
+                **{field: batch[field] for field in ENCODER_FIELDS if field in batch}
+            ).last_hidden_state
+            predicted_BT = batch["labels"].ne(-100)
+            batch_rows[name] = predicted_BT.nonzero()[:, 0]
+            states.append(states_BTH[predicted_BT])
+            labels.append(batch["labels"][predicted_BT])
+            counts.append(len(labels[-1]))
+        # One head for all objectives: the (V, H) gradient exists once.
+        weights = objective_weights or {}
+        row_weights_N = torch.cat(
+            [torch.full((n,), float(weights.get(name, 1.0))) for name, n in zip(batches, counts, strict=True)]
+        ).to(states[0].device)
+        loss, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), row_weights_N)
+        token_losses = dict(zip(batches, losses_N.split(counts), strict=True))
+        return PreTrainingOutput(loss=loss, token_losses=token_losses, batch_rows=batch_rows)

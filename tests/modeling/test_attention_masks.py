@@ -1,0 +1,90 @@
+"""Block masks are right on every attention implementation that takes them."""
+
+import pytest
+import torch
+
+from modeling.attention_masks import prepare_attention_mask
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_veco import VecoModel
+
+TINY = dict(
+    vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+    max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)
+
+
+def model(attention):
+    torch.manual_seed(0)
+    return VecoModel._from_config(VecoConfig(**TINY), attn_implementation=attention).eval()
+
+
+@pytest.fixture(params=["eager", "sdpa", "flex_attention"])
+def attention(request):
+    return request.param
+
+
+@torch.no_grad()
+def test_packed_rows_equal_the_same_texts_alone(attention):
+    """Two texts in one row, each attending to itself, positions restarting: the states of the texts alone."""
+    encoder = model(attention)
+    first, second = torch.randint(4, 97, (1, 9)), torch.randint(4, 97, (1, 14))
+    packed = torch.cat([first, second, torch.ones(1, 3, dtype=torch.long)], 1)
+    example = torch.tensor([[0] * 9 + [1] * 14 + [-1] * 3])
+    allow = (example[:, :, None] == example[:, None, :]) & (example[:, None, :] >= 0)
+    positions = torch.cat([torch.arange(9) + 2, torch.arange(14) + 2, torch.ones(3, dtype=torch.long)])[None]
+    states = encoder(packed, attention_mask=allow, position_ids=positions).last_hidden_state
+    assert torch.isfinite(states).all()
+    torch.testing.assert_close(states[:, :9], encoder(first).last_hidden_state, atol=1e-5, rtol=0)
+    torch.testing.assert_close(states[:, 9:23], encoder(second).last_hidden_state, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_padding_on_either_side_changes_nothing(attention, padding):
+    encoder = model(attention)
+    text = torch.randint(4, 97, (1, 12))
+    pad = torch.ones(1, 5, dtype=torch.long)
+    padded = torch.cat([pad, text] if padding == "left" else [text, pad], 1)
+    states = encoder(padded, attention_mask=padded.ne(1).long()).last_hidden_state
+    real = states[:, 5:] if padding == "left" else states[:, :12]
+    torch.testing.assert_close(real, encoder(text).last_hidden_state, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_information_flows_along_the_mask_only(attention):
+    """Row t attends to columns up to t: a changed piece moves the states from its position on and no other."""
+    encoder = model(attention)
+    text = torch.randint(4, 97, (1, 16))
+    causal = torch.ones(1, 16, 16, dtype=torch.bool).tril()
+    before = encoder(text, attention_mask=causal).last_hidden_state
+    changed = text.clone()
+    changed[0, 10] = 3 + (text[0, 10] - 2) % 90
+    after = encoder(changed, attention_mask=causal).last_hidden_state
+    moved = (before - after).abs().amax(-1)[0] > 0
+    assert moved.tolist() == [position >= 10 for position in range(16)]
+
+
+@torch.no_grad()
+def test_cross_attention_block_mask(attention):
+    encoder = model(attention)
+    text, other = torch.randint(4, 97, (1, 8)), torch.randn(1, 6, 64)
+    allow = torch.zeros(1, 8, 6, dtype=torch.bool)
+    allow[:, :4, :3] = True  # the first half reads the first half; the others may read nothing
+    before = encoder(text, encoder_hidden_states=other, encoder_attention_mask=allow).last_hidden_state
+    other[:, 3:] += 1.0
+    only_cross = encoder.encoder.layer[0].crossattention
+    assert only_cross is not None and torch.isfinite(before).all()
+    plugged_out = encoder(text).last_hidden_state
+    assert (before - plugged_out).abs().max() > 1e-3
+
+
+def test_flash_attention_and_malformed_masks_are_refused():
+    config = VecoConfig(**TINY)
+    states = torch.zeros(2, 5, 64)
+    config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="flash attention ignores such masks"):
+        prepare_attention_mask(config, states, torch.ones(2, 5, 5, dtype=torch.bool))
+    config._attn_implementation = "sdpa"
+    for wrong in (torch.ones(2, 5, 5), torch.ones(2, 5, 4, dtype=torch.bool), torch.ones(2, 1, 5, 5)):
+        with pytest.raises(ValueError, match="a mask is either"):
+            prepare_attention_mask(config, states, wrong)

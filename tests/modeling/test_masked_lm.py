@@ -1,0 +1,156 @@
+"""The head on predicted positions and the cross-entropy that never holds all logits."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from modeling import masked_lm
+from modeling.configuration_metaxlm import MetaXlmConfig
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining
+from modeling.modeling_veco import VecoForPreTraining
+
+TINY = dict(
+    vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+    max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)
+
+
+def sub_batch(seed, rows=3, length=20, share=0.2):
+    generator = torch.Generator().manual_seed(seed)
+    input_ids = torch.randint(4, 97, (rows, length), generator=generator)
+    labels = torch.where(torch.rand(rows, length, generator=generator) < share, input_ids, -100)
+    return {"input_ids": input_ids, "labels": labels, "attention_mask": torch.ones_like(input_ids)}
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 10_000])
+def test_loss_and_gradients_equal_full_logits(rows_at_once, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", rows_at_once * 97)
+    model = MetaXlmForMaskedLM(MetaXlmConfig(**TINY)).eval()
+    batch = sub_batch(3)
+    model(**batch).loss.backward()
+    ours = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    loss.backward()
+    assert abs(model(**batch).loss.item() - loss.item()) < 1e-5
+    for name, parameter in model.named_parameters():
+        assert (ours[name] - parameter.grad).norm() <= 1e-4 * parameter.grad.norm() + 1e-8, name
+
+
+def test_row_weights_and_detached_losses():
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(11, 8), torch.randn(31, 8), torch.randn(31)
+    hidden.requires_grad_()
+    labels, weights = torch.randint(0, 31, (11,)), torch.rand(11)
+    total, losses = masked_lm.linear_cross_entropy(hidden, weight, bias, labels, weights)
+    expected = nn.functional.cross_entropy(hidden @ weight.T + bias, labels, reduction="none")
+    torch.testing.assert_close(losses, expected.detach())
+    torch.testing.assert_close(total, (expected * weights).sum())
+    (gradient,) = torch.autograd.grad((expected * weights).sum(), hidden)
+    (3 * total).backward()
+    torch.testing.assert_close(hidden.grad, 3 * gradient)
+    assert not losses.requires_grad
+
+
+def test_the_gradient_is_given_once():
+    hidden = torch.randn(2, 8, requires_grad=True)
+    total, _ = masked_lm.linear_cross_entropy(hidden, torch.randn(5, 8), torch.zeros(5), torch.tensor([1, 2]))
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="once"):
+        total.backward()
+
+
+def test_bfloat16_autocast_is_close_and_weights_get_float32_gradients():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(20, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    labels = torch.randint(0, 50, (20,))
+    exact, _ = masked_lm.linear_cross_entropy(hidden, weight, torch.zeros(50), labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, _ = masked_lm.linear_cross_entropy(hidden, weight, torch.zeros(50), labels)
+    rounded.backward()
+    assert weight.grad.dtype == hidden.grad.dtype == torch.float32
+    assert 0 < abs(rounded.item() - exact.item()) < 0.01 * exact.item()
+
+
+PEAK = """
+import json, resource, sys, torch
+sys.path[:0] = [sys.argv[2]]
+from modeling.masked_lm import linear_cross_entropy
+torch.manual_seed(0)
+V, H, N = 250_002, 768, 8 * 128
+hidden, weight, bias = torch.randn(N, H, requires_grad=True), torch.randn(V, H) / 30, torch.zeros(V)
+weight.requires_grad_()
+labels = torch.randint(0, V, (N,))
+predicted = torch.rand(N) < 0.15
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if sys.argv[1] == "ours":
+    loss, _ = linear_cross_entropy(hidden[predicted], weight, bias, labels[predicted])
+else:
+    loss = torch.nn.functional.cross_entropy(hidden @ weight.T + bias, labels.where(predicted, -100), reduction="sum")
+loss.backward()
+print(json.dumps({"loss": loss.item(), "bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)}))
+"""
+
+
+def test_peak_memory_is_a_third_of_full_logits(pytestconfig):
+    """8 x 128 tokens, |V| = 250,002, base width: bytes above inputs and weights, gradients included."""
+    def peak(which):
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, which, str(pytestconfig.rootpath)], capture_output=True, text=True, check=True
+        )
+        return json.loads(done.stdout)
+
+    ours, full = peak("ours"), peak("full")
+    assert abs(ours["loss"] - full["loss"]) < 1e-5 * full["loss"]
+    assert ours["bytes"] <= full["bytes"] / 3, (ours, full)
+
+
+def test_pretraining_loss_is_the_weighted_sum_over_objectives():
+    torch.manual_seed(0)
+    model = VecoForPreTraining(VecoConfig(**TINY)).eval()
+    mlm, tlm = sub_batch(1), sub_batch(2, rows=2, length=30)
+    both = model(mlm=mlm, tlm=tlm, objective_weights={"tlm": 0.5})
+    alone = {"mlm": model(mlm=mlm), "tlm": model(tlm=tlm)}
+    torch.testing.assert_close(both.loss, alone["mlm"].loss + 0.5 * alone["tlm"].loss)
+    for name, batch in (("mlm", mlm), ("tlm", tlm)):
+        torch.testing.assert_close(both.token_losses[name], alone[name].token_losses[name])
+        rows = torch.bincount(both.batch_rows[name], minlength=len(batch["labels"]))
+        assert rows.tolist() == batch["labels"].ne(-100).sum(1).tolist()
+        assert not both.token_losses[name].requires_grad
+
+
+def test_a_sub_batch_without_predictions_gives_zero_loss_and_gradient():
+    model = MetaXlmForPreTraining(MetaXlmConfig(**TINY))
+    batch = sub_batch(1)
+    batch["labels"].fill_(-100)
+    output = model(mlm=batch)
+    output.loss.backward()
+    assert output.loss.item() == 0 and output.token_losses["mlm"].numel() == 0
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_clear_errors():
+    model = MetaXlmForMaskedLM(MetaXlmConfig(**TINY))
+    batch = sub_batch(1)
+    with pytest.raises(ValueError, match="no predicted position"):
+        model(**batch | {"labels": torch.full_like(batch["labels"], -100)})
+    pretraining = MetaXlmForPreTraining(MetaXlmConfig(**TINY))
+    with pytest.raises(ValueError, match="no sub-batch"):
+        pretraining()
+    with pytest.raises(ValueError, match="one shape"):
+        pretraining(mlm=batch | {"labels": batch["labels"][:, :-1]})
+    with pytest.raises(ValueError, match="38 positions"):
+        model(torch.full((1, 39), 5))
+    with pytest.raises(ValueError, match="exactly one"):
+        model()
+    with pytest.raises(ValueError, match="without cross-attention"):
+        model(batch["input_ids"], encoder_hidden_states=torch.zeros(3, 4, 48))
+    with pytest.raises(ValueError, match="not a multiple"):
+        MetaXlmConfig(hidden_size=50, num_attention_heads=4)

@@ -1,0 +1,144 @@
+"""Same weights, same outputs as transformers' XLM-R."""
+
+import importlib
+
+import pytest
+import torch
+from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForMaskedLM
+
+MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+TINY = dict(
+    vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96,
+    max_position_embeddings=40,
+)
+COMMON = dict(type_vocab_size=1, layer_norm_eps=1e-5, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def model_class(model_type, head):
+    module = importlib.import_module(f"modeling.modeling_{model_type}")
+    return getattr(module, MODELS[model_type] + head)
+
+
+def xlmr(cls=XLMRobertaForMaskedLM, **config):
+    """XLM-R with weights far from their initial values, so that no term of the computation vanishes."""
+    torch.manual_seed(0)
+    model = cls(XLMRobertaConfig(**COMMON, **config))
+    scale = 0.15 if config.get("hidden_size", 768) < 100 else 0.04
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            offset = 1.0 if name.endswith("orm.weight") else 0.0
+            parameter.normal_(offset, scale)
+        model.roberta.embeddings.word_embeddings.weight[1] = 0
+    return model.eval()
+
+
+def batch(padding, vocab_size, rows=4, length=24):
+    """(input_ids, attention_mask, labels), padded on one side by different amounts."""
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(4, vocab_size, (rows, length), generator=generator)
+    for row in range(1, rows):
+        pad = slice(length - 3 * row, None) if padding == "right" else slice(0, 3 * row)
+        input_ids[row, pad] = 1
+    attention_mask = input_ids.ne(1).long()
+    labels = torch.where(torch.rand(rows, length, generator=generator) < 0.25, input_ids, -100)
+    return input_ids, attention_mask, labels.masked_fill(attention_mask == 0, -100)
+
+
+def assert_parity(reference, ours, padding):
+    input_ids, attention_mask, labels = batch(padding, reference.config.vocab_size)
+    expected = reference(input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
+    actual = ours(
+        input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True, output_logits=True
+    )
+    real = attention_mask.bool()
+    assert len(actual.hidden_states) == len(expected.hidden_states)
+    for a, b in zip(actual.hidden_states, expected.hidden_states, strict=True):
+        assert (a - b)[real].abs().max() < 1e-5
+    assert abs(actual.loss.item() - expected.loss.item()) < 1e-5
+    assert (actual.logits - expected.logits)[real].abs().max() < 1e-4 * expected.logits.abs().max()
+    expected.loss.backward()
+    actual.loss.backward()
+    gradients = dict(ours.named_parameters(remove_duplicate=False))
+    everything = torch.cat([p.grad.flatten() for p in reference.parameters()]).norm()
+    for name, parameter in reference.named_parameters():
+        # a key's bias moves no attention weight: its gradient is rounding, compared with the whole gradient's size
+        bound = 1e-4 * parameter.grad.norm() + 1e-7 * everything
+        assert (gradients[name].grad - parameter.grad).norm() <= bound, name
+
+
+@pytest.mark.parametrize("padding", ["right", "left"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("model_type", MODELS)
+def test_hidden_states_loss_and_gradients_equal_xlmr(model_type, attention, padding, tmp_path):
+    reference = xlmr(**TINY)
+    reference.save_pretrained(tmp_path)
+    reference.set_attn_implementation(attention)
+    ours = model_class(model_type, "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
+    assert_parity(reference, ours, padding)
+
+
+def test_parity_at_base_size(tmp_path):
+    base = dict(vocab_size=250002, max_position_embeddings=514)
+    reference = xlmr(**base)
+    reference.save_pretrained(tmp_path)
+    ours = model_class("xlm_align", "ForMaskedLM").from_pretrained(tmp_path).eval()
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in reference.parameters()) == 278_295_186
+    assert_parity(reference, ours, "right")
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForPreTraining", "ForTokenClassification"])
+def test_an_xlmr_folder_loads_and_only_new_parameters_are_fresh(model_type, head, tmp_path):
+    xlmr(**TINY).save_pretrained(tmp_path)
+    model, report = model_class(model_type, head).from_pretrained(tmp_path, output_loading_info=True)
+    new = {"veco": (".crossattention.",), "ernie_m": ("pooler.",)}.get(model_type, ())
+    if head == "ForTokenClassification":
+        new += ("classifier.",)
+    assert all(any(part in f".{key}" or key.startswith(part) for part in new) for key in report["missing_keys"])
+    assert not report["mismatched_keys"]
+    unexpected = {key.split(".")[0] for key in report["unexpected_keys"]}
+    assert unexpected <= (set() if "LM" in head or "Pre" in head else {"lm_head"})
+    has_fresh = any(".crossattention." in key for key in report["missing_keys"])
+    assert has_fresh == (model_type == "veco")
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_cross_attention_and_block_masks_equal_xlmrs_decoder(attention, tmp_path):
+    """XLM-R as a decoder is causal and has cross-attention: ours with a triangular block mask must equal it."""
+    reference = xlmr(XLMRobertaForCausalLM, is_decoder=True, add_cross_attention=True, **TINY)
+    reference.save_pretrained(tmp_path)
+    reference.set_attn_implementation(attention)
+    ours = model_class("veco", "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
+    input_ids, attention_mask, _ = batch("right", TINY["vocab_size"])
+    other = torch.randn(len(input_ids), 9, TINY["hidden_size"], generator=torch.Generator().manual_seed(2))
+    other_mask = torch.ones(len(input_ids), 9, dtype=torch.long)
+    other_mask[1, 5:] = 0
+    triangle = torch.ones(input_ids.shape[1], input_ids.shape[1], dtype=torch.bool).tril()
+    allow = triangle & attention_mask.bool()[:, None, :]
+    with torch.no_grad():
+        expected = reference(
+            input_ids, attention_mask=attention_mask, encoder_hidden_states=other, encoder_attention_mask=other_mask,
+            use_cache=False,
+        ).logits
+        actual = ours(
+            input_ids, attention_mask=allow, encoder_hidden_states=other, encoder_attention_mask=other_mask
+        ).logits
+    real = attention_mask.bool()
+    assert (actual - expected)[real].abs().max() < 1e-4
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    cls = model_class("veco", "ForMaskedLM")
+    torch.manual_seed(0)
+    model = cls(cls.config_class(**TINY, **COMMON)).train()
+    input_ids, attention_mask, labels = batch("right", TINY["vocab_size"])
+    gradients = []
+    for enable in (False, True):
+        if enable:
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
+        model.zero_grad()
+        model(input_ids, attention_mask=attention_mask, labels=labels).loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
