@@ -1,0 +1,74 @@
+# The commands of this repository; `make help` lists them. Each sets up what it needs, in a virtual environment.
+#
+#   PYTHON       the Python to set up with, 3.11 to 3.13     make test PYTHON=python3.12
+#   VENV         where the virtual environment goes          make test VENV=/tmp/zoo
+#   TORCH        the torch to install                        make test TORCH=torch==2.11.0
+#   TORCH_INDEX  where torch without CUDA is had, if pip's own index only has it with CUDA
+#
+# pytest reads its options from PYTEST_ADDOPTS too: PYTEST_ADDOPTS="-k alignment" make test
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/__init__.py,$(wildcard bench/*.py)))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 16
+	@echo "Variables and their use stand at the head of the Makefile."
+
+setup: $(VENV)/installed ## make the virtual environment and install everything into it
+
+demo: setup ## the whole path for all four models on the sample corpus: offline, CPU, minutes
+	$(BIN)/python demo.py
+
+test: setup ## run the tests on two processes
+	$(BIN)/python -m pytest -n 2
+
+check: setup ## lint, formatting, and whether the installed packages agree with each other
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PIP) check
+
+bench: $(if $(BENCHMARKS),setup) ## run every benchmark of bench/, one after the other
+	@test -n "$(BENCHMARKS)" || echo "This release has no benchmarks: there is no module in bench/."
+	@for module in $(BENCHMARKS); do echo "== $$module" && $(BIN)/python -m $$module || exit 1; done
+
+# pip before 23.3 downloads whole wheels in a dry run, and the one of torch is what the dry run below is to avoid.
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	    echo "'$(PYTHON)' is not a Python from 3.11 to 3.13, which torch and this project need." >&2; \
+	    echo "Name one that is: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade "pip>=23.3"
+	@touch $@
+
+# torch comes first, because as a dependency of another package it would come with gigabytes of CUDA libraries. Without an
+# NVIDIA GPU, pip is first asked which build it would take, from whatever indexes this machine is configured to use: if
+# that one requires CUDA, the build without it is taken from TORCH_INDEX.
+$(VENV)/torch: $(VENV)/created Makefile
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+	    echo "NVIDIA GPU found: installing $(TORCH)"; $(PIP) install --quiet "$(TORCH)"; \
+	elif $(PIP) install --quiet --dry-run --ignore-installed --no-deps --report $@-plan.json "$(TORCH)" 2>/dev/null \
+	        && ! grep -qE '"(nvidia|cuda|triton)' $@-plan.json; then \
+	    echo "No NVIDIA GPU: installing $(TORCH), which comes without CUDA"; $(PIP) install --quiet "$(TORCH)"; \
+	else \
+	    echo "No NVIDIA GPU: installing $(TORCH) without CUDA from $(TORCH_INDEX)"; \
+	    $(PIP) install --quiet --index-url "$(TORCH_INDEX)" "$(TORCH)" || { \
+	        echo "There is no NVIDIA GPU here, and no $(TORCH) without CUDA could be had: neither from pip's own index," >&2; \
+	        echo "nor from $(TORCH_INDEX), which may be out of reach, or may not" >&2; \
+	        echo "have it for this Python (see pip's message above). Name an index that has it:" >&2; \
+	        echo "make TORCH_INDEX=<address>" >&2; exit 1; }; \
+	fi
+	@touch $@
+
+# naming $(TORCH) again keeps pip from replacing it
+$(VENV)/installed: $(VENV)/torch pyproject.toml
+	$(PIP) install --quiet --editable ".[dev]" "$(TORCH)"
+	@touch $@

@@ -1,0 +1,149 @@
+"""Who, what and when of a run: the facts that run.json and results.json carry, and a way to write them safely."""
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "omegaconf")
+WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # what trainers leave beside a model
+
+
+def run_facts(argv: list[str]) -> dict[str, Any]:
+    """Facts of the present run: command, start (UTC, ISO 8601), commit, versions and hardware.
+
+    Names of users and machines are left out: the home folder in the command is written as `~`.
+    """
+    return {
+        "command": _command(argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": _git_state(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "versions": _versions(),
+        "hardware": _hardware(),
+    }
+
+
+def _command(argv: list[str]) -> str:
+    argv = [str(item) for item in argv]
+    program = Path(argv[0]) if argv else None
+    if program is not None and program.is_absolute():
+        inside = program.is_relative_to(REPOSITORY)
+        argv = [str(program.relative_to(REPOSITORY)) if inside else program.name, *argv[1:]]
+    home = str(Path.home())
+    if len(home) > 1:  # not "/"
+        argv = [item.replace(home, "~") for item in argv]
+    return shlex.join(argv)
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit of the repository that this code stands in and whether files differ from it; None outside of one."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
+            return None  # installed somewhere inside another project
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    for name in metadata.packages_distributions().get("modeling", [])[:1]:  # this project, where it is installed
+        versions[name] = metadata.version(name)
+    return versions
+
+
+def _hardware() -> dict[str, Any]:
+    """cpu name, cores this process may use, memory in GiB, GPUs with their memory, processes of the run."""
+    import torch
+
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        cpu = names[0] if names else cpu
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = None
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append({"name": properties.name, "memory_gib": round(properties.total_memory / 2**30, 1)})
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    return {"cpu": cpu, "cores": cores, "memory_gib": memory, "gpus": gpus, "processes": processes}
+
+
+def folder_fingerprint(model_dir: str | os.PathLike) -> str:
+    """`sha256:...` over the weights and config.json of a model folder: names and bytes, so that a copy has the same.
+
+    Raises ValueError where the folder holds no model.
+    """
+    folder = Path(model_dir)
+    weights = {file for pattern in WEIGHT_PATTERNS for file in folder.glob(pattern) if file.name not in NOT_WEIGHTS}
+    config = folder / "config.json"
+    if not weights or not config.is_file():
+        lacking = "config.json" if weights else "weights (*.safetensors or *.bin)"
+        raise ValueError(
+            f"{folder} is not a model folder: it has no {lacking}. A fingerprint needs both weights and configuration. "
+            "Give a folder that save_pretrained wrote."
+        )
+    digest = hashlib.sha256()
+    for file in sorted(weights | {config}):
+        with file.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest.update(f"{file.name} {content}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def write_json(path: str | os.PathLike, obj: Any) -> None:
+    """Writes JSON so that readers see the old file or the whole new one: written aside, synchronised, renamed.
+
+    Raises ValueError for NaN and infinity, which JSON does not have.
+    """
+    path = Path(path)
+    text = json.dumps(obj, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def forget_machine(model_dir: str | os.PathLike) -> None:
+    """Removes from a saved model folder what says where it was made, so that it can be published as it is.
+
+    A tokenizer that was loaded without network keeps `is_local`, `local_files_only` and the path it came from;
+    the Trainer leaves its arguments as a pickle.
+    """
+    folder = Path(model_dir)
+    (folder / "training_args.bin").unlink(missing_ok=True)
+    settings_file = folder / "tokenizer_config.json"
+    if settings_file.is_file():
+        settings = json.loads(settings_file.read_text(encoding="utf-8"))
+        for key in ("is_local", "local_files_only", "name_or_path"):
+            settings.pop(key, None)
+        write_json(settings_file, settings)

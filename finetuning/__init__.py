@@ -1,0 +1,1 @@
+"""Fine-tuning and evaluation of a checkpoint folder on downstream tasks."""

@@ -1,0 +1,124 @@
+"""The fine-tuning recipe: every field that `finetuning/run.py` reads, with its type, default and meaning.
+
+A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them
+(`training.learning_rate=2e-5`). Reading, checking and printing is done by `common.recipes`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from omegaconf import MISSING
+
+from common.recipes import option
+from common.tables import Table
+
+SUPPORTED_SETTINGS = ("zero_shot",)
+
+
+@dataclass
+class LabelledTable(Table):
+    """Rows of text with a label."""
+
+    text_columns: list[str] = option(["text"], "one column of text, or two that are encoded as a pair")
+    label_column: str = option("label", "column of the label: class labels, whole numbers or strings")
+    label_names: list[str] = option(
+        [], "names of the labels 0, 1, ... where the column holds bare numbers, or the order of the labels it holds"
+    )
+    language_column: str | None = option(
+        None, "column that names the language of a row, where the table holds several languages"
+    )
+
+
+@dataclass
+class TrainingTable(LabelledTable):
+    """Labelled rows of the source language to train on."""
+
+    dev_split: str | None = option(
+        None, "split of the same dataset on which `selection: source_dev` selects, if `evaluation` names none"
+    )
+
+
+@dataclass
+class EvaluationTable(LabelledTable):
+    """Labelled rows to evaluate on, in every language."""
+
+    path: str = option(MISSING, "as in train; `{language}` stands for each of `languages`, one table a language")
+    config: str | None = option(None, "as in train; `{language}` stands for each of `languages`")
+    split: str = option("test", "evaluated split; nothing is ever selected on it")
+    languages: list[str] = option([], "languages to evaluate; default: every language of `language_column`")
+    dev_split: str | None = option(None, "split on which `selection` selects; never the evaluated one")
+    note: str | None = option(
+        None, "what a reader must know where this is not the benchmark's own split; it becomes a warning of the results"
+    )
+
+
+@dataclass
+class Training:
+    """Hyperparameters."""
+
+    batch_size: int = option(32, "examples per update over all processes and accumulated micro-batches")
+    learning_rate: float = option(MISSING, "peak learning rate")
+    layerwise_decay: float = option(
+        1.0, "d: layer i of n (from 0) learns at d^(n-i) of the rate, the embeddings at d^(n+1), the head at 1"
+    )
+    epochs: float = option(3.0, "passes over the training rows")
+    max_steps: int = option(0, "number of updates, in place of epochs; 0: by epochs")
+    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all updates")
+    schedule: Literal["linear", "constant", "cosine"] = option("linear", "after the warm-up")
+    weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none")
+    betas: list[float] = option([0.9, 0.999], "AdamW's beta1 and beta2")
+    epsilon: float = option(1e-6, "AdamW's epsilon")
+    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
+    gradient_accumulation_steps: int = option(1, "micro-batches per update and process: changes memory, not the update")
+    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
+
+
+@dataclass
+class Published:
+    """A published result to stand beside ours; it is printed, never computed with."""
+
+    paper: str = option(MISSING, "which paper")
+    table: str = option(MISSING, "table of the paper")
+    row: str = option(MISSING, "row of the table: the model and its setting")
+    languages: dict[str, float] = option({}, "score of each language, in percent")
+    average: float | None = option(None, "average as printed, in percent")
+    average_over: list[str] = option([], "languages of that average, where the scores of each are not known")
+
+
+@dataclass
+class Recipe:
+    """Fine-tuning of one model on one task, evaluated in every language."""
+
+    model: str = option(MISSING, "checkpoint to start from: a model folder or a Hub id")
+    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
+    output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, scores.png, one folder per seed")
+    hub_root: str | None = option(
+        None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
+    )
+    kind: Literal["classification"] = option("classification", "kind of task")
+    task: str = option(MISSING, "name of the task in the results, such as xnli")
+    setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
+        "zero_shot", "zero_shot: train on the source language, evaluate on every language"
+    )
+    source_language: str = option("en", "language of the training rows")
+    train: list[TrainingTable] = option([], "training rows; several tables are read one after another")
+    evaluation: list[EvaluationTable] = option([], "what is evaluated; every language of every table, each once")
+    selection: Literal["last", "source_dev", "mean_dev"] = option(
+        "source_dev",
+        "which checkpoint is evaluated: the last, or the best on the source language's development rows, or on the "
+        "mean over all languages' development rows",
+    )
+    dev_fraction: float = option(
+        0.1, "share of the training rows held out for `source_dev` where no table has a `dev_split`"
+    )
+    evaluate_every_steps: int = option(0, "updates between evaluations on dev, and checkpoints; 0: once an epoch")
+    max_length: int = option(128, "positions of an example, special tokens included; longer texts are cut and counted")
+    max_train_examples: int = option(0, "training rows used, drawn at random; 0: all")
+    max_evaluation_examples: int = option(0, "evaluated rows per language, drawn at random; 0: all")
+    evaluation_batch_size: int = option(64, "examples in a forward pass of evaluation, per process")
+    training: Training = field(default_factory=Training)
+    seeds: list[int] = option([1], "one run each; scores are reported by seed, with mean and standard deviation")
+    num_workers: int = option(0, "data-loading processes per training process")
+    save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
+    published: Published | None = option(None, "published figure to print beside ours")

@@ -1,0 +1,89 @@
+"""The output folder of a run: never mixed with another run's, resumable seed by seed."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from common.provenance import run_facts, write_json
+from common.recipes import read_yaml, recipe_differences, save_recipe
+from finetuning.recipe import Recipe
+
+# seeds may be added to a finished run; the others change no score
+MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published")
+
+
+class RunFolder:
+    """recipe.yaml, run.json and seed-N/ of a run.
+
+    Raises ValueError for a folder that is not empty without `resume`, and for a resumed run whose recipe, model
+    weights or data are not those it was started with.
+    """
+
+    def __init__(self, recipe: Recipe, model: dict[str, Any], resume: bool):
+        self.path = Path(recipe.output_dir)
+        self.recipe, self.model = recipe, model
+        self.facts: dict[str, Any] | None = None
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"output_dir {self.path} is a file. Results need a folder. Name another one.")
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return
+        if not resume:
+            raise ValueError(
+                f"output_dir {self.path} is not empty. Results of two runs would be mixed. Add --resume to go on with "
+                "the run that is there, or name another folder."
+            )
+        if not (self.path / "recipe.yaml").is_file() or not (self.path / "run.json").is_file():
+            raise ValueError(
+                f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). There is nothing to "
+                "resume. Name another folder."
+            )
+        changes = [
+            line
+            for line in recipe_differences(read_yaml(self.path / "recipe.yaml"), dataclasses.asdict(recipe))
+            if line.partition(":")[0].partition(".")[0] not in MAY_CHANGE
+        ]
+        if changes:
+            raise ValueError(
+                f"{self.path} was started with another recipe: {'; '.join(changes)}. Seeds of two recipes have no "
+                "mean. Give the recipe it was started with, or name another folder."
+            )
+        self.facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        if self.facts["model"]["fingerprint"] != model["fingerprint"]:
+            raise ValueError(
+                f"The weights of {recipe.model} have changed since {self.path} was started: "
+                f"{self.facts['model']['fingerprint'][:15]} -> {model['fingerprint'][:15]}. Its seeds would come from "
+                "two models. Restore the model, or name another folder."
+            )
+
+    def begin(self, protocol: dict[str, Any], argv: list[str]) -> None:
+        """Writes recipe.yaml and run.json. Raises ValueError where a resumed run's data have changed."""
+        data = {name: protocol[name] for name in ("training_data", "evaluation_data")}
+        if self.facts is not None and self.facts["data"] != data:
+            changed = recipe_differences(self.facts["data"], data)
+            raise ValueError(
+                f"The data have changed since {self.path} was started: {'; '.join(changed)}. Its seeds would not be "
+                "comparable. Restore the data, or name another folder."
+            )
+        state = PartialState()
+        state.wait_for_everyone()  # every process has looked at the folder before the first file appears
+        if state.is_main_process:
+            self.path.mkdir(parents=True, exist_ok=True)
+            earlier = self.facts["sessions"] if self.facts else []
+            facts = {"sessions": [*earlier, run_facts(argv)], "model": self.model, "data": data}
+            write_json(self.path / "run.json", facts)
+            save_recipe(self.recipe, self.path / "recipe.yaml")
+        state.wait_for_everyone()
+
+    def of_seed(self, seed: int) -> Path:
+        """The folder of one seed."""
+        folder = self.path / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def finished(self, seed: int) -> dict[str, Any] | None:
+        """The scores of a seed that was run to its end."""
+        scores = self.path / f"seed-{seed}" / "scores.json"
+        return json.loads(scores.read_text(encoding="utf-8")) if scores.is_file() else None

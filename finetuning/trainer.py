@@ -1,0 +1,355 @@
+"""One fine-tuning run of one seed: model, Trainer, selection of a checkpoint, scores by language."""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env, release_memory
+from datasets import Dataset
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from common.provenance import folder_fingerprint, forget_machine, write_json
+from common.recipes import nearest
+from common.tables import resolve_hub_path
+from finetuning.recipe import SUPPORTED_SETTINGS, Recipe
+
+METRICS = Path(__file__).parent / "metrics"
+TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
+# vocabularies are padded to a multiple of at most this many rows, for the hardware's sake
+LARGEST_VOCABULARY_PADDING = 128
+
+
+class FineTuningTrainer(Trainer):
+    """Trainer with layer-wise learning-rate decay and the mean of the development scores, `eval_selection`."""
+
+    def __init__(self, *args: Any, layerwise_decay: float = 1.0, metric: str = "accuracy", **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.layerwise_decay = layerwise_decay
+        self.metric = metric
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Splits the Trainer's parameter groups by layer, each with its share of the learning rate."""
+        model = self.model if model is None else model
+        optimizer = super().create_optimizer(model)
+        if self.layerwise_decay == 1.0:
+            return optimizer
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        depth = self.model.config.num_hidden_layers
+        groups: dict[tuple, dict[str, Any]] = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                scale = layer_scale(names[id(parameter)], depth, self.layerwise_decay)
+                settings = {key: value for key, value in group.items() if key != "params"}
+                split = groups.setdefault((scale, group["weight_decay"]), {**settings, "params": []})
+                split["lr"] = group["lr"] * scale
+                split["params"].append(parameter)
+        optimizer.param_groups.clear()
+        for group in groups.values():
+            optimizer.add_param_group(group)
+        return optimizer
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """As the Trainer's; over several languages also `eval_selection`, the mean of their scores in percent."""
+        scores = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        if isinstance(eval_dataset if eval_dataset is not None else self.eval_dataset, dict):
+            by_language = [value for name, value in scores.items() if name.endswith(f"_{self.metric}")]
+            scores[f"{metric_key_prefix}_selection"] = float(np.mean(by_language))
+        return scores
+
+
+def layer_scale(name: str, depth: int, decay: float) -> float:
+    """Share of the learning rate: decay^(n-i) in layer i of n (from 0), decay^(n+1) in the embeddings, else 1.
+
+    ERNIE-M's fine-tuning (Ouyang et al. 2021, Tables 11 and 12). `name` is the parameter's.
+    """
+    if match := re.search(r"(?:^|\.)layers?\.(\d+)\.", name):
+        return decay ** (depth - int(match[1]))
+    return decay ** (depth + 1) if "embeddings." in name else 1.0
+
+
+def start_processes() -> PartialState:
+    """Joins the processes that `accelerate launch` started, before anything else asks for them.
+
+    Raises ValueError where they do not find each other: each would then train alone, on every row, and write the same
+    files.
+    """
+    # accelerate reads this variable only when an Accelerator is made, too late for what comes first here
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    launched = int(os.environ.get("WORLD_SIZE", 1))
+    if launched != state.num_processes:
+        raise ValueError(
+            f"{launched} processes were launched, and accelerate joined {state.num_processes}. Each would run alone. "
+            "On CPU, launch with ACCELERATE_USE_CPU=true and --multi_gpu; on GPUs, check `accelerate env`."
+        )
+    return state
+
+
+def check_setting(recipe: Recipe) -> None:
+    """Raises ValueError for a setting that is not supported yet and for seeds that cannot be run."""
+    if recipe.setting not in SUPPORTED_SETTINGS:
+        raise ValueError(
+            f"setting is {recipe.setting!r}, which is not supported yet. It needs training rows in every language. "
+            f"Use setting={' or '.join(SUPPORTED_SETTINGS)}."
+        )
+    if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
+        raise ValueError(
+            f"seeds is {recipe.seeds}. Each seed is one run of its own. Name each once, as in seeds=[1, 2]."
+        )
+
+
+def describe_model(recipe: Recipe) -> tuple[str, Any, Any, dict[str, Any]]:
+    """Resolved path, configuration, tokenizer and, for results.json, identity of the model to start from.
+
+    Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's, or
+    with fewer positions than `max_length`.
+    """
+    path = resolve_hub_path(recipe.model, recipe.hub_root)
+    folder = Path(path)
+    if not folder.is_dir() and (len(folder.parts) > 2 or folder.parent.is_dir() and folder.parent != Path(".")):
+        parent = folder.parent
+        names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
+        raise ValueError(
+            f"Model folder not found: {recipe.model}. Relative paths start at {Path.cwd()}. Name a folder that "
+            f"save_pretrained wrote, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
+        )
+    fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
+    tokenizer_path = resolve_hub_path(recipe.tokenizer or path, recipe.hub_root)
+    if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
+        raise ValueError(
+            f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Text cannot be encoded "
+            "without the one the model was trained with. Save it into the folder, or name its folder as `tokenizer`."
+        )
+    with PartialState().main_process_first(), _readable_errors(recipe.model):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
+
+    pieces, rows = len(tokenizer), config.vocab_size
+    if not pieces <= rows < pieces + LARGEST_VOCABULARY_PADDING:
+        raise ValueError(
+            f"The tokenizer of {tokenizer_path} has {pieces} pieces, and the model of {path} {rows} embeddings. Pieces "
+            "would meet embeddings that were trained for others, or none. Name the model's own tokenizer."
+        )
+    if None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
+        raise ValueError(
+            f"The padding id is {tokenizer.pad_token_id} in the tokenizer of {tokenizer_path} and "
+            f"{config.pad_token_id} in the model of {path}. They were not made for each other. Name the model's own "
+            "tokenizer."
+        )
+    # RoBERTa's family numbers positions from the padding id on: two of 514 are never used
+    positions = getattr(config, "longest_input", None) or config.max_position_embeddings - (
+        config.pad_token_id + 1 if config.pad_token_id else 0
+    )
+    if recipe.max_length > positions:
+        raise ValueError(
+            f"max_length is {recipe.max_length}, and the model of {path} has {positions} positions. Longer inputs have "
+            f"no position embeddings. Set max_length to {positions} or less."
+        )
+    identity = {
+        "folder": recipe.model,
+        "fingerprint": fingerprint or f"hub:{getattr(config, '_commit_hash', None)}",
+        "type": config.model_type,
+    }
+    return path, config, tokenizer, identity
+
+
+def load_model(path: str, label_names: list[str], seed: int, trained_on: list[str]) -> torch.nn.Module:
+    """The classifier of one seed: the encoder of the folder below a head that is drawn from the seed.
+
+    Raises ValueError where the encoder's own weights are not in the checkpoint.
+    """
+    set_seed(seed)
+    with PartialState().main_process_first(), _readable_errors(path):
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            path,
+            trust_remote_code=True,
+            dtype=torch.float32,
+            num_labels=len(label_names),
+            id2label=dict(enumerate(label_names)),
+            label2id={name: number for number, name in enumerate(label_names)},
+            problem_type="single_label_classification",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the head of an earlier task may have another number of labels
+        )
+    prefix = f"{model.base_model_prefix}."
+    unread = [*info["missing_keys"], *(item[0] for item in info["mismatched_keys"])]
+    unread = sorted(name for name in unread if name.startswith(prefix) and ".pooler." not in name)
+    if unread:
+        raise ValueError(
+            f"{path} lacks {len(unread)} weights of the encoder of {type(model).__name__}, such as {unread[0]}. They "
+            "would be random. The checkpoint is of another architecture: check its config.json."
+        )
+    model.config.fine_tuned_on = trained_on
+    return model
+
+
+@contextlib.contextmanager
+def _readable_errors(name: str):
+    """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
+    try:
+        yield
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"The model {name} cannot be loaded: {reason} Without it nothing can be trained. Check the name, the "
+            "connection, or set hub_root to a folder that mirrors the Hub."
+        ) from error
+
+
+def training_arguments(recipe: Recipe, seed: int, folder: Path) -> TrainingArguments:
+    """The recipe in the Trainer's terms. Raises ValueError where batch_size cannot be split among the processes."""
+    training = recipe.training
+    share = PartialState().num_processes * training.gradient_accumulation_steps
+    if training.batch_size % share:
+        raise ValueError(
+            f"training.batch_size is {training.batch_size}, over {PartialState().num_processes} processes and "
+            f"{training.gradient_accumulation_steps} accumulated micro-batches. It must be a multiple of {share}. "
+            "Change one of them."
+        )
+    strategy = "steps" if recipe.evaluate_every_steps else "epoch"
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=training.batch_size // share,
+        per_device_eval_batch_size=recipe.evaluation_batch_size,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        learning_rate=training.learning_rate,
+        num_train_epochs=training.epochs,
+        max_steps=training.max_steps or -1,
+        warmup_steps=training.warmup_steps,
+        lr_scheduler_type=training.schedule,
+        weight_decay=training.weight_decay,
+        adam_beta1=training.betas[0],
+        adam_beta2=training.betas[1],
+        adam_epsilon=training.epsilon,
+        max_grad_norm=training.max_grad_norm,
+        bf16=training.precision == "bf16",
+        fp16=training.precision == "fp16",
+        train_sampling_strategy="group_by_length",
+        dataloader_num_workers=recipe.num_workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        eval_strategy="no" if recipe.selection == "last" else strategy,
+        save_strategy=strategy,
+        eval_steps=recipe.evaluate_every_steps or None,
+        save_steps=recipe.evaluate_every_steps or 500,
+        save_total_limit=1,  # beside the best one
+        load_best_model_at_end=recipe.selection != "last",
+        metric_for_best_model=None if recipe.selection == "last" else "eval_selection",
+        greater_is_better=None if recipe.selection == "last" else True,
+        logging_steps=50,
+        seed=seed,
+        data_seed=seed,
+        report_to=[],
+    )
+
+
+def mean_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None):
+    """Cross-entropy over the examples of the whole update: logits (B, L), labels (B,).
+
+    `num_items_in_batch` counts the examples of all accumulated micro-batches and processes. The Trainer expects models
+    whose forward takes **kwargs to divide by it; many, XLM-R among them, return their micro-batch's mean, and would get
+    gradients that are too large by the number of processes times that of the micro-batches.
+    """
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction=reduction)
+    return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+@functools.cache
+def load_metric(name: str) -> evaluate.Metric:
+    """A metric of finetuning/metrics, by path: nothing is asked of the Hub."""
+    with PartialState().main_process_first():
+        return evaluate.load(str(METRICS / name / f"{name}.py"), keep_in_memory=True)
+
+
+def run_seed(
+    recipe: Recipe, seed: int, data: Any, model: torch.nn.Module, tokenizer: Any, folder: Path
+) -> dict[str, Any]:
+    """Trains one seed in `folder`, from its last complete checkpoint if there is one, and evaluates every language.
+
+    Leaves scores.json and, with `save_models`, model/; returns the scores: by language in percent, the selected step
+    and the development scores. The evaluated rows are read once, by the selected checkpoint.
+    """
+    state = PartialState()
+    checkpoints = folder / "checkpoints"
+    metric = load_metric("accuracy")
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        return metric.compute(predictions=prediction.predictions, references=prediction.label_ids)
+
+    trainer = FineTuningTrainer(
+        model=model,
+        args=training_arguments(recipe, seed, checkpoints),
+        train_dataset=data.train,
+        eval_dataset=data.dev or None,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+        compute_loss_func=mean_cross_entropy,
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),  # ids, not logits, are gathered
+        layerwise_decay=recipe.training.layerwise_decay,
+    )
+    if recipe.training.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    resumed = last_complete_checkpoint(checkpoints)
+    if state.is_main_process:
+        print(f"Seed {seed}: {len(data.train)} training rows" + (f", resumed from {resumed}" if resumed else ""))
+    trainer.train(resume_from_checkpoint=resumed)
+    scores = {
+        language: trainer.predict(rows, metric_key_prefix="test").metrics["test_accuracy"]
+        for language, rows in data.evaluation.items()
+    }
+    record = {
+        "seed": seed,
+        "metric": {"name": "accuracy", "version": metric.version},
+        "scores": scores,
+        "steps": trainer.state.global_step,
+        "selected_step": trainer.state.best_global_step or trainer.state.global_step,
+        "selection_score": trainer.state.best_metric,
+        "parameters": model.num_parameters(),
+        "history": trainer.state.log_history,
+    }
+    if recipe.save_models:
+        trainer.save_model(str(folder / "model"))
+    state.wait_for_everyone()
+    if state.is_main_process:
+        forget_machine(folder / "model")
+        write_json(folder / "scores.json", record)  # from here on the seed counts as finished
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    state.wait_for_everyone()
+    release_memory(trainer)
+    return record
+
+
+def last_complete_checkpoint(folder: Path) -> str | None:
+    """The newest of the Trainer's checkpoints that was written to its end, which trainer_state.json marks."""
+
+    def is_complete(checkpoint: Path) -> bool:
+        try:
+            return bool(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return False
+
+    found = sorted(folder.glob("checkpoint-*"), key=lambda item: int(item.name.rpartition("-")[2]), reverse=True)
+    return next((str(checkpoint) for checkpoint in found if is_complete(checkpoint)), None)

@@ -1,0 +1,1 @@
+"""Pre-training: recipe -> corpora -> collators -> model -> checkpoint folder."""

@@ -1,0 +1,182 @@
+"""The run folder: what may be resumed, and checkpoints that are either complete or not there.
+
+<output_dir>/recipe.yaml  run.json  events.jsonl  curves.png
+             checkpoints/step-N/model/        loads like the final model
+             checkpoints/step-N/              optimiser, random states, progress.json
+             model/                           the result: this folder is the Hub repository
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from accelerate import Accelerator
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from common.provenance import write_json
+from common.recipes import read_yaml, recipe_differences, save_recipe
+from pretraining.recipe import Recipe
+
+# Fields that change what is seen or kept of a run, never what is learnt: they may differ on resume.
+FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
+FREE_GROUPS = ("evaluation.every_steps", "evaluation.batch_size", "evaluation.retrieval", "model.attention")
+
+
+def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
+    """Check the run folder and return the newest complete checkpoint to resume from, or None for a new start.
+
+    Raises `ValueError` for a folder that is not empty without `resume`, for `resume` under another recipe (naming the
+    fields), and for a run that is already finished.
+    """
+    folder = Path(recipe.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"output_dir {str(folder)!r} is a file: a run needs a folder. Give another output_dir.")
+    if not folder.exists() or not any(folder.iterdir()):
+        if resume:
+            raise ValueError(
+                f"there is nothing to resume: {str(folder)!r} is empty or missing. Start without --resume."
+            )
+        return None
+    if not resume:
+        raise ValueError(
+            f"the run folder {str(folder)!r} is not empty: a new run would overwrite what is there. Continue it with "
+            "--resume, or give another output_dir."
+        )
+    if not (folder / "recipe.yaml").exists():
+        raise ValueError(f"{str(folder)!r} holds no recipe.yaml: it is not a run folder. Give another output_dir.")
+    differences = [
+        line
+        for line in recipe_differences(read_yaml(folder / "recipe.yaml"), _as_dict(recipe))
+        if not line.split(":")[0].startswith((*FREE_ON_RESUME, *FREE_GROUPS))
+    ]
+    if differences:
+        raise ValueError(
+            "the recipe is not the one this run was started with: " + "; ".join(differences) + ". Resumed under it, "
+            "the result would belong to neither. Restore these fields, or start a new run in another output_dir."
+        )
+    if (folder / "model").exists():
+        raise ValueError(f"the run in {str(folder)!r} is finished: model/ is there. Nothing is left to resume.")
+    return newest_checkpoint(folder)
+
+
+def _as_dict(recipe: Recipe) -> dict:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.structured(recipe))
+
+
+def start_run_folder(recipe: Recipe) -> None:
+    """Make the folder and write the resolved recipe."""
+    folder = Path(recipe.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in (*folder.glob("checkpoints/.*.tmp"), *folder.glob(".model.tmp")):
+        shutil.rmtree(leftover)  # of a run that was killed while it wrote
+    save_recipe(recipe, folder / "recipe.yaml")
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """Complete checkpoints, oldest first. What is being written has another name until it is whole."""
+    return sorted(folder.glob("checkpoints/step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint of a run."""
+    return next(reversed(checkpoints_of(folder)), None)
+
+
+def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write weights, configuration, code and tokenizer: a folder that the Auto classes load and the Hub can hold."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    settings_file = folder / "tokenizer_config.json"
+    settings = json.loads(settings_file.read_text(encoding="utf-8"))
+    # facts of the machine that a load without network leaves behind
+    for key in ("is_local", "local_files_only", "name_or_path"):
+        settings.pop(key, None)
+    write_json(settings_file, settings)
+
+
+def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Have accelerate keep the weights as `model/`, a folder that loads like the final one, instead of a copy beside it."""
+
+    def save(models, weights, output_dir):
+        if accelerator.is_main_process:
+            save_model_folder(accelerator.unwrap_model(models[0]), tokenizer, Path(output_dir) / "model")
+        weights.clear()
+
+    def load(models, input_dir):
+        from safetensors.torch import load_model
+
+        model = accelerator.unwrap_model(models.pop())
+        load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
+        model.tie_weights()
+
+    accelerator.register_save_state_pre_hook(save)
+    accelerator.register_load_state_pre_hook(load)
+
+
+def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep: int) -> Path:
+    """Write `checkpoints/step-N`: aside first, then synchronised to disk and renamed, then older ones are dropped.
+
+    Raises `ValueError` where the disk refuses (full, quota, permissions). What was there before stays as it was.
+    """
+    step = progress["step"]
+    final = folder / "checkpoints" / f"step-{step}"
+    aside = folder / "checkpoints" / f".step-{step}.tmp"
+    try:
+        if accelerator.is_main_process:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        accelerator.wait_for_everyone()
+        accelerator.save_state(str(aside))
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            write_json(aside / "progress.json", progress)
+            _synchronise(aside)
+            if final.exists():  # the same step, saved again after a resume
+                shutil.rmtree(final)
+            os.rename(aside, final)
+            _synchronise(final.parent)
+    except Exception as error:  # safetensors and torch.save each wrap the system's error in one of their own
+        shutil.rmtree(aside, ignore_errors=True)
+        before = newest_checkpoint(folder)
+        kept = f"{before} is untouched" if before else "no earlier checkpoint exists"
+        raise ValueError(
+            f"the checkpoint of step {step} could not be written: {error}. The disk may be full; {kept}. Free some "
+            "space (or lower keep_checkpoints), then continue with --resume."
+        ) from error
+    if accelerator.is_main_process and keep:
+        for old in checkpoints_of(folder)[:-keep]:
+            shutil.rmtree(old)
+    accelerator.wait_for_everyone()
+    return final
+
+
+def load_checkpoint(accelerator: Accelerator, checkpoint: Path) -> dict:
+    """Restore weights, optimiser and random states into the prepared objects."""
+    accelerator.load_state(str(checkpoint))
+    return read_progress(checkpoint)
+
+
+def read_progress(checkpoint: Path) -> dict:
+    """Where a checkpoint stands: `phase`, `update` (done in that phase), `step` (done in all), `scheduler`, `scaler`."""
+    return json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
+
+
+def publish_model(folder: Path, checkpoint: Path) -> None:
+    """Copy the last checkpoint's model to `<run>/model`, whole or not at all."""
+    aside = folder / ".model.tmp"
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(checkpoint / "model", aside)
+    _synchronise(aside)
+    os.rename(aside, folder / "model")
+
+
+def _synchronise(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,146 @@
+"""The model and the tokenizer that a run starts from."""
+
+import dataclasses
+import importlib
+import logging
+
+import torch
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from common.recipes import nearest
+from common.tables import resolve_hub_path
+from pretraining.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+# XLM-R's checkpoints have the parameter names of ours: every model of the zoo can start from one.
+ALSO_LOADS = "xlm-roberta"
+
+
+def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
+    """The tokenizer of the recipe, or that of the checkpoint it starts from."""
+    name = recipe.tokenizer or recipe.model.start_from
+    if not name:
+        raise ValueError(
+            "the recipe names no tokenizer: with random weights there is no checkpoint to take one from. Set "
+            "`tokenizer`, or train one: python -m pretraining.train_tokenizer --config RECIPE --vocab_size 8000 "
+            "--output DIR."
+        )
+    path = resolve_hub_path(name, recipe.hub_root)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no tokenizer could be loaded from {name!r}: {str(error).splitlines()[0]} Give a folder that holds one, or "
+            "a Hub id that can be reached; if protobuf or sentencepiece is missing, install this project with pip."
+        ) from error
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"the tokenizer {name!r} has no mask token: masked language modelling cannot hide a piece without one. "
+            "Take a masked-LM tokenizer such as XLM-R's."
+        )
+    return tokenizer
+
+
+def model_class(model_type: str) -> type[PreTrainedModel]:
+    """`<Model>ForPreTraining` of a model type."""
+    module = importlib.import_module(f"modeling.modeling_{model_type}")
+    config = importlib.import_module(f"modeling.configuration_{model_type}")
+    prefix = next(
+        value.class_prefix
+        for value in vars(config).values()
+        if isinstance(value, type) and getattr(value, "model_type", None) == model_type
+    )
+    return getattr(module, f"{prefix}ForPreTraining")
+
+
+def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """The configuration of the run, checked against the tokenizer and the recipe.
+
+    Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary or
+    special tokens that are not the tokenizer's, and examples longer than the positions.
+    """
+    config_class = model_class(recipe.model.type).config_class
+    known = {field.name for field in dataclasses.fields(config_class)}
+    for name in recipe.model.config:
+        if name not in known:
+            raise ValueError(f"model.config.{name}: {config_class.__name__} has no such field. {nearest(name, known)}")
+    start = recipe.model.start_from
+    if start:
+        config = _config_of_checkpoint(config_class, start, recipe)
+        source = f"the checkpoint {start!r}"
+    else:
+        settings = {"vocab_size": len(tokenizer), **recipe.model.config}
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            settings.setdefault(name, getattr(tokenizer, name))
+        config = config_class(**settings)
+        source = "model.config"
+    if config.vocab_size != len(tokenizer):
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer):,} pieces and {source} says vocab_size {config.vocab_size:,}: ids would "
+            "mean other pieces than the ones the rows were made for. Use the tokenizer that belongs to the model."
+        )
+    if config.pad_token_id != tokenizer.pad_token_id:
+        raise ValueError(
+            f"the tokenizer pads with id {tokenizer.pad_token_id} and {source} with {config.pad_token_id}: positions "
+            "are counted from it. Use the tokenizer that belongs to the model."
+        )
+    for index, phase in enumerate(recipe.phases):
+        for name, objective in phase.objectives.items():
+            if objective.max_length > config.longest_input:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name}.max_length is {objective.max_length}, but the model has "
+                    f"{config.longest_input} positions. Lower it, or raise model.config.max_position_embeddings "
+                    "(random start only)."
+                )
+    return config
+
+
+def _config_of_checkpoint(config_class, start: str, recipe: Recipe) -> PreTrainedConfig:
+    path = resolve_hub_path(start, recipe.hub_root)
+    try:
+        found, _ = PreTrainedConfig.get_config_dict(path)
+    except OSError as error:
+        raise ValueError(
+            f"model.start_from {start!r} holds no config.json: {str(error).splitlines()[0]} Give a folder that "
+            "save_pretrained wrote, or a Hub id that can be reached."
+        ) from error
+    found_type = found.get("model_type")
+    if found_type not in (recipe.model.type, ALSO_LOADS):
+        raise ValueError(
+            f"model.start_from {start!r} is a checkpoint of {found_type!r}: a {recipe.model.type!r} model has other "
+            f"parameters. Start from a {recipe.model.type!r} or an {ALSO_LOADS!r} checkpoint."
+        )
+    return config_class.from_pretrained(path, **recipe.model.config)
+
+
+def build_model(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
+    """The model to train: random weights from `recipe.seed`, or the checkpoint's with fresh ones where it has none."""
+    torch.manual_seed(recipe.seed)
+    cls = model_class(recipe.model.type)
+    if recipe.model.start_from:
+        path = resolve_hub_path(recipe.model.start_from, recipe.hub_root)
+        model, report = cls.from_pretrained(
+            path,
+            config=config,
+            attn_implementation=recipe.model.attention,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+        if report["mismatched_keys"]:
+            names = ", ".join(str(key) for key in sorted(report["mismatched_keys"])[:5])
+            raise ValueError(
+                f"weights of {recipe.model.start_from!r} have other shapes than model.config asks for: "
+                f"{names}. Leave those fields of model.config out."
+            )
+        if report["missing_keys"]:
+            logger.info(
+                "%d parameters are not in %s and start fresh.", len(report["missing_keys"]), recipe.model.start_from
+            )
+    else:
+        model = cls._from_config(config, attn_implementation=recipe.model.attention)
+    if recipe.model.gradient_checkpointing:
+        # renamed in transformers 5.2x; the lower end of our range knows the old name only
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable()
+    return model

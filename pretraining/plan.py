@@ -1,0 +1,157 @@
+"""`--dry_run`: what a recipe would do, without doing it."""
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
+from pretraining.initialization import model_class
+from modeling.masked_lm import LOGITS_AT_ONCE
+from pretraining.recipe import OBJECTIVES, Phase, Recipe
+from pretraining.training import check_trainable, is_trainable
+
+EXAMPLES_SHOWN = 2
+
+
+def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_processes: int) -> None:
+    """Print parameters by part, corpora with their sampling, the phases with tokens and predictions a step, a memory
+    estimate, and the first batch decoded with its masks."""
+    console = Console(soft_wrap=True, highlight=False)
+    with torch.device("meta"):  # shapes without storage: a large model costs nothing here
+        model = model_class(recipe.model.type)(config)
+    parts = parameters_by_part(model)
+    table = Table(title=f"{recipe.model.type}: parameters", title_justify="left")
+    table.add_column("part")
+    table.add_column("parameters", justify="right")
+    for part, count in parts.items():
+        table.add_row(part, f"{count:,}")
+    table.add_row("all", f"{sum(parts.values()):,}", style="bold")
+    check_trainable(model, recipe.phases)
+    console.print(table)
+    console.print(_corpora_table(corpora, recipe))
+    for index, phase in enumerate(recipe.phases):
+        selected = phase_corpora(corpora, phase)
+        loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0))
+        micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
+        console.print(_phase_table(phase, index, micro_batches, num_processes))
+        trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
+        console.print(_memory_table(config, recipe, sum(parts.values()), trainable, micro_batches[0]))
+        if index == 0:
+            _print_first_batch(console, micro_batches[0], tokenizer)
+    console.print("dry run: nothing was trained or written.")
+
+
+def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
+    """Parameters of embeddings, layers, cross-attention, head and whatever else there is; tied ones counted once."""
+    parts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        if ".crossattention." in name:
+            part = "cross-attention"
+        elif ".embeddings." in name:
+            part = "embeddings"
+        elif ".encoder." in name:
+            part = "layers"
+        elif name.startswith("lm_head."):
+            part = "masked-LM head (its decoder is the embeddings)"
+        else:
+            part = name.split(".")[0]
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    return parts
+
+
+def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
+    table = Table(title=f"corpora, drawn with alpha {recipe.alpha}", title_justify="left")
+    for column, justify in (
+        ("corpus", "left"),
+        ("N_i", "right"),
+        ("drawn", "right"),
+        ("held out", "right"),
+        ("dropped, cut", "left"),
+    ):
+        table.add_column(column, justify=justify)
+    for sides in (1, 2):
+        group = [corpus for corpus in corpora if len(corpus.languages) == sides]
+        shares = sampling_probabilities([corpus.size for corpus in group], recipe.alpha) if group else []
+        for corpus, share in zip(group, shares, strict=True):
+            counts = ", ".join(f"{name} {count:,}" for name, count in corpus.counts.items() if count)
+            table.add_row(corpus.name, f"{corpus.size:,}", f"{share:.1%}", f"{len(corpus.held_out):,}", counts)
+    return table
+
+
+def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_processes: int) -> Table:
+    title = (
+        f"phase {index}, {phase.name!r}: {phase.steps:,} steps, learning rate {phase.learning_rate:g}, "
+        f"{phase.warmup_steps:,} warm-up, {phase.schedule}; trainable: {', '.join(phase.trainable)}"
+    )
+    table = Table(title=title, title_justify="left")
+    for column in ("objective", "text", "weight", "examples a step", "tokens a step", "padding", "predictions a step"):
+        table.add_column(column, justify="left" if column in ("objective", "text") else "right")
+    for name, objective in phase.objectives.items():
+        fields = [batch[name] for batch in micro_batches]
+        # this process's share of the first update, times the processes
+        tokens = sum(int(batch["attention_mask"].sum()) for batch in fields) * num_processes
+        places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
+        predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes
+        table.add_row(
+            name,
+            OBJECTIVES[name],
+            f"{objective.weight:g}",
+            f"{objective.batch_size:,}",
+            f"{tokens:,}",
+            f"{1 - tokens / places:.0%}",
+            f"{predictions:,}",
+        )
+    return table
+
+
+def _memory_table(config, recipe: Recipe, total: int, trainable: int, batch: dict) -> Table:
+    """Bytes a process needs, from the shapes of its first micro-batch; an estimate, to choose hardware by."""
+    half = recipe.precision != "fp32"
+    width = 2 if half else 4
+    tokens = sum(fields["input_ids"].numel() for fields in batch.values())
+    longest = max(fields["input_ids"].shape[1] for fields in batch.values())
+    rows = sum(fields["input_ids"].shape[0] for fields in batch.values())
+    predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in batch.values())
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    # states a layer keeps for its backward: query, key, value, context, two residual sums and their norms (8 H), and
+    # the feed-forward block before and after its activation (2 I)
+    per_token = (8 * hidden + 2 * config.intermediate_size) * width
+    if recipe.model.attention == "eager":
+        per_token += 2 * config.num_attention_heads * longest * width
+    kept = (hidden * width * layers + per_token) if recipe.model.gradient_checkpointing else per_token * layers
+    lines = {
+        "weights (fp32)": 4 * total,
+        "gradients (fp32)": 4 * trainable,
+        "Adam's two moments (fp32)": 8 * trainable,
+        f"activations of {rows} rows, up to {longest} positions ({recipe.precision})": tokens * kept,
+        f"logits of {predictions:,} predictions, at most {LOGITS_AT_ONCE:,} at once": 4
+        * min(predictions * config.vocab_size, max(LOGITS_AT_ONCE, config.vocab_size)),
+        "gradient of the head before it joins the embeddings'": 4 * config.vocab_size * hidden,
+    }
+    table = Table(
+        title="memory of one process, estimated from the shapes of its first micro-batch", title_justify="left"
+    )
+    table.add_column("what")
+    table.add_column("GiB", justify="right")
+    for what, size in lines.items():
+        table.add_row(what, f"{size / 2**30:.3f}")
+    table.add_row("all", f"{sum(lines.values()) / 2**30:.3f}", style="bold")
+    return table
+
+
+def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
+    for objective, fields in batch.items():
+        console.print(f"first batch, {objective}: [bold]gold[/bold][reverse]shown[/reverse] at predicted positions")
+        for row in range(min(EXAMPLES_SHOWN, len(fields["input_ids"]))):
+            line = Text(f"  [{fields['languages'][row]}] ")
+            length = int(fields["attention_mask"][row].sum())
+            shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row, :length].tolist())
+            labels = fields["labels"][row, :length].tolist()
+            for piece, label in zip(shown, labels, strict=True):
+                if label != -100:
+                    line.append(tokenizer.convert_ids_to_tokens(label), style="bold")
+                    line.append(f"→{piece} ", style="reverse")
+                else:
+                    line.append(f"{piece} ")
+            console.print(line)

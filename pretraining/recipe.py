@@ -1,0 +1,215 @@
+"""The pre-training recipe: every field that `pretraining/run.py` reads, with its type, default and meaning.
+
+A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them
+(`phases.0.steps=10`). Reading, checking and printing is done by `common.recipes`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Optional
+
+from omegaconf import MISSING
+
+from common.recipes import nearest, option
+from common.tables import Table
+
+
+@dataclass
+class Monolingual(Table):
+    """Text of one language."""
+
+    language: str = option(MISSING, "language code of the text, as the logs and the curves will show it")
+    text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
+    document_column: Optional[str] = option(
+        None, "column that names the document of a row, so that adjacent rows can be told from neighbours by chance"
+    )
+    size: Optional[int] = option(
+        None, "N_i of the sampling formula where it cannot be counted (streaming), in any unit the others share"
+    )
+    size_source: Optional[str] = option(None, "where `size` was taken from (paper, table)")
+
+
+@dataclass
+class Bitext:
+    """Translation pairs: one `table` with two columns, or two tables joined on an id or line by line."""
+
+    source_language: str = option(MISSING, "language code of the first side")
+    target_language: str = option(MISSING, "language code of the second side")
+    table: Optional[Table] = option(None, "one table that holds both sides")
+    source_column: Optional[str] = option(None, "column of the first side; default: its language code, or `text`")
+    target_column: Optional[str] = option(None, "column of the second side; default: its language code, or `text`")
+    source: Optional[Table] = option(None, "table of the first side, where the sides are apart")
+    target: Optional[Table] = option(None, "table of the second side")
+    join_on: Optional[str] = option(
+        None, "column on which `source` and `target` are joined; without it they are aligned line by line"
+    )
+    size: Optional[int] = option(None, "N_i where it cannot be counted (streaming), in the unit the others share")
+    size_source: Optional[str] = option(None, "where `size` was taken from (paper, table)")
+
+
+@dataclass
+class ModelStart:
+    """Which model, and what it starts from."""
+
+    type: Literal["veco", "ernie_m", "xlm_align", "metaxlm"] = option(MISSING, "architecture of the zoo")
+    start_from: Optional[str] = option(
+        None, "checkpoint to start from: a folder or a Hub id (of this zoo, or XLM-R's); empty: random weights"
+    )
+    config: dict[str, Any] = option(
+        {}, "configuration fields to set, such as hidden_size or num_hidden_layers; the rest keep their defaults"
+    )
+    attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = option(
+        "sdpa", "attention implementation"
+    )
+    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
+
+
+@dataclass
+class Objective:
+    """One objective of a phase."""
+
+    batch_size: int = option(
+        MISSING, "examples per update over all processes and accumulated micro-batches (a pair is one example)"
+    )
+    weight: float = option(1.0, "factor of this objective's cross-entropies in the loss")
+    mask_probability: float = option(0.15, "share of the ordinary pieces that is predicted")
+    max_length: int = option(256, "positions of an example, special tokens included")
+
+
+@dataclass
+class Phase:
+    """A stage of training with its own objectives, parameters, schedule and optimiser."""
+
+    name: str = option(MISSING, "name in the logs")
+    steps: int = option(MISSING, "number of updates")
+    objectives: dict[str, Objective] = option({}, "objectives by name: mlm (monolingual text), tlm (translation pairs)")
+    trainable: list[str] = option(
+        ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
+    )
+    corpora: list[str] = option(["*"], "glob patterns over corpus names (`en`, `en-de`); which text this phase reads")
+    learning_rate: float = option(MISSING, "peak learning rate")
+    warmup_steps: int = option(0, "updates of linear warm-up")
+    schedule: Literal["linear", "constant", "cosine", "inverse_sqrt"] = option("linear", "after the warm-up")
+    optimizer: Literal["fresh", "carried"] = option(
+        "fresh", "Adam's moments at the start of this phase: new, or carried over from the phase before"
+    )
+
+
+@dataclass
+class Optimizer:
+    """AdamW and gradient clipping."""
+
+    betas: list[float] = option([0.9, 0.98], "Adam's beta1 and beta2")
+    epsilon: float = option(1e-6, "Adam's epsilon")
+    weight_decay: float = option(0.01, "decoupled weight decay; biases and LayerNorms have none")
+    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
+
+
+@dataclass
+class Evaluation:
+    """Held-out text: masked like the training text, with masks that never change."""
+
+    held_out_fraction: float = option(
+        0.0,
+        "share of rows kept out of training, chosen by their id or line number: a verse is held out in every language",
+    )
+    max_examples: int = option(300, "held-out examples used per corpus")
+    every_steps: int = option(0, "updates between evaluations; 0: at the end only")
+    batch_size: int = option(32, "held-out examples in a forward pass")
+    retrieval: bool = option(
+        True, "also find each held-out sentence's translation by cosine of mean-pooled states, at every layer"
+    )
+
+
+@dataclass
+class Recipe:
+    """Pre-training of one model."""
+
+    output_dir: str = option(
+        MISSING, "run folder: model/, checkpoints/, events.jsonl, curves.png, run.json, recipe.yaml"
+    )
+    model: ModelStart = field(default_factory=ModelStart)
+    tokenizer: Optional[str] = option(None, "folder or Hub id of the tokenizer; default: that of model.start_from")
+    hub_root: Optional[str] = option(
+        None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
+    )
+    monolingual: list[Monolingual] = option([], "monolingual corpora")
+    bitext: list[Bitext] = option([], "translation pairs")
+    alpha: float = option(0.7, "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha")
+    shuffle_buffer: int = option(10_000, "rows held for shuffling a streamed corpus")
+    phases: list[Phase] = option([], "stages of training, in order")
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
+    gradient_accumulation_steps: int = option(
+        1, "micro-batches per update and process: changes memory, never the update"
+    )
+    num_workers: int = option(0, "data-loading processes per training process")
+    seed: int = option(1, "seed of weights, sampling, masks and dropout")
+    log_every_steps: int = option(10, "updates between lines of events.jsonl")
+    save_every_steps: int = option(0, "updates between checkpoints; 0: at the end of each phase only")
+    keep_checkpoints: int = option(2, "newest checkpoints kept; 0: all")
+
+
+# Which kind of text an objective reads.
+OBJECTIVES = {"mlm": "monolingual", "tlm": "bitext"}
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Checks across fields.
+
+    Raises `ValueError` that names the field, for: no phase; unknown objectives; text that an objective lacks; sizes
+    and rates out of range; a phase name used twice.
+    """
+    if not recipe.phases:
+        raise ValueError(
+            "phases is empty: a run needs at least one stage of training. Give name, steps, objectives "
+            "and learning_rate of one."
+        )
+    names = [phase.name for phase in recipe.phases]
+    for name in names:
+        _require(names.count(name) == 1, "phases.name", name, "the logs tell phases apart by name; rename one")
+    for index, phase in enumerate(recipe.phases):
+        field_name = f"phases.{index}"
+        _require(phase.steps > 0, f"{field_name}.steps", phase.steps, "a phase has at least one update")
+        _require(phase.learning_rate > 0, f"{field_name}.learning_rate", phase.learning_rate, "it must be positive")
+        _require(phase.warmup_steps >= 0, f"{field_name}.warmup_steps", phase.warmup_steps, "it cannot be negative")
+        if not phase.objectives:
+            raise ValueError(
+                f"{field_name}.objectives is empty: nothing would be learnt. Choose from: {', '.join(OBJECTIVES)}."
+            )
+        for name, objective in phase.objectives.items():
+            place = f"{field_name}.objectives.{name}"
+            if name not in OBJECTIVES:
+                raise ValueError(f"{place}: there is no objective {name!r}. {nearest(name, OBJECTIVES)}")
+            kind = OBJECTIVES[name]
+            if not getattr(recipe, kind):
+                raise ValueError(
+                    f"{place} reads {kind} text, but `{kind}` lists no corpus. Add one, or take {name} out "
+                    "of the phase."
+                )
+            _require(objective.batch_size > 0, f"{place}.batch_size", objective.batch_size, "it must be positive")
+            _require(
+                0 < objective.mask_probability < 1,
+                f"{place}.mask_probability",
+                objective.mask_probability,
+                "it is a share between 0 and 1, such as 0.15",
+            )
+            _require(
+                objective.max_length >= 8,
+                f"{place}.max_length",
+                objective.max_length,
+                "an example needs room for a few pieces beside its special tokens; give 8 or more",
+            )
+            _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
+    accumulation = recipe.gradient_accumulation_steps
+    _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "an update has one micro-batch or more")
+    _require(recipe.log_every_steps > 0, "log_every_steps", recipe.log_every_steps, "give 1 or more")
+    held_out = recipe.evaluation.held_out_fraction
+    _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
+    _require(0 <= recipe.alpha <= 1, "alpha", recipe.alpha, "0 draws all languages alike, 1 by their size")
+    _require(len(recipe.optimizer.betas) == 2, "optimizer.betas", recipe.optimizer.betas, "Adam has two: beta1, beta2")
+
+
+def _require(condition: bool, name: str, value, why: str) -> None:
+    if not condition:
+        raise ValueError(f"{name} is {value!r}: {why}.")

@@ -1,0 +1,34 @@
+"""Pre-train a model: `accelerate launch pretraining/run.py --config pretraining/recipes/xlm_align/tiny.yaml`."""
+
+import sys
+
+from common.recipes import parse_command_line, user_errors
+from pretraining.recipe import Recipe, check_recipe
+
+DESCRIPTION = """Pre-train one of the four encoders from a recipe.
+
+  accelerate launch pretraining/run.py --config pretraining/recipes/xlm_align/smoke.yaml
+  accelerate launch pretraining/run.py --config RECIPE.yaml phases.0.steps=100 output_dir=runs/short
+  python pretraining/run.py --config RECIPE.yaml --dry_run     # the plan and the first batch, nothing trained
+  accelerate launch pretraining/run.py --config RECIPE.yaml --resume
+
+The run folder holds model/ (a Hub repository), checkpoints/, events.jsonl, curves.png, run.json and recipe.yaml."""
+
+FLAGS = {
+    "--dry_run": {"action": "store_true", "help": "print the plan, the memory estimate and the first batch, then stop"},
+    "--resume": {"action": "store_true", "help": "continue the run in output_dir from its newest complete checkpoint"},
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
+    with user_errors():
+        check_recipe(recipe)
+        from pretraining.training import pretrain  # after --help: the libraries take seconds to import
+
+        pretrain(recipe, resume=flags.resume, dry_run=flags.dry_run, argv=argv or sys.argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What all tests share: an environment of their own, and a tokenizer trained on the sample corpus.
+
+The environment is set when pytest reads this file, before any test imports torch or a Hugging Face library, because
+those read it once, when they are imported. Programs that a test starts inherit it.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+LANGUAGES = ["en", "de", "fr", "es", "zh"]
+
+# A setting of the user's (a cache elsewhere, a token, a default accelerate launch) must not reach the tests.
+for name in [name for name in os.environ if name.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"))]:
+    del os.environ[name]
+
+# One home per process: two pytest workers that share one race on the cache of remote code.
+HF_HOME = tempfile.mkdtemp(prefix="zoo-tests-hf-home-")
+os.environ.update(
+    HF_HOME=HF_HOME,
+    HF_HUB_OFFLINE="1",
+    HF_DATASETS_OFFLINE="1",
+    HF_EVALUATE_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    TOKENIZERS_PARALLELISM="false",
+    OMP_NUM_THREADS="1",  # pytest-xdist already fills the cores
+    MKL_NUM_THREADS="1",
+    MPLBACKEND="Agg",
+)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(HF_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def sample_corpus_dir() -> Path:
+    """Folder of the sample corpus, in the Hub's layout."""
+    return Path(__file__).parents[1] / "sample_corpus"
+
+
+@pytest.fixture(scope="session")
+def sample_tokenizer_dir(sample_corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of an XLM-R tokenizer trained on the training sentences of the sample corpus, all five languages."""
+    import datasets
+
+    from pretraining.train_tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("sample_tokenizer")
+    texts = [
+        text
+        for language in LANGUAGES
+        for text in datasets.load_dataset(str(sample_corpus_dir), language, split="train")["text"]
+    ]
+    train_tokenizer(texts, folder, vocab_size=2000)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sample_tokenizer(sample_tokenizer_dir: Path):
+    """The tokenizer of `sample_tokenizer_dir`."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(sample_tokenizer_dir)

@@ -1,0 +1,220 @@
+import copy
+import json
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pretraining.corpora import held_out_batches, load_corpora, phase_corpora, training_batches, unigram_entropy
+from pretraining.sources import open_sources
+from pretraining.tokenised import Example, TokenisedColumn, cut_pair, encode_texts, tokenizer_fingerprint
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+EN_DE = {"source_language": "en", "target_language": "de"}
+BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, "tlm": {"batch_size": 8, "max_length": 64}}
+
+
+def test_windows_keep_every_piece_and_their_document(files, recipe_of, sample_tokenizer, caplog):
+    long = " ".join(f"word {number}" for number in range(60))
+    rows = [
+        {"text": "Short.", "doc": "a"},
+        {"text": "", "doc": "a"},
+        {"text": long, "doc": "b"},
+        {"text": "  ", "doc": None},
+        {"text": None, "doc": "c"},
+        {"text": "Last.", "doc": None},
+    ]
+    table = {"language": "en", "path": files.jsonl("a.jsonl", rows), "document_column": "doc"}
+    recipe = recipe_of({"mlm": {"batch_size": 8, "max_length": 20}}, monolingual=[table])
+    with caplog.at_level(logging.INFO):
+        (corpus,) = load_corpora(recipe, sample_tokenizer)
+    assert "3 rows dropped" in caplog.text and "1 texts longer than max_length" in caplog.text
+    assert (corpus.counts["empty"], corpus.counts["windowed"], corpus.counts["rows"]) == (3, 1, 6)
+    examples = [corpus.fetch(0, index) for index in range(corpus.size)]
+    assert [len(e.sides[0]) for e in examples] == corpus.lengths.tolist()
+    assert max(corpus.lengths) == 18  # and two special tokens
+    windows = [e for e in examples if e.document == "b"]
+    assert np.concatenate([e.sides[0] for e in windows]).tolist() == encode_texts([long], sample_tokenizer)[0]
+    assert [e.document for e in examples] == ["a", *["b"] * len(windows), "5"]  # a row without one is its own
+    assert len({e.example_id for e in examples}) == len(examples)
+
+    shorter = corpus.with_max_length(12)
+    assert max(shorter.lengths) == 10 and shorter.lengths.sum() == corpus.lengths.sum()
+    assert corpus.with_max_length(20) is corpus
+
+
+def test_pairs_are_cut_longest_side_first(files, recipe_of, sample_tokenizer):
+    rows = [
+        {"en": "word " * 50, "de": "kurz"},
+        {"en": "word " * 50, "de": "Wort " * 40},
+        {"en": "one", "de": "eins"},
+        {"en": "", "de": "nichts"},
+        {"en": "nothing", "de": None},
+    ]
+    path = files.jsonl("a.jsonl", rows)
+    objectives = {"tlm": {"batch_size": 8, "max_length": 24}}
+    (corpus,) = load_corpora(recipe_of(objectives, bitext=[EN_DE | {"table": {"path": path}}]), sample_tokenizer)
+    assert (corpus.counts["empty"], corpus.counts["cut"], corpus.size) == (2, 2, 3)
+    full = [[len(ids) for ids in encode_texts([row["en"], row["de"]], sample_tokenizer)] for row in rows]
+    lengths = [[len(side) for side in corpus.fetch(0, index).sides] for index in range(3)]
+    assert lengths == [[20 - full[0][1], full[0][1]], [10, 10], full[2]]
+    assert corpus.lengths.tolist() == [sum(pair) for pair in lengths]
+
+
+def test_cutting_a_pair_removes_piece_by_piece_from_the_longer_side():
+    rng = np.random.default_rng(0)
+    lengths, room = rng.integers(1, 40, (2, 300)), 25
+    kept = cut_pair(lengths, room)
+    for (x, y), result in zip(lengths.T.tolist(), kept.T.tolist(), strict=True):
+        while x + y > room:
+            x, y = (x - 1, y) if x > y else (x, y - 1)
+        assert sorted(result) == sorted((x, y))
+    assert (kept <= lengths).all()
+
+
+def test_text_that_spells_a_special_token_gives_none(sample_tokenizer):
+    special = set(sample_tokenizer.all_special_ids) - {sample_tokenizer.unk_token_id}
+    for ids in encode_texts(["a <mask> b", "<s>", "x</s></s>y <pad>", "", None], sample_tokenizer):
+        assert not special & set(ids)
+    assert sample_tokenizer.unk_token_id in encode_texts(["a <mask> b"], sample_tokenizer)[0]
+
+
+def test_tokenised_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of, sample_tokenizer, monkeypatch):
+    def tokenised(lines, tokenizer=sample_tokenizer):
+        path = files.lines("a.txt", lines)
+        recipe = recipe_of(monolingual=[{"language": "en", "path": path}])
+        side = open_sources(recipe)[0].sides[0]
+        return TokenisedColumn(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
+
+    first = tokenised(["Rain.", "Sun and rain."])
+    calls = []
+    monkeypatch.setattr(
+        "pretraining.tokenised.encode_texts", lambda texts, t: calls.append(1) or encode_texts(texts, t)
+    )
+    again = tokenised(["Rain.", "Sun and rain."])
+    assert not calls and again.ids(1).tolist() == first.ids(1).tolist()
+    assert tokenised(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and calls
+    sample_tokenizer("a", truncation=True, max_length=3)  # leaves traces that change no ids
+    assert tokenizer_fingerprint(sample_tokenizer) == tokenizer_fingerprint(sample_tokenizer)
+    other = type(sample_tokenizer)(vocab=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁R", -1.0)])
+    assert tokenizer_fingerprint(other) != tokenizer_fingerprint(sample_tokenizer)
+
+
+def test_facts_for_run_json(sample, recipe_of, sample_tokenizer):
+    recipe = recipe_of(
+        BOTH,
+        monolingual=[{"language": "en", **sample("en"), "size": 5000, "size_source": "Table 7"}],
+        bitext=[EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")],
+    )
+    mono, pair = (json.loads(json.dumps(corpus.facts())) for corpus in load_corpora(recipe, sample_tokenizer))
+    assert (mono["name"], mono["size"], mono["size_source"]) == ("en", 5000, "Table 7")
+    assert (pair["size"], pair["size_source"], len(pair["tables"])) == (240, "counted", 2)
+    assert mono["tables"][0]["fingerprint"] == pair["tables"][0]["fingerprint"] != pair["tables"][1]["fingerprint"]
+
+
+def full_recipe(sample, recipe_of, **fields):
+    return recipe_of(
+        BOTH,
+        monolingual=[{"language": lang, **sample(lang)} for lang in ("en", "de", "zh")],
+        bitext=[EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")],
+        evaluation={"held_out_fraction": 0.1},
+        **fields,
+    )
+
+
+def rows_of(batches):
+    """{(objective, corpus, input ids, labels)} without padding, sorted: what is seen, however batched."""
+    rows = []
+    for batch in batches:
+        for objective, fields in batch.items():
+            for row, name in enumerate(fields["languages"]):
+                length = int(fields["attention_mask"][row].sum())
+                shown = tuple(fields[key][row, :length].tolist() for key in ("input_ids", "labels"))
+                rows.append((objective, name, *shown))
+    return sorted(rows)
+
+
+def batches_of(recipe, corpora, tokenizer, start=0, processes=1, process=0):
+    phase = recipe.phases[0]
+    return list(training_batches(phase_corpora(corpora, phase), phase, recipe, 0, tokenizer, start, processes, process))
+
+
+def test_the_same_masks_however_batched(sample, recipe_of, sample_tokenizer):
+    recipe = full_recipe(sample, recipe_of)
+    corpora = load_corpora(recipe, sample_tokenizer)
+    whole = batches_of(recipe, corpora, sample_tokenizer)
+    assert len(whole) == 6 and all(list(batch) == ["mlm", "tlm"] for batch in whole)
+    assert all(len(batch["mlm"]["languages"]) == len(batch["tlm"]["languages"]) == 8 for batch in whole)
+
+    recipe.gradient_accumulation_steps = 2
+    accumulated = batches_of(recipe, corpora, sample_tokenizer)
+    for update in range(6):
+        assert rows_of(accumulated[2 * update : 2 * update + 2]) == rows_of([whole[update]])
+    recipe.gradient_accumulation_steps = 1
+    first, second = (batches_of(recipe, corpora, sample_tokenizer, 0, 2, process) for process in (0, 1))
+    for update in range(6):
+        assert rows_of([first[update], second[update]]) == rows_of([whole[update]])
+    assert [rows_of([b]) for b in batches_of(recipe, corpora, sample_tokenizer, 4)] == [rows_of([b]) for b in whole[4:]]
+
+
+def test_workers_change_nothing_and_the_global_generator_is_left_alone(sample, recipe_of, sample_tokenizer):
+    recipe = full_recipe(sample, recipe_of)
+    corpora = load_corpora(recipe, sample_tokenizer)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    alone = batches_of(recipe, corpora, sample_tokenizer)
+    assert torch.equal(torch.get_rng_state(), before)
+    recipe.num_workers = 2
+    for one, other in zip(alone, batches_of(recipe, corpora, sample_tokenizer), strict=True):
+        for objective, fields in one.items():
+            assert fields["languages"] == other[objective]["languages"]
+            assert all(torch.equal(fields[key], other[objective][key]) for key in fields if key != "languages")
+
+
+def test_phases_choose_their_corpora_and_lengths(sample, recipe_of, sample_tokenizer):
+    recipe = full_recipe(sample, recipe_of)
+    longer = copy.deepcopy(recipe.phases[0])
+    longer.objectives["mlm"].max_length = 128
+    recipe.phases[0].corpora = ["en*", "zh"]
+    recipe.phases[0].objectives["mlm"].max_length = 16
+    recipe.phases.append(longer)
+    corpora = load_corpora(recipe, sample_tokenizer)
+    assert corpora[0].max_length == 128 and corpora[3].max_length == 64
+    assert [corpus.name for corpus in phase_corpora(corpora, recipe.phases[0])] == ["en", "zh", "en-de"]
+    batches = batches_of(recipe, corpora, sample_tokenizer)
+    assert {name for batch in batches for name in batch["mlm"]["languages"]} == {"en", "zh"}
+    assert max(batch["mlm"]["input_ids"].shape[1] for batch in batches) == 16
+
+
+def test_held_out_batches_never_change(sample, recipe_of, sample_tokenizer):
+    recipe = full_recipe(sample, recipe_of)
+    recipe.evaluation.batch_size = 7
+    corpora = load_corpora(recipe, sample_tokenizer)
+
+    def batches(objective):
+        return list(held_out_batches(corpora, recipe.phases[0], recipe, sample_tokenizer, objective))
+
+    names = [name for name, _ in batches("mlm")]
+    assert set(names) == {"en", "de", "zh"} and [name for name, _ in batches("tlm")] == ["en-de"] * names.count("en")
+    first = batches("mlm")
+    assert all(len(batch["mlm"]["languages"]) <= 7 for _, batch in first)
+    held_out = sum(len(corpus.held_out) for corpus in corpora if len(corpus.languages) == 1)
+    assert sum(len(batch["mlm"]["languages"]) for _, batch in first) == held_out
+    recipe.seed = 99  # runs that differ by their seed are measured alike
+    for (_, one), (_, other) in zip(first, batches("mlm"), strict=True):
+        assert torch.equal(one["mlm"]["labels"], other["mlm"]["labels"])
+
+
+def test_unigram_entropy_in_nats():
+    uniform = [Example([np.arange(8, dtype=np.int32)], "en", 0), Example([np.arange(8), np.arange(8)], "en-de", 1)]
+    assert unigram_entropy(uniform) == pytest.approx(math.log(8))
+    skewed = [Example([np.array([5, 5, 5, 7])], "en", 0)]
+    assert unigram_entropy(skewed) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+
+
+def test_a_batch_size_that_the_processes_cannot_share(sample, recipe_of, sample_tokenizer):
+    with pytest.raises(ValueError, match="tlm.batch_size|mlm.batch_size"):
+        load_corpora(full_recipe(sample, recipe_of), sample_tokenizer, num_processes=9)

@@ -1,0 +1,241 @@
+"""The recipes at the papers' size: what they say is what the papers print, and each one dry-runs offline.
+
+Numbers in this file are read from the papers' tables, not from the recipes.
+"""
+
+import itertools
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from accelerate.state import AcceleratorState, PartialState
+from transformers import XLMRobertaConfig
+
+from common.recipes import load_recipe
+from pretraining import run
+from pretraining.initialization import model_class
+from pretraining.plan import parameters_by_part
+from pretraining.recipe import Recipe, check_recipe
+
+RECIPES = Path(__file__).parents[2] / "pretraining" / "recipes"
+LANGUAGES_AND_PAIRS = {
+    "veco/small": (50, 167),
+    "veco/large": (50, 167),
+    "ernie_m/base": (90, 14),
+    "ernie_m/large": (90, 14),
+    "xlm_align/base": (2 * 87, 14),  # web text and Wikipedia
+    "metaxlm/base": (87, 0),
+}
+SIZES = {  # declared N_i: sentences (VECO) or MB
+    "veco/large": {"en": 2_215_534_000, "yo": 3_000, "zh": 497_408_000, "de-en": 83_872_470, "en-ms": 2_050_830,
+                   "en-sw": 171_650, "es-pl": 46_863_470, "lv-pt": 6_672_140, "ru-zh": 28_138_590},
+    "ernie_m/base": {"en": 512_500, "no": 3_800, "so": 25, "en-fr": 13_700, "en-sw": 100},
+    "xlm_align/base": {"en": 731_600, "en_wiki": 12_580, "ckb": 600, "ckb_wiki": 2, "or": 300, "en-ru": 7_720},
+    "metaxlm/base": {"en": 12_580, "ckb": 2, "sw": 30, "zh": 1_080},
+}  # fmt: skip
+XLM_R = {"base": (12, 768, 3072, 12), "large": (24, 1024, 4096, 16)}  # layers, hidden, feed-forward, heads
+ROWS = 12  # of each corpus in the mirror of the Hub
+
+
+def read(name):
+    recipe = load_recipe(Recipe, str(RECIPES / f"{name}.yaml"), [])
+    check_recipe(recipe)
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    return {name: read(name) for name in LANGUAGES_AND_PAIRS}
+
+
+def sizes(recipe):
+    pairs = {f"{corpus.source_language}-{corpus.target_language}": corpus.size for corpus in recipe.bitext}
+    return {corpus.language: corpus.size for corpus in recipe.monolingual} | pairs
+
+
+def tables(recipe):
+    return [*recipe.monolingual, *(corpus.table for corpus in recipe.bitext)]
+
+
+@pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
+def test_languages_and_pairs(recipes, name):
+    recipe = recipes[name]
+    assert (len(recipe.monolingual), len(recipe.bitext)) == LANGUAGES_AND_PAIRS[name]
+    for corpus in [*recipe.monolingual, *recipe.bitext]:
+        assert corpus.size > 0 and corpus.size_source
+    assert all(table.streaming for table in tables(recipe))
+    places = [(table.path, table.config) for table in tables(recipe)]
+    assert len(places) == len(set(places)), "two corpora read the same text"
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_those_of_the_papers(recipes, name):
+    declared = sizes(recipes[name])
+    assert {corpus: declared[corpus] for corpus in SIZES[name]} == SIZES[name]
+
+
+def test_the_two_sizes_of_a_paper_read_the_same_text(recipes):
+    assert sizes(recipes["veco/small"]) == sizes(recipes["veco/large"])
+    assert sizes(recipes["ernie_m/base"]) == sizes(recipes["ernie_m/large"])
+    web = {corpus.language for corpus in recipes["xlm_align/base"].monolingual if corpus.path != "wikimedia/wikipedia"}
+    wikipedia = sizes(recipes["metaxlm/base"])
+    both = sizes(recipes["xlm_align/base"])
+    assert {name.removesuffix("_wiki"): size for name, size in both.items() if "_" in name} == wikipedia
+    assert set(wikipedia) == web
+
+
+def test_veco_adds_up_to_its_totals(recipes):
+    """Table 6 ends in a total; of Table 7, 6,421,152.04 thousand pairs, the larger part is here."""
+    recipe = recipes["veco/large"]
+    assert sum(corpus.size for corpus in recipe.monolingual) == pytest.approx(6_475_444_000, abs=25_000)
+    assert 3_000_000_000 < sum(corpus.size for corpus in recipe.bitext) < 6_421_152_040
+
+
+@pytest.mark.parametrize(
+    "name, steps, learning_rate, betas, alpha, batches, lengths, masks",
+    [
+        ("veco/small", 240_000, 3e-4, [0.9, 0.999], 0.5, (1024, 4096), (512, 128), (0.15, 0.25)),
+        ("veco/large", 240_000, 2e-4, [0.9, 0.98], 0.5, (1024, 4096), (512, 128), (0.15, 0.25)),
+        ("ernie_m/base", 150_000, 2e-4, [0.98, 0.999], 0.1, (2048, 2048), (512, 512), (0.15, 0.15)),
+        ("ernie_m/large", 200_000, 1e-4, [0.98, 0.999], 0.1, (2048, 2048), (512, 512), (0.15, 0.15)),
+        ("xlm_align/base", 150_000, 2e-4, [0.9, 0.98], 0.7, (2048, 2048), (512, 512), (0.15, 0.15)),
+        ("metaxlm/base", 200_000, 1e-4, [0.9, 0.98], 0.7, (64,), (512,), (0.15,)),
+    ],
+)
+def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batches, lengths, masks):
+    recipe = recipes[name]
+    (phase,) = recipe.phases
+    assert (phase.steps, phase.learning_rate, phase.schedule) == (steps, learning_rate, "linear")
+    assert phase.warmup_steps == (12_000 if name.startswith("veco") else 10_000)
+    assert (recipe.optimizer.betas, recipe.optimizer.epsilon, recipe.optimizer.weight_decay) == (betas, 1e-6, 0.01)
+    assert recipe.alpha == alpha
+    objectives = phase.objectives.values()
+    assert list(phase.objectives) == ["mlm", "tlm"][: len(batches)]
+    assert tuple(objective.batch_size for objective in objectives) == batches
+    assert tuple(objective.max_length for objective in objectives) == lengths
+    assert tuple(objective.mask_probability for objective in objectives) == masks
+    processes = 1 if name == "metaxlm/base" else 8
+    assert all(size % (processes * recipe.gradient_accumulation_steps) == 0 for size in batches)
+
+
+@pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
+def test_header_gives_hardware_and_commands_that_fit_the_file(name):
+    lines = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    header = "\n".join(itertools.takewhile(lambda line: line.startswith("#"), lines))
+    assert "Hardware: " in header
+    command = r"(?:accelerate launch --num_processes \d|python) pretraining/run.py --config (\S+)( --dry_run)?"
+    named = re.findall(command, header)
+    assert named == [(f"pretraining/recipes/{name}.yaml", ""), (f"pretraining/recipes/{name}.yaml", " --dry_run")]
+
+
+def write_dataset(folder, configs, bilingual, sample):
+    """A data set of the Hub: {(config, split): row maker} as one small file each, and the README that lists them."""
+    listed = []
+    for config, split, columns in configs:
+        file = folder / (config or "data") / f"{split}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        rows = [sample(column_languages=columns, number=number, bilingual=bilingual) for number in range(ROWS)]
+        file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        listed.append({"config_name": config or "default",
+                       "data_files": [{"split": split, "path": file.relative_to(folder).as_posix()}]})  # fmt: skip
+    front = yaml.safe_dump({"configs": listed}, sort_keys=False)
+    (folder / "README.md").write_text(f"---\n{front}---\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def hub_root(recipes, sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path_factory):
+    """A mirror of the Hub: a few rows of every data set that the recipes name, and XLM-R's two folders."""
+    root = tmp_path_factory.mktemp("hub")
+    texts = {
+        language: [
+            json.loads(line)["text"]
+            for line in (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").split("\n")[:ROWS]
+        ]
+        for language in ("en", "de", "fr", "es", "zh")
+    }
+
+    def sample(column_languages, number, bilingual):
+        """Row `number`: text by column, in the language of the column where the sample corpus has it."""
+        row = {} if bilingual else {"id": f"row-{number}"}
+        for column, language in column_languages:
+            text = texts.get(language, texts["en"])[number]
+            first, _, rest = column.partition(".")
+            if rest:
+                row.setdefault(first, {})[rest] = text
+            else:
+                row[first] = text
+        return row
+
+    wanted = {}
+    for recipe in recipes.values():
+        for corpus in recipe.monolingual:
+            columns = ((corpus.text_column, corpus.language.removesuffix("_wiki")),)
+            wanted.setdefault((corpus.path, False), set()).add((corpus.config, corpus.split, columns))
+        for corpus in recipe.bitext:
+            # sorted: two recipes may name the sides of one table in different order
+            columns = tuple(sorted([(corpus.source_column, corpus.source_language),
+                                    (corpus.target_column, corpus.target_language)]))  # fmt: skip
+            wanted.setdefault((corpus.table.path, True), set()).add((corpus.table.config, corpus.table.split, columns))
+    for (path, bilingual), configs in wanted.items():
+        write_dataset(root / path, sorted(configs, key=str), bilingual, sample)
+
+    for size, (layers, hidden, feed_forward, heads) in XLM_R.items():
+        folder = root / "FacebookAI" / f"xlm-roberta-{size}"
+        shutil.copytree(sample_tokenizer_dir, folder)
+        XLMRobertaConfig(
+            vocab_size=len(sample_tokenizer), hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+            intermediate_size=feed_forward, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
+            pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        ).save_pretrained(folder)  # fmt: skip
+    return root
+
+
+def empty_model(recipe, vocab_size):
+    """The recipe's model at its real dimensions, without storage."""
+    config_class = model_class(recipe.model.type).config_class
+    start = recipe.model.start_from
+    layers, hidden, feed_forward, heads = XLM_R[start.rpartition("-")[2]] if start else (None,) * 4
+    dimensions = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+                  "intermediate_size": feed_forward} if start else {}  # fmt: skip
+    config = config_class(vocab_size=vocab_size, **(dimensions | recipe.model.config))
+    with torch.device("meta"):
+        return model_class(recipe.model.type)(config)
+
+
+@pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
+def test_dry_run(recipes, hub_root, sample_tokenizer, tmp_path, capsys, name):
+    AcceleratorState._reset_state()
+    PartialState._reset_state()
+    overrides = [f"hub_root={hub_root}", f"output_dir={tmp_path / 'run'}", "num_workers=0"]
+    run.main(["--config", str(RECIPES / f"{name}.yaml"), "--dry_run", *overrides])
+    printed = re.sub(r"\s+", " ", capsys.readouterr().out)
+    for part, count in parameters_by_part(empty_model(recipes[name], len(sample_tokenizer))).items():
+        assert f"{part} │ {count:,}" in printed
+    for corpus, size in sizes(recipes[name]).items():
+        assert f"{corpus} │ {size:,}" in printed
+    assert "dry run" in printed
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "name, millions, tolerance",
+    [
+        ("veco/large", 661, 1.0),  # Table 8: 662M, layer norms and rounding aside
+        ("veco/small", 250.0, 0.05),  # Table 8 prints 247M
+        ("ernie_m/base", 278, 1.0),
+        ("ernie_m/large", 560, 1.5),
+        ("xlm_align/base", 278, 1.5),
+        ("metaxlm/base", 278, 0.5),
+    ],
+)
+def test_parameters_with_the_whole_vocabulary(recipes, name, millions, tolerance):
+    parts = parameters_by_part(empty_model(recipes[name], 250_002))
+    assert sum(parts.values()) / 1e6 == pytest.approx(millions, abs=tolerance)
+    if name == "veco/large":
+        assert parts["cross-attention"] / sum(parts.values()) < 0.2
+    else:
+        assert ("cross-attention" in parts) == name.startswith("veco")

@@ -1,0 +1,138 @@
+import collections
+
+import numpy as np
+import pytest
+
+from pretraining.recipe import Objective, Phase
+from pretraining.sampling import Draw, ObjectivePlan, UpdateSampler, plan_phase, sampling_probabilities
+
+
+class Counted:
+    """A corpus of which only the sizes matter."""
+
+    def __init__(self, name, examples, streaming=False):
+        self.name, self.size, self.streaming = name, examples, streaming
+        self.lengths = np.random.default_rng(examples).integers(3, 60, examples)
+
+
+CORPORA = {0: Counted("en", 900), 1: Counted("de", 300), 3: Counted("sw", 20)}
+
+
+def plan(corpora=CORPORA, seed=1, phase=0, name="mlm", batch_size=16, alpha=0.7):
+    return ObjectivePlan(seed, phase, name, batch_size, corpora, alpha)
+
+
+def draws_of(a_plan, updates, start=0):
+    counts = a_plan.counts_before(start)
+    return [a_plan.draws(update, counts) for update in range(start, updates)]
+
+
+def test_probabilities_are_the_formula():
+    sizes = [900, 300, 20]
+    for alpha in (0.0, 0.1, 0.5, 0.7, 1.0):
+        wanted = [size**alpha / sum(other**alpha for other in sizes) for size in sizes]
+        assert sampling_probabilities(sizes, alpha) == pytest.approx(wanted, rel=1e-12)
+    assert sampling_probabilities(sizes, 0) == pytest.approx([1 / 3] * 3)
+    assert sampling_probabilities(sizes, 1) == pytest.approx([900 / 1220, 300 / 1220, 20 / 1220])
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.7, 1.0])
+def test_drawn_shares_follow_the_formula(alpha):
+    drawn = plan(batch_size=64, alpha=alpha).choices(0, 1000)
+    shares = np.bincount(drawn, minlength=3) / len(drawn)
+    wanted = sampling_probabilities([900, 300, 20], alpha)
+    assert np.abs(shares - wanted).max() < 4 * np.sqrt(0.25 / len(drawn))
+
+
+def test_an_update_is_a_pure_function_of_its_number():
+    whole = draws_of(plan(), 40)
+    assert draws_of(plan(), 40, start=25) == whole[25:]
+    assert draws_of(plan(), 40, start=39) == whole[39:]
+    # the past is counted in parts
+    many = plan(batch_size=3)
+    assert (many.counts_before(10_000) == np.bincount(many.choices(0, 10_000), minlength=3)).all()
+
+
+def test_other_seeds_phases_and_objectives_draw_otherwise():
+    first = draws_of(plan(), 3)
+    for other in (plan(seed=2), plan(phase=1), plan(name="tlm")):
+        drawn = draws_of(other, 3)
+        assert [[d._replace(objective="mlm") for d in update] for update in drawn] != first
+
+
+def test_every_epoch_visits_every_example_once_in_another_order():
+    by_epoch = collections.defaultdict(list)
+    small = {0: Counted("sw", 23)}
+    for draw in sum(draws_of(plan(small), 23), []):
+        by_epoch[draw.epoch].append(draw.row)
+    assert len(by_epoch) == 16
+    for rows in by_epoch.values():
+        assert sorted(rows) == list(range(23))
+    assert by_epoch[0] != by_epoch[1]
+
+
+def make_sampler(num_processes, process_index, accumulation, start=0, batch_size=8, corpora=CORPORA):
+    objectives = {"mlm": Objective(batch_size=batch_size), "tlm": Objective(batch_size=batch_size)}
+    phase = Phase(name="a", steps=5, objectives=objectives, learning_rate=1.0)
+    pairs = {2: Counted("en-de", 100)}
+    plans = plan_phase(1, 0, objectives, {"mlm": corpora, "tlm": pairs}, 0.7)
+    return UpdateSampler(plans, phase, "phases.0", start, num_processes, process_index, accumulation)
+
+
+def updates(num_processes, accumulation):
+    """For each update the draws of all micro-batches of all processes."""
+    parts = [list(make_sampler(num_processes, p, accumulation)) for p in range(num_processes)]
+    assert all(len(part) == len(make_sampler(1, 0, accumulation)) == 5 * accumulation for part in parts)
+    return [
+        [part[update * accumulation + micro] for part in parts for micro in range(accumulation)] for update in range(5)
+    ]
+
+
+@pytest.mark.parametrize(("num_processes", "accumulation"), [(1, 2), (2, 1), (2, 2), (3, 1), (1, 8), (4, 2)])
+def test_processes_and_micro_batches_share_out_the_same_update(num_processes, accumulation):
+    whole = updates(1, 1)
+    for one, shared in zip(whole, updates(num_processes, accumulation), strict=True):
+        assert sorted(sum(shared, [])) == sorted(one[0])
+        for micro_batch in shared:
+            assert {draw.objective for draw in micro_batch} == {"mlm", "tlm"}
+        sizes = [len(micro_batch) for micro_batch in shared]
+        assert max(sizes) - min(sizes) <= 2 * 2  # per objective at most one more, twice
+
+
+def test_micro_batches_hold_examples_of_like_length():
+    def length(draw):
+        corpus = Counted("en-de", 100) if draw.objective == "tlm" else CORPORA[draw.corpus]
+        return corpus.lengths[draw.row]
+
+    for first, second in zip(*[iter(make_sampler(1, 0, 2, batch_size=16))] * 2, strict=True):
+        for name in ("mlm", "tlm"):
+            before = [length(draw) for draw in first if draw.objective == name]
+            after = [length(draw) for draw in second if draw.objective == name]
+            assert max(before) <= min(after)
+
+
+def test_a_resumed_sampler_goes_on():
+    whole = list(make_sampler(2, 1, 2))
+    assert list(make_sampler(2, 1, 2, start=3)) == whole[6:]
+    assert len(make_sampler(2, 1, 2, start=3)) == 4
+
+
+def test_streams_are_drawn_by_position_and_stay_in_order():
+    corpora = {0: Counted("en", 50), 1: Counted("de", 50, streaming=True)}
+    for process in range(2):
+        seen = [d for batch in make_sampler(2, process, 2, corpora=corpora) for d in batch if d.corpus == 1]
+        positions = [draw.position for draw in seen if draw.objective == "mlm"]
+        assert positions == sorted(positions) and len(positions) > 3
+        assert all(draw.row == -1 for draw in seen if draw.objective == "mlm")
+
+
+def test_a_batch_too_small_to_be_shared_out():
+    with pytest.raises(ValueError, match=r"phases.0.objectives.mlm.batch_size is 8.*3 processes x 3 .*at least 9"):
+        make_sampler(3, 0, 3)
+    make_sampler(4, 0, 2)
+
+
+def test_draws_name_their_example():
+    draw = draws_of(plan(), 1)[0][0]
+    assert isinstance(draw, Draw) and draw.objective == "mlm" and draw.corpus in CORPORA
+    assert 0 <= draw.row < CORPORA[draw.corpus].size

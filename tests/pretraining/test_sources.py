@@ -1,0 +1,249 @@
+import logging
+
+import datasets
+import pytest
+
+from common.tables import Table, load_table
+from pretraining.corpora import load_corpora
+from pretraining.sources import match_corpora, open_sources, row_key, training_texts
+from pretraining.tokenised import encode_texts
+
+EN_DE = {"source_language": "en", "target_language": "de"}
+TLM = {"tlm": {"batch_size": 8, "max_length": 64}}
+BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, **TLM}
+
+
+def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, sample_tokenizer):
+    rows = [
+        {"id": en["id"], "en": en["text"], "de": de["text"], "translation": {"en": en["text"], "de": de["text"]}}
+        for en, de in zip(*(load_table(Table(**sample(lang))) for lang in ("en", "de")), strict=True)
+    ]
+    jsonl = files.jsonl("pairs.jsonl", rows)
+    shuffled = files.jsonl("de.jsonl", [{"id": row["id"], "text": row["de"]} for row in rows[::-1]])
+    tsv = files.lines("pairs.tsv", ["en\tde", *(f"{row['en']}\t{row['de']}" for row in rows)])
+    lines = [files.lines(f"text.{lang}", [row[lang] for row in rows]) for lang in ("en", "de")]
+    datasets.Dataset.from_list(rows).to_parquet(files.folder / "pairs.parquet")
+    dotted = {"source_column": "translation.en", "target_column": "translation.de"}
+    kinds = {
+        "joined": {"source": sample("en"), "target": sample("de"), "join_on": "id"},
+        "joined, other order": {"source": sample("en"), "target": {"path": shuffled}, "join_on": "id"},
+        "line by line": {"source": sample("en"), "target": sample("de")},
+        "two text files": {
+            key: {"path": p, "format": "text"} for key, p in zip(("source", "target"), lines, strict=True)
+        },
+        "one table": {"table": {"path": jsonl}},
+        "dotted": {"table": {"path": jsonl}, **dotted},
+        "parquet": {"table": {"path": str(files.folder / "pairs.parquet")}, **dotted},
+        "tsv": {"table": {"path": tsv}},
+    }
+    wanted = None
+    for name, fields in kinds.items():
+        recipe = recipe_of(TLM, bitext=[EN_DE | fields])
+        (corpus,) = load_corpora(recipe, sample_tokenizer)
+        assert (corpus.name, corpus.languages, corpus.size, corpus.streaming) == ("en-de", ("en", "de"), 240, False)
+        pairs = [[side.tolist() for side in corpus.fetch(0, index).sides] for index in range(240)]
+        wanted = wanted or pairs
+        assert pairs == wanted, name
+    assert wanted[0] == [encode_texts([rows[0][lang]], sample_tokenizer)[0] for lang in ("en", "de")]
+
+
+def test_a_join_keeps_the_ids_of_both_and_counts_the_others(files, recipe_of, sample_tokenizer, caplog):
+    source = files.jsonl("en.jsonl", [{"id": i, "text": f"number {i}"} for i in (1, 2, 3, 5)])
+    target = files.jsonl("de.jsonl", [{"id": str(i), "text": f"Nummer {i}"} for i in (5, 9, 3)])
+    fields = {"source": {"path": source}, "target": {"path": target}, "join_on": "id"}
+    with caplog.at_level(logging.INFO):
+        (corpus,) = load_corpora(recipe_of(TLM, bitext=[EN_DE | fields]), sample_tokenizer)
+    assert corpus.counts["unmatched_en"] == 2 and corpus.counts["unmatched_de"] == 1
+    assert "en-de: 2 examples" in caplog.text and "2 rows of en without a partner" in caplog.text
+    decoded = [[sample_tokenizer.decode(side)[-1] for side in corpus.fetch(0, i).sides] for i in range(2)]
+    assert decoded == [["3", "3"], ["5", "5"]]
+
+
+def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokenizer):
+    monolingual = [{"language": lang, **sample(lang)} for lang in ("en", "de")]
+    bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
+    recipe = recipe_of(
+        BOTH,
+        monolingual=monolingual,
+        bitext=bitext,
+        evaluation={"held_out_fraction": 0.2, "max_examples": 10},
+    )
+    rows = {lang: load_table(Table(**sample(lang))) for lang in ("en", "de")}
+    held_ids = sorted((i for i in rows["en"]["id"] if row_key(i) < 0.2 * 2**63), key=row_key)
+    assert 20 < len(held_ids) < 80
+    en, de, pair = load_corpora(recipe, sample_tokenizer)
+    text = {lang: dict(zip(rows[lang]["id"], rows[lang]["text"], strict=True)) for lang in rows}
+
+    def pieces(lang, i):
+        return encode_texts([text[lang][i]], sample_tokenizer)[0]
+
+    for corpus, lang in ((en, "en"), (de, "de")):
+        train = [corpus.fetch(0, index).sides[0].tolist() for index in range(corpus.size)]
+        whole = [e.sides[0].tolist() for e in corpus.held_out]
+        # texts of more than a window appear in parts, so only the beginnings are compared
+        assert not {tuple(pieces(lang, i)[:30]) for i in held_ids} & {tuple(ids[:30]) for ids in train}
+        assert [ids[:30] for ids in whole][:3] == [pieces(lang, i)[:30] for i in held_ids][:3]
+        assert corpus.counts["held_out"] == len(held_ids)
+    train_pairs = {tuple(map(tuple, (side.tolist() for side in pair.fetch(0, i).sides))) for i in range(pair.size)}
+    assert len(pair.held_out) == 10
+    assert [[s.tolist() for s in e.sides] for e in pair.held_out] == [
+        [pieces("en", i), pieces("de", i)] for i in held_ids[:10]
+    ]
+    for i in held_ids:
+        assert (tuple(pieces("en", i)), tuple(pieces("de", i))) not in train_pairs
+    assert pair.size == 240 - len(held_ids)
+
+    texts = list(training_texts(open_sources(recipe), 0.2))
+    assert len(texts) == len(set(texts)) == 2 * (240 - len(held_ids))  # the pair's tables are not read again
+    assert not set(texts) & {text[lang][i] for lang in text for i in held_ids}
+    assert len(list(training_texts(open_sources(recipe), 0.2, max_texts=7))) == 14
+
+
+def test_rows_without_ids_are_held_out_by_number(files, recipe_of, sample_tokenizer):
+    lines = [f"sentence number {number}" for number in range(200)]
+    paths = {lang: files.lines(f"{lang}.txt", lines) for lang in ("en", "de")}
+    recipe = recipe_of(
+        BOTH,
+        monolingual=[{"language": "en", "path": paths["en"]}],
+        bitext=[EN_DE | dict(source={"path": paths["en"]}, target={"path": paths["de"]})],
+        evaluation={"held_out_fraction": 0.1},
+    )
+    mono, pair = load_corpora(recipe, sample_tokenizer)
+    held = {number for number in range(200) if row_key(number) < 0.1 * 2**63}
+    assert mono.counts["held_out"] == pair.counts["held_out"] == len(held) > 5
+    wanted = [encode_texts([lines[number]], sample_tokenizer)[0] for number in sorted(held, key=row_key)]
+    assert [e.sides[0].tolist() for e in mono.held_out] == [e.sides[1].tolist() for e in pair.held_out] == wanted
+
+
+def test_tables_joined_on_another_column_are_held_out_by_it(files, recipe_of, sample_tokenizer):
+    rows = [{"id": 1000 - n, "verse": f"v{n}", "text": f"sentence number {n}"} for n in range(100)]
+    paths = [files.jsonl(f"{lang}.jsonl", rows) for lang in ("en", "de")]
+    recipe = recipe_of(
+        BOTH,
+        monolingual=[{"language": "en", "path": paths[0]}],
+        bitext=[EN_DE | dict(source={"path": paths[0]}, target={"path": paths[1]}, join_on="verse")],
+        evaluation={"held_out_fraction": 0.2},
+    )
+    mono, pair = load_corpora(recipe, sample_tokenizer)
+    assert len(mono.held_out) > 5
+    assert [e.sides[0].tolist() for e in mono.held_out] == [e.sides[0].tolist() for e in pair.held_out]
+
+
+ERRORS = {
+    "language twice": (
+        {"monolingual": [{"language": "en", "path": "a.jsonl"}, {"language": "en", "path": "b.jsonl"}]},
+        "language en is named twice among the monolingual corpora",
+    ),
+    "pair twice": (
+        {"bitext": [{"table": {"path": "pairs.jsonl"}}, {"table": {"path": "pairs.jsonl"}}]},
+        "pair en-de is named twice among the bitext corpora",
+    ),
+    "pair twice, turned": (
+        {"bitext": [{}, {"source_language": "de", "target_language": "en"}]},
+        r"pair de-en is named twice among the bitext corpora \(as en-de\)",
+    ),
+    "one language on both sides": ({"bitext": [{"target_language": "en"}]}, "same language on both sides"),
+    "no text": ({"monolingual": [{"language": "en", "path": "empty.jsonl"}]}, "Corpus en has no text to train on"),
+    "no pair": ({"bitext": [{"table": {"path": "halves.jsonl"}}]}, "Corpus en-de has no text to train on"),
+    "all held out": (
+        {"monolingual": [{"language": "en", "path": "a.jsonl"}], "evaluation": {"held_out_fraction": 0.999999}},
+        "Corpus en has no text to train on: every row is empty or held out",
+    ),
+    "pattern": ({"corpora": ["fr"]}, r"phases.0: the pattern 'fr' matches no corpus.*Known: en"),
+    "pattern, nearly": (
+        {"monolingual": [{"language": "english", "path": "a.jsonl"}], "corpora": ["englsh"]},
+        "matches no corpus.*Did you mean 'english'",
+    ),
+    "no text for an objective": (
+        {"bitext": [{"table": {"path": "pairs.jsonl"}}], "objectives": BOTH, "corpora": ["en-de"]},
+        r"phases.0 \(a\) has the objective mlm, which reads monolingual text, and its corpora are en-de",
+    ),
+    "batch too small": (
+        {"gradient_accumulation_steps": 16},
+        r"phases.0.objectives.mlm.batch_size is 8.*at least 16",
+    ),
+    "unequal lines": (
+        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "b.jsonl"}}]},
+        "en-de is aligned line by line, and its sides have 3 and 2 rows",
+    ),
+    "duplicate ids": (
+        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "twice.jsonl"}, "join_on": "id"}]},
+        r"1 ids occur more than once in column id of de \(7\)",
+    ),
+    "no common id": (
+        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "c.jsonl"}, "join_on": "id"}]},
+        r"no id of column id occurs in both tables. en has \['0', '1', '2'\], de has \['x', 'y'\]",
+    ),
+    "no join column": (
+        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "b.jsonl"}, "join_on": "verse"}]},
+        "table of en in bitext en-de has no column verse. Its columns are: id, text",
+    ),
+    "join of one table": ({"bitext": [{"table": {"path": "pairs.jsonl"}, "join_on": "id"}]}, "it has one table"),
+    "no table": ({"bitext": [{}]}, "Bitext en-de has no table"),
+    "half a pair": ({"bitext": [{"source": {"path": "a.jsonl"}}]}, "Bitext en-de has source"),
+    "too many tables": (
+        {"bitext": [{"table": {"path": "a.jsonl"}, "source": {"path": "a.jsonl"}}]},
+        "Bitext en-de has table and source",
+    ),
+    "no columns": ({"bitext": [{"table": {"path": "a.jsonl"}}]}, "has no column en. Its columns are: id, text"),
+    "one column twice": (
+        {"bitext": [{"table": {"path": "a.jsonl"}, "source_column": "text", "target_column": "text"}]},
+        "takes both sides from column text",
+    ),
+    "column without text": (
+        {"monolingual": [{"language": "en", "path": "a.jsonl", "text_column": "id"}]},
+        "holds int64 in column id, not text",
+    ),
+    "no text column": (
+        {"monolingual": [{"language": "en", "path": "pairs.jsonl"}]},
+        "The table of corpus en has no column text",
+    ),
+    "no document column": (
+        {"monolingual": [{"language": "en", "path": "a.jsonl", "document_column": "book"}]},
+        "has no column book",
+    ),
+    "stream without size": (
+        {"monolingual": [{"language": "en", "path": "a.jsonl", "streaming": True}]},
+        r"Corpus en is streamed \(.*a.jsonl\) and its `size` is None.*Declare `size`",
+    ),
+    "join of streams": (
+        {
+            "bitext": [
+                {
+                    "source": {"path": "a.jsonl", "streaming": True},
+                    "target": {"path": "b.jsonl", "streaming": True},
+                    "join_on": "id",
+                    "size": 5,
+                }
+            ]
+        },
+        "streams cannot be joined on a column.*line by line",
+    ),
+    "half a stream": (
+        {"bitext": [{"source": {"path": "a.jsonl", "streaming": True}, "target": {"path": "b.jsonl"}, "size": 5}]},
+        "one of its two tables is streamed and the other is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors(files, recipe_of, sample_tokenizer, case, monkeypatch):
+    monkeypatch.chdir(files.folder)
+    files.jsonl("a.jsonl", [{"id": n, "text": f"text {n}"} for n in range(3)])
+    files.jsonl("b.jsonl", [{"id": n, "text": f"text {n}"} for n in range(2)])
+    files.jsonl("c.jsonl", [{"id": n, "text": f"text {n}"} for n in "xy"])
+    files.jsonl("twice.jsonl", [{"id": n, "text": f"text {n}"} for n in (0, 7, 7)])
+    files.jsonl("empty.jsonl", [{"text": ""}, {"text": " "}])
+    files.jsonl("pairs.jsonl", [{"en": f"text {n}", "de": f"Text {n}"} for n in range(3)])
+    files.jsonl("halves.jsonl", [{"en": "text", "de": ""}, {"en": "", "de": "Text"}])
+    fields, message = ERRORS[case]
+    fields = {"monolingual": [{"language": "en", "path": "a.jsonl"}]} | fields
+    if "bitext" in fields:
+        fields["bitext"] = [{"source_language": "en", "target_language": "de"} | pair for pair in fields["bitext"]]
+    with pytest.raises(ValueError, match=message):
+        load_corpora(recipe_of(**fields), sample_tokenizer)
+
+
+def test_patterns_over_names():
+    assert match_corpora(["en*"], ["en", "de", "en-de", "fr-en"], "x") == ["en", "en-de"]
+    assert match_corpora(["*-*"], ["en", "de", "en-de", "fr-en"], "x") == ["en-de", "fr-en"]
