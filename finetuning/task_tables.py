@@ -52,6 +52,8 @@ class TableReader:
                     "are cannot be listed. Name the languages, as in evaluation.0.languages=[en, de]."
                 )
             return [rows for name in languages for rows in self.rows(_fill(table, name), [name])]
+        if Path(table.path).is_file():
+            table = replace(table, split="train")  # a file has no splits: all of its rows are read
         dataset, fingerprint = self._table(table)
         if table.language_column is None:
             if len(languages) != 1:
@@ -68,18 +70,16 @@ class TableReader:
         if unknown:
             raise ValueError(
                 f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Nothing "
-                f"can be read for it. {nearest(unknown[0], found)} It has: {', '.join(found)}."
+                f"can be read for it. Its languages are: {', '.join(found)}. {nearest(unknown[0], found)}"
             )
         selected = {name: dataset.select(np.flatnonzero(column == name)) for name in languages or found}
         return [Rows(table, name, rows, fingerprint) for name, rows in selected.items()]
 
     def _table(self, table: "LabelledTable") -> tuple["Dataset", str]:
-        # a file has no splits: all of its rows are read
-        plain = replace(table, split="train") if Path(table.path).is_file() else table
-        key = (plain.path, plain.config, plain.split, plain.revision)
+        key = (table.path, table.config, table.split, table.revision)
         if key not in self._read:
-            dataset = load_table(plain, self.hub_root)
-            fingerprint = table_fingerprint(plain, self.hub_root, dataset)
+            dataset = load_table(table, self.hub_root)
+            fingerprint = table_fingerprint(table, self.hub_root, dataset)
             self._read[key] = dataset.flatten(), fingerprint  # a struct's fields get the dotted names of the recipe
         return self._read[key]
 

@@ -134,8 +134,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         if accelerator.is_main_process:
             write_json(aside / "progress.json", progress)
             _synchronise(aside)
-            if final.exists():  # the same step, saved again after a resume
-                shutil.rmtree(final)
+            _remove(final)  # there only where the same step is saved again
             os.rename(aside, final)
             _synchronise(final.parent)
     except Exception as error:  # safetensors and torch.save each wrap the system's error in one of their own
@@ -148,7 +147,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         ) from error
     if accelerator.is_main_process and keep:
         for old in checkpoints_of(folder)[:-keep]:
-            shutil.rmtree(old)
+            _remove(old)
     accelerator.wait_for_everyone()
     return final
 
@@ -171,6 +170,12 @@ def publish_model(folder: Path, checkpoint: Path) -> None:
     shutil.copytree(checkpoint / "model", aside)
     _synchronise(aside)
     os.rename(aside, folder / "model")
+
+
+def _remove(checkpoint: Path) -> None:
+    """Take the name away first: a run that is killed in here leaves no half checkpoint that looks whole."""
+    if checkpoint.exists():
+        shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old.tmp")))
 
 
 def _synchronise(folder: Path) -> None:

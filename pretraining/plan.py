@@ -142,7 +142,7 @@ def _memory_table(config, recipe: Recipe, total: int, trainable: int, batch: dic
 
 def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
     for objective, fields in batch.items():
-        console.print(f"first batch, {objective}: [bold]gold[/bold][reverse]shown[/reverse] at predicted positions")
+        console.print(f"first batch, {objective}: [bold]gold[/bold][reverse]→shown[/reverse] where a piece is predicted")
         for row in range(min(EXAMPLES_SHOWN, len(fields["input_ids"]))):
             line = Text(f"  [{fields['languages'][row]}] ")
             length = int(fields["attention_mask"][row].sum())

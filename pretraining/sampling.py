@@ -51,7 +51,9 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
 class ObjectivePlan:
     """The draws of one objective in one phase: which corpora an update draws from, and which of their examples."""
 
-    def __init__(self, seed: int, phase_index: int, name: str, batch_size: int, corpora: dict[int, Countable], alpha):
+    def __init__(
+        self, seed: int, phase_index: int, name: str, batch_size: int, corpora: dict[int, Countable], alpha: float
+    ):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
         self.key = (seed, phase_index, name)
         self.name, self.batch_size, self.corpora = name, batch_size, corpora

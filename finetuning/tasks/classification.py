@@ -5,6 +5,7 @@ training and evaluation together is the *name* of a label: ids are those of the 
 looked up by name, so that two datasets that number the same classes differently cannot be mixed up.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +58,12 @@ def read(recipe: Recipe) -> ClassificationData:
 
     names = _label_names(train_rows)
     warnings: list[str] = []
-    train = concatenate_datasets([_normalise(rows, names, warnings) for rows in train_rows])
-    evaluation = {language: _normalise(rows, names, warnings) for language, rows in evaluated.items()}
-    dev = {
-        language: concatenate_datasets([_normalise(rows, names, warnings) for rows in parts])
-        for language, parts in dev_rows.items()
-    }
+    normalise = functools.partial(
+        _normalise, names=names, is_order_declared=bool(_declared_order(train_rows)), warnings=warnings
+    )
+    train = concatenate_datasets([normalise(rows) for rows in train_rows])
+    evaluation = {language: normalise(rows) for language, rows in evaluated.items()}
+    dev = {language: concatenate_datasets([normalise(rows) for rows in parts]) for language, parts in dev_rows.items()}
     for language, dataset in evaluation.items():
         _refuse_placeholder_labels(evaluated[language], dataset, names)
 
@@ -164,7 +165,7 @@ def _check_columns(recipe: Recipe) -> None:
             raise ValueError(f"{where}.label_names is {table.label_names}. Labels need different names. Correct it.")
 
 
-def _normalise(rows: Rows, names: list[str], warnings: list[str]) -> Dataset:
+def _normalise(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
     """Columns `text`, `pair` and `labels` (ids in `names`), checked."""
     table, dataset = rows.table, rows.dataset
     renamed = dict(zip(table.text_columns, TEXTS, strict=False))
@@ -175,7 +176,7 @@ def _normalise(rows: Rows, names: list[str], warnings: list[str]) -> Dataset:
                 f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not text. Only text can be "
                 f"encoded. Name a text column in `text_columns`; the columns are {', '.join(dataset.column_names)}."
             )
-    ids = _label_ids(rows, names, warnings)
+    ids = _label_ids(rows, names, is_order_declared, warnings)
     texts = {new: dataset[old][:] for old, new in renamed.items()}
     for old, new in renamed.items():
         if None in texts[new]:
@@ -194,16 +195,19 @@ def _declared_names(table: LabelledTable, dataset: Dataset) -> list[str]:
     return list(feature.names) if isinstance(feature, ClassLabel) else []
 
 
+def _declared_order(train: list[Rows]) -> list[str]:
+    return next(filter(None, (_declared_names(rows.table, rows.dataset) for rows in train)), [])
+
+
 def _label_names(train: list[Rows]) -> list[str]:
-    """Names of the classes in the order of their ids, from the training data."""
-    for rows in train:
-        if declared := _declared_names(rows.table, rows.dataset):
-            return declared
+    """Names of the classes in the order of their ids: as declared, else sorted."""
+    if declared := _declared_order(train):
+        return declared
     seen = {value for rows in train for value in rows.dataset.unique(rows.table.label_column) if value is not None}
     return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))]
 
 
-def _label_ids(rows: Rows, names: list[str], warnings: list[str]) -> list[int]:
+def _label_ids(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> list[int]:
     """Ids of the labels of some rows. Raises ValueError for a label that is not in `names`, with row and names."""
     dataset, column = rows.dataset, rows.table.label_column
     declared = _declared_names(rows.table, dataset)
@@ -227,8 +231,8 @@ def _label_ids(rows: Rows, names: list[str], warnings: list[str]) -> list[int]:
 
     values = dataset[column][:]
     ids = {value: id_of(value) for value in dict.fromkeys(values)}
-    if is_number and not declared and None in ids.values() and not any(name.isdecimal() for name in names):
-        # bare numbers beside named training labels: by value, and say so
+    if is_number and not declared and is_order_declared and None in ids.values():
+        # bare numbers beside training labels whose names have an order: by value, and say so
         ids = {value: int(value) if value is not None and 0 <= value < len(names) else None for value in ids}
         warnings.append(
             f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"

@@ -16,7 +16,8 @@ from accelerate.state import AcceleratorState, PartialState
 from transformers import XLMRobertaConfig
 
 from common.recipes import load_recipe
-from pretraining import run
+from common.tables import load_table
+from pretraining import run, sources
 from pretraining.initialization import model_class
 from pretraining.plan import parameters_by_part
 from pretraining.recipe import Recipe, check_recipe
@@ -206,8 +207,23 @@ def empty_model(recipe, vocab_size):
         return model_class(recipe.model.type)(config)
 
 
+@pytest.fixture(scope="module")
+def open_once():
+    """`load_table` that keeps what it opened: the six recipes name 917 tables, 351 of them different."""
+    opened = {}
+
+    def load(table, root):
+        key = (table.path, table.config, table.split)
+        if key not in opened:
+            opened[key] = load_table(table, root)
+        return opened[key]
+
+    return load
+
+
 @pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
-def test_dry_run(recipes, hub_root, sample_tokenizer, tmp_path, capsys, name):
+def test_dry_run(recipes, hub_root, sample_tokenizer, tmp_path, capsys, monkeypatch, open_once, name):
+    monkeypatch.setattr(sources, "load_table", open_once)
     AcceleratorState._reset_state()
     PartialState._reset_state()
     overrides = [f"hub_root={hub_root}", f"output_dir={tmp_path / 'run'}", "num_workers=0"]

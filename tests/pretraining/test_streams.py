@@ -1,6 +1,5 @@
 import json
 
-import datasets
 import pytest
 import torch
 
@@ -40,14 +39,14 @@ def sharded(tmp_path):
     """60 rows in three files, in the Hub's layout, with or without ids."""
 
     def make(with_ids):
-        folder = tmp_path / ("with" if with_ids else "without")
-        folder.mkdir()
         for shard in range(3):
             rows = [
                 {"text": LINES[n]} | ({"id": f"v{n}"} if with_ids else {}) for n in range(20 * shard, 20 * shard + 20)
             ]
-            datasets.Dataset.from_list(rows).to_parquet(folder / f"train-0000{shard}-of-00003.parquet")
-        return str(folder)
+            (tmp_path / "hub").mkdir(exist_ok=True)
+            file = tmp_path / "hub" / f"train-0000{shard}-of-00003.jsonl"
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(tmp_path / "hub")
 
     return make
 

@@ -1,0 +1,262 @@
+"""Tables to encoded rows: languages, labels, selection data, and every way in which they can be wrong."""
+
+import json
+
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+
+from common.recipes import load_recipe
+from finetuning.recipe import Recipe
+from finetuning.tasks import classification
+
+NLI = ["entailment", "neutral", "contradiction"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(name, rows, features=None) -> path of a parquet file."""
+
+    def write_rows(name, rows, features=None):
+        path = tmp_path / f"{name}.parquet"
+        Dataset.from_list(rows, features=features).to_parquet(path)
+        return str(path)
+
+    return write_rows
+
+
+def read(train, evaluation, *overrides):
+    """Reads the tables given as dictionaries of fields; JSON is YAML."""
+    base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
+    tables = [f"train={json.dumps([train])}", f"evaluation={json.dumps([evaluation])}"]
+    return classification.read(load_recipe(Recipe, None, [*base, *tables, *overrides]))
+
+
+def rows(labels, column="label", **more):
+    return [{"text": f"text {i}", column: label, **more} for i, label in enumerate(labels)]
+
+
+def evaluated(path, **fields):
+    return {"path": path, "languages": ["de"], **fields}
+
+
+def test_labels_are_matched_by_name_not_by_number(write):
+    classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
+    train = write("train", rows([0, 1, 2, 2]), classes)
+    names = write("names", rows(["contradiction", "entailment", "neutral"]))
+    other = Features({"text": Value("string"), "label": ClassLabel(names=NLI[::-1])})
+    numbered = write("numbered", rows([0, 1, 2]), other)
+    for path, expected in ((names, [2, 0, 1]), (numbered, [2, 1, 0])):
+        data = read({"path": train}, evaluated(path))
+        assert data.label_names == NLI
+        assert data.train["labels"][:] == [0, 1, 2, 2]
+        assert data.evaluation["de"]["labels"][:] == expected
+        assert data.warnings == []
+
+
+def test_bare_numbers_get_names_from_the_recipe_or_are_taken_by_value_with_a_warning(write):
+    classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
+    train, numbers = write("train", rows([0, 1, 2]), classes), write("numbers", rows([0, 1, 2, 0]))
+    data = read({"path": train}, evaluated(numbers, label_names=["contradiction", "neutral", "entailment"]))
+    assert data.evaluation["de"]["labels"][:] == [2, 1, 0, 2] and data.warnings == []
+    data = read({"path": train}, evaluated(numbers))
+    assert data.evaluation["de"]["labels"][:] == [0, 1, 2, 0]
+    assert "bare numbers" in data.warnings[0]
+
+
+def test_digits_as_text_get_names_too(write):
+    # PAWS-X on the Hub holds "0" and "1"
+    train, test = write("train", rows(["0", "1", "1"])), write("test", rows(["1", "0"]))
+    names = {"label_names": ["different", "paraphrase"]}
+    data = read({"path": train, **names}, evaluated(test, **names))
+    assert data.label_names == ["different", "paraphrase"]
+    assert data.evaluation["de"]["labels"][:] == [1, 0]
+    assert read({"path": train}, evaluated(test)).label_names == ["0", "1"]
+
+
+def test_numbers_need_not_start_at_zero(write):
+    data = read({"path": write("train", rows([1, 5, 3]))}, evaluated(write("test", rows([5, 3]))))
+    assert data.label_names == ["1", "3", "5"]
+    assert data.evaluation["de"]["labels"][:] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["entailment", "nuetral"], "row 1 .*label 'nuetral'.*know: contradiction, entailment, neutral. Did you mean"),
+        (["entailment", None], "row 1 .*no label.*remove them"),
+        ([0, 1], "row 0 .*label 0 .*`label_names`"),  # sorted names have no order that numbers could mean
+        ([0.5, 1.0], "holds (double|float64).*whole numbers, class labels or strings"),
+    ],
+)
+def test_unknown_labels_are_named_with_their_row(write, labels, message):
+    with pytest.raises(ValueError, match=message):
+        read({"path": write("train", rows(NLI))}, evaluated(write("test", rows(labels))))
+
+
+def test_minus_one_of_a_class_label_is_no_label(write):
+    classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
+    path = write("train", rows([0, 1, 2]), classes)
+    with pytest.raises(ValueError, match="row 2 .*no label"):
+        read({"path": path}, evaluated(write("test", rows([0, 1, -1]), classes)))
+
+
+def test_placeholder_labels_are_refused(write):
+    # in one language only: a copy of the data can be broken in part
+    table = write("test", rows(NLI, language="de") + rows(["neutral"] * 4, language="sw"))
+    with pytest.raises(ValueError, match="language sw: all 4 rows have the label 'neutral'.*placeholders"):
+        read({"path": write("train", rows(NLI))}, {"path": table, "language_column": "language"})
+
+
+def test_training_rows_need_two_labels(write):
+    names = {"label_names": NLI}
+    with pytest.raises(ValueError, match="All 3 training rows have the label 'neutral'"):
+        read({"path": write("train", rows([1, 1, 1])), **names}, evaluated(write("test", rows(NLI))))
+
+
+def test_languages_come_from_the_column_or_the_recipe(write):
+    table = write("test", rows(NLI, language="de") + rows(NLI, language="fr") + rows(NLI, language="sw"))
+    train = {"path": write("train", rows(NLI))}
+    test = {"path": table, "language_column": "language"}
+    assert list(read(train, test).evaluation) == ["de", "fr", "sw"]
+    assert list(read(train, {**test, "languages": ["sw", "de"]}).evaluation) == ["sw", "de"]
+    with pytest.raises(ValueError, match="no rows of language 'dee'.*languages are: de, fr, sw. Did you mean 'de'"):
+        read(train, {**test, "languages": ["dee"]})
+
+
+def test_languages_come_from_one_table_each(write, tmp_path):
+    for language in ("de", "fr"):
+        write(f"test.{language}", rows(NLI))
+    train = {"path": write("train", rows(NLI))}
+    test = {"path": str(tmp_path / "test.{language}.parquet")}
+    data = read(train, {**test, "languages": ["fr", "de"]})
+    assert list(data.evaluation) == ["fr", "de"]
+    assert data.protocol["evaluated_split"] == "whole file"
+    with pytest.raises(ValueError, match="`languages` is empty"):
+        read(train, test)
+    with pytest.raises(ValueError, match="does not exist"):
+        read(train, {**test, "languages": ["es"]})
+
+
+def test_a_language_is_evaluated_once(write):
+    test = write("test", rows(NLI))
+    with pytest.raises(ValueError, match="'de' is evaluated twice"):
+        read({"path": write("train", rows(NLI))}, {}, f"evaluation={json.dumps([evaluated(test), evaluated(test)])}")
+
+
+def test_a_table_of_one_language_needs_its_name(write):
+    with pytest.raises(ValueError, match="holds one language, and `languages` is \\[\\]"):
+        read({"path": write("train", rows(NLI))}, {"path": write("test", rows(NLI))})
+
+
+def test_the_source_language_is_chosen_from_a_mixed_training_table(write):
+    table = write("train", rows(NLI, language="en") + rows(["neutral"], language="de"))
+    data = read({"path": table, "language_column": "language"}, evaluated(write("test", rows(NLI))))
+    assert len(data.train) == 3
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ({"text_columns": []}, {}, "train.0.text_columns is \\[\\]"),
+        ({"text_columns": ["text", "label"]}, {}, "evaluation.0.text_columns names 1 and train.0.text_columns 2"),
+        ({"text_columns": ["txt"]}, {}, "no column txt.*Did you mean 'text'"),
+        ({"label_column": "lable"}, {}, "no column lable.*Did you mean 'label'"),
+        ({}, {"text_columns": ["number"]}, "column number holds int64, not text"),
+        ({}, {"text_columns": ["hole"]}, "row 1 .*column hole has no text"),
+        ({}, {"label_names": ["a", "a"]}, "Labels need different names"),
+        ({"streaming": True}, {}, "train.0.streaming is true"),
+    ],
+)
+def test_wrong_columns_are_named(write, train, test, message):
+    holes = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", None, "b"], strict=True)]
+    with pytest.raises(ValueError, match=message):
+        read({"path": write("train", rows(NLI)), **train}, evaluated(write("test", holes), **test))
+
+
+def test_tables_must_be_there(write):
+    path = write("train", rows(NLI))
+    with pytest.raises(ValueError, match="no train table"):
+        read({}, evaluated(path), "train=[]")
+    with pytest.raises(ValueError, match="no evaluation table"):
+        read({"path": path}, {}, "evaluation=[]")
+
+
+def hub_folder(folder, splits):
+    """A dataset in the Hub's layout with the given splits."""
+    (folder / "data").mkdir(parents=True)
+    for split, content in splits.items():
+        Dataset.from_list(content).to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+    return str(folder)
+
+
+def test_nothing_is_trained_or_selected_on_the_evaluated_split(tmp_path):
+    path = hub_folder(tmp_path / "set", {"train": rows(NLI), "test": rows(NLI)})
+    with pytest.raises(ValueError, match="train.0 reads .*split test, which is evaluated by evaluation.0"):
+        read({"path": path, "split": "test"}, evaluated(path))
+    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
+        read({"path": path, "dev_split": "test"}, evaluated(path))
+    with pytest.raises(ValueError, match="dev_split is 'test', the evaluated split"):
+        read({"path": path}, evaluated(path, dev_split="test"))
+    with pytest.raises(ValueError, match="selection is mean_dev, and evaluation.0 has no dev_split"):
+        read({"path": path}, evaluated(path), "selection=mean_dev")
+
+
+def test_selection_rows_come_from_the_benchmark_then_the_training_set_then_a_held_out_part(tmp_path):
+    languages = [{**row, "language": language} for language in ("en", "de") for row in rows(NLI)]
+    benchmark = hub_folder(tmp_path / "bench", {"validation": languages, "test": languages})
+    corpus = hub_folder(tmp_path / "corpus", {"train": rows(NLI * 20), "validation": rows(NLI * 2)})
+    test = {"path": benchmark, "language_column": "language"}
+    train = {"path": corpus}
+
+    data = read(train, {**test, "dev_split": "validation"}, "selection=source_dev")
+    assert {language: len(part) for language, part in data.dev.items()} == {"en": 3}
+    # also where the source language itself is not evaluated
+    data = read(train, {**test, "dev_split": "validation", "languages": ["de"]}, "selection=source_dev")
+    assert list(data.dev) == ["en"]
+    data = read(train, {**test, "dev_split": "validation"}, "selection=mean_dev")
+    assert list(data.dev) == ["en", "de"]
+    data = read({**train, "dev_split": "validation"}, test, "selection=source_dev")
+    assert len(data.dev["en"]) == 6 and data.protocol["selection"]["data"][0]["split"] == "validation"
+    data = read(train, test, "selection=source_dev")
+    assert (len(data.train), len(data.dev["en"])) == (54, 6)
+    assert "10% of the training rows, held out" in data.protocol["selection"]["data"]
+    assert set(data.train["text"]).isdisjoint(data.dev["en"]["text"])
+    assert read(train, test).dev == {}
+    with pytest.raises(ValueError, match="dev_fraction is 0.0"):
+        read(train, test, "selection=source_dev", "dev_fraction=0")
+
+
+def test_samples_are_the_same_every_time(write):
+    path = write("train", rows(NLI * 20))
+    first, second = (
+        read({"path": path}, evaluated(path.replace("train", "test")), "max_train_examples=7")
+        for _ in range(2)
+        if write("test", rows(NLI * 5))
+    )
+    assert first.train["text"][:] == second.train["text"][:] and len(first.train) == 7
+    assert len(first.evaluation["de"]) == 15
+    assert first.protocol["training_data"][0]["rows"] == 60 and first.protocol["training_rows"] == 7
+
+
+def test_pairs_are_encoded_as_xlm_r_does_and_cut_texts_are_counted(write, sample_tokenizer):
+    texts = [("one", "two"), ("word " * 40, "two"), ("a", "b")]
+    pairs = [{"x": x, "y": y, "label": label} for (x, y), label in zip(texts, NLI, strict=True)]
+    table = {"path": write("train", pairs), "text_columns": ["x", "y"]}
+    data = read(table, evaluated(write("test", pairs), text_columns=["x", "y"]))
+    encoded = classification.encode(data, sample_tokenizer, max_length=16)
+    bos, eos = sample_tokenizer.bos_token_id, sample_tokenizer.eos_token_id
+    x, y = (sample_tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("one", "two"))
+    assert encoded.train[0]["input_ids"] == [bos, *x, eos, eos, *y, eos]
+    assert len(encoded.train[1]["input_ids"]) == 16
+    assert encoded.train[1]["input_ids"][-len(y) - 1 :] == [*y, eos]  # the longer text is cut, not the second
+    assert encoded.protocol["cut_texts"] == {"train": {"all": 1}, "dev": {}, "evaluation": {"de": 1}}
+    assert encoded.protocol["max_length"] == 16
+    assert set(encoded.train.column_names) == {"input_ids", "attention_mask", "labels", "length"}
+
+
+def test_a_text_that_just_fits_is_not_cut(write, sample_tokenizer):
+    length = len(sample_tokenizer("text 0")["input_ids"])
+    path = write("train", rows(NLI))
+    data = read({"path": path}, evaluated(write("test", rows(NLI))))
+    encoded = classification.encode(data, sample_tokenizer, max_length=length)
+    assert encoded.protocol["cut_texts"]["train"] == {"all": 0}

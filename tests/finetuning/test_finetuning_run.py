@@ -1,0 +1,332 @@
+"""finetuning/run.py from the command line to results, resumed, and what it refuses."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, XLMRobertaConfig, XLMRobertaForMaskedLM
+
+from common.recipes import load_recipe
+from finetuning.recipe import Recipe
+from finetuning.run import main
+from finetuning.trainer import FineTuningTrainer, last_complete_checkpoint, layer_scale, mean_cross_entropy
+
+
+class Killed(Exception):
+    """Stands for whatever ends a process."""
+
+
+def kill_at(patch, update, calls):
+    """From now on, training stops before its `update`-th step, counted over all seeds in `calls`."""
+    step = FineTuningTrainer.training_step
+
+    def counted(self, *args, **kwargs):
+        calls.append(self.state.global_step)
+        if len(calls) == update:
+            raise Killed
+        return step(self, *args, **kwargs)
+
+    patch.setattr(FineTuningTrainer, "training_step", counted)
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def test_a_run_leaves_results_that_agree_with_each_other(topics, tmp_path, capsys):
+    main(topics)
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1", "seed-2",
+    }  # fmt: skip
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert results["seeds"] == [1, 2] and list(results["languages"]) == ["en", "de", "zh"]
+    for entry in results["languages"].values():
+        assert entry["mean"] == pytest.approx(sum(entry["scores"]) / 2)
+        assert entry["sd"] == pytest.approx(abs(entry["scores"][0] - entry["scores"][1]) / 2**0.5)
+    means = {language: entry["mean"] for language, entry in results["languages"].items()}
+    assert results["average"]["mean"] == pytest.approx(sum(means.values()) / 3)
+    assert results["transfer_gap"] == pytest.approx(means["en"] - (means["de"] + means["zh"]) / 2)
+    assert results["protocol"]["selection"]["rule"] == "source_dev"
+    assert results["protocol"]["selection"]["rows"] == {"en": 24}
+    assert results["hyperparameters"]["updates"] == [5, 5]
+
+    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["language"], int(row["seed"]), float(row["score"])) for row in rows] == [
+        (language, seed, score)
+        for language, entry in results["languages"].items()
+        for seed, score in zip([1, 2], entry["scores"], strict=True)
+    ]
+    page = (out / "results.md").read_text(encoding="utf-8")
+    assert all(f"| {language} | {mean:.1f} ± " in page for language, mean in means.items())
+    assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
+    assert "Seed 2: 216 training rows" in capsys.readouterr().out
+
+
+def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics, tmp_path, sample_corpus_dir):
+    main([*topics, "seeds=[1]"])
+    folder = tmp_path / "out" / "seed-1" / "model"
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = [json.loads(line) for line in (sample_corpus_dir / "de" / "test.jsonl").open(encoding="utf-8")]
+    batch = tokenizer([row["text"] for row in rows], padding=True, truncation=True, max_length=24, return_tensors="pt")
+    with torch.no_grad():
+        predicted = model(**batch).logits.argmax(-1).tolist()
+    right = sum(model.config.id2label[i] == row["topic"] for i, row in zip(predicted, rows, strict=True))
+    recorded = json.loads((folder.parent / "scores.json").read_text(encoding="utf-8"))
+    assert recorded["scores"]["de"] == pytest.approx(100 * right / len(rows))
+    # which checkpoint was chosen, and that it was the best of those looked at
+    looked_at = {
+        entry["step"]: entry["eval_en_accuracy"] for entry in recorded["history"] if "eval_en_accuracy" in entry
+    }
+    assert recorded["selection_score"] == max(looked_at.values()) == looked_at[recorded["selected_step"]]
+    assert model.config.fine_tuned_on == ["topics (zero_shot)"]
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert "local_files_only" not in settings and not (folder / "training_args.bin").exists()
+    assert not (folder.parent / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("update", [4, 8])  # in the middle of the first seed (of 5 updates) and of the second
+def test_a_killed_run_goes_on_to_the_same_weights(topics, tmp_path, monkeypatch, update):
+    main([*topics, f"output_dir={tmp_path / 'whole'}"])
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, update, [])
+        main(topics)
+    out, calls = tmp_path / "out", []
+    finished = out / "seed-1" / "scores.json"
+    before = finished.stat().st_mtime_ns if finished.exists() else None
+    with monkeypatch.context() as patch:
+        kill_at(patch, None, calls)
+        main([*topics, "--resume"])
+    assert before in (None, finished.stat().st_mtime_ns)
+    # checkpoints lie at updates 2, 4: the killed seed goes on from there, a finished one is not trained again
+    assert calls == ([2, 3, 4] + [0, 1, 2, 3, 4] if update == 4 else [2, 3, 4])
+    for seed in ("seed-1", "seed-2"):
+        whole, resumed = weights(tmp_path / "whole" / seed), weights(out / seed)
+        assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
+    whole, resumed = (json.loads((path / "results.json").read_text()) for path in (tmp_path / "whole", out))
+    assert whole["languages"] == resumed["languages"] and whole["average"] == resumed["average"]
+    assert len(json.loads((out / "run.json").read_text())["sessions"]) == 2
+
+
+def test_a_run_killed_between_seeds_goes_on_with_the_next_and_seeds_can_be_added(topics, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, 6, [])
+        main(topics)
+    calls = []
+    with monkeypatch.context() as patch:
+        kill_at(patch, None, calls)
+        main([*topics, "--resume"])
+        main([*topics, "seeds=[1, 2, 3]", "--resume"])
+    assert calls == [0, 1, 2, 3, 4] * 2
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["seeds"] == [1, 2, 3]
+
+
+def test_half_written_checkpoints_are_passed_over(tmp_path):
+    for step, state in ((2, '{"global_step": 2}'), (10, '{"global_s'), (12, None)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        if state:
+            (folder / "trainer_state.json").write_text(state)
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+    assert last_complete_checkpoint(tmp_path / "nowhere") is None
+
+
+def refused(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    topics = [*topics, f"model={model}", "seeds=[1]"]
+    main(topics)
+    capsys.readouterr()
+    assert "is not empty" in refused(capsys, topics) and "--resume"
+    message = refused(capsys, [*topics, "--resume", "training.batch_size=24", "max_length=20"])
+    assert "another recipe: max_length: 24 -> 20; training.batch_size: 48 -> 24" in message
+    tensors = load_file(model / "model.safetensors")
+    name = next(iter(tensors))
+    tensors[name] = tensors[name] + 1
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    assert "weights of" in refused(capsys, [*topics, "--resume"])
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("mine")
+    assert "holds no run" in refused(capsys, [*topics, f"output_dir={foreign}", "--resume"])
+    assert "is a file" in refused(capsys, [*topics, f"output_dir={foreign / 'notes.txt'}"])
+
+
+def test_changed_data_are_noticed(topics, tmp_path, sample_corpus_dir, capsys):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(sample_corpus_dir, corpus)
+    topics = [item.replace(str(sample_corpus_dir), str(corpus)) for item in topics] + ["seeds=[1]"]
+    main(topics)
+    file = corpus / "zh" / "test.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(lines[1:]), encoding="utf-8")
+    message = refused(capsys, [*topics, "--resume"])
+    assert "data have changed" in message and "evaluation_data.2.rows: 60 -> 59" in message
+
+
+def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, capsys):
+    assert "Did you mean 'model'" in refused(capsys, [*topics, f"model={tiny_model.parent / 'modle'}"])
+    assert "the model has" not in refused(capsys, [*topics, "max_length=65"])
+
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(tiny_model / name, bare / name)
+    assert "holds no tokenizer" in refused(capsys, [*topics, f"model={bare}"])
+    assert "is not a model folder" in refused(capsys, [*topics, f"model={tmp_path}"])
+
+    small = tmp_path / "small"
+    shutil.copytree(tiny_model, small)
+    config = XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)
+    XLMRobertaForMaskedLM(config).save_pretrained(small)
+    assert f"has {len(sample_tokenizer)} pieces, and the model" in refused(capsys, [*topics, f"model={small}"])
+
+    padding = tmp_path / "padding"
+    shutil.copytree(tiny_model, padding)
+    text = (padding / "config.json").read_text().replace('"pad_token_id": 1', '"pad_token_id": 0')
+    (padding / "config.json").write_text(text)
+    assert "padding id is 1 in the tokenizer" in refused(capsys, [*topics, f"model={padding}"])
+
+    foreign = tmp_path / "foreign"
+    shutil.copytree(tiny_model, foreign)
+    tensors = load_file(foreign / "model.safetensors")
+    renamed = {name.replace("roberta.encoder", "bert.encoder"): tensor for name, tensor in tensors.items()}
+    save_file(renamed, foreign / "model.safetensors", {"format": "pt"})
+    assert "lacks 32 weights of the encoder" in refused(capsys, [*topics, f"model={foreign}"])
+
+
+def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, tmp_path):
+    main([*topics, "seeds=[1]", "training.max_steps=1"])
+    first = tmp_path / "out" / "seed-1" / "model"
+    config = json.loads((first / "config.json").read_text())
+    assert config["fine_tuned_on"] == ["topics (zero_shot)"]
+    # the head of the second task has another number of labels
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"word {i}\t{'ab'[i % 2]}\n" for i in range(20)))
+    tables = [
+        f"train=[{{path: {rows}}}]",
+        f"evaluation=[{{path: {shutil.copy(rows, tmp_path / 'de.tsv')}, languages: [de]}}]",
+    ]
+    main(
+        [*topics, *tables, f"model={first}", f"output_dir={tmp_path / 'second'}", "task=second", "training.max_steps=1"]
+    )
+    results = json.loads((tmp_path / "second" / "results.json").read_text())
+    assert results["protocol"]["fine_tuned_before"] == ["topics (zero_shot)"]
+    assert results["protocol"]["labels"] == ["a", "b"]
+    assert results["source_score"] is None and results["transfer_gap"] is None
+    assert any("was not evaluated" in warning for warning in results["warnings"])
+
+
+def test_accumulated_micro_batches_are_the_same_update(topics, tmp_path):
+    one = [*topics, "seeds=[1]", "selection=last", "training.max_steps=2", "training.max_grad_norm=0.01"]
+    main(one)
+    main([*one, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
+    whole, split = weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1")
+    # the clipped norm sees the scale of the gradient, which Adam alone would hide
+    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
+
+
+def test_two_processes_are_the_same_update(topics, tmp_path, tiny_model):
+    # all 240 rows at once, so that both runs see the same examples in an update
+    one = [*topics, "seeds=[1]", "selection=last", "training.batch_size=240", "training.max_steps=1"]
+    main(one)
+    program = (
+        "import torch.multiprocessing as mp, os, sys\n"
+        "def work(rank, arguments, port):\n"
+        "    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',"
+        " MASTER_PORT=port, ACCELERATE_USE_CPU='true')\n"
+        "    from finetuning.run import main\n"
+        "    main(arguments)\n"
+        "if __name__ == '__main__':\n"
+        "    import socket\n"
+        "    with socket.socket() as s:\n"
+        "        s.bind(('127.0.0.1', 0)); port = str(s.getsockname()[1])\n"
+        "    mp.spawn(work, (sys.argv[1:], port), nprocs=2)\n"
+    )
+    script = tmp_path / "two.py"
+    script.write_text(program)
+    subprocess.run([sys.executable, script, *one, f"output_dir={tmp_path / 'two'}"], check=True, capture_output=True)
+    whole, split = weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1")
+    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
+    one_scores, two_scores = (
+        json.loads((tmp_path / name / "seed-1" / "scores.json").read_text()) for name in ("out", "two")
+    )
+    assert one_scores["scores"] == two_scores["scores"] and one_scores["steps"] == two_scores["steps"]
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
+
+
+def test_a_batch_that_cannot_be_split_is_refused(topics, capsys):
+    message = refused(capsys, [*topics, "training.batch_size=10", "training.gradient_accumulation_steps=4"])
+    assert "training.batch_size is 10" in message and "multiple of 4" in message
+
+
+def test_layers_learn_at_their_share_of_the_rate():
+    depth, decay = 12, 0.8
+    assert layer_scale("roberta.encoder.layer.11.output.dense.weight", depth, decay) == pytest.approx(0.8)
+    assert layer_scale("roberta.encoder.layer.0.attention.self.query.weight", depth, decay) == pytest.approx(0.8**12)
+    assert layer_scale("roberta.embeddings.word_embeddings.weight", depth, decay) == pytest.approx(0.8**13)
+    assert layer_scale("classifier.dense.weight", depth, decay) == 1
+
+
+def test_the_optimizer_has_those_rates_and_loses_no_parameter(topics, tmp_path, monkeypatch):
+    seen = []
+    create = FineTuningTrainer.create_optimizer
+
+    def watched(self, model=None):
+        optimizer = create(self, model)
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        seen.append(
+            {
+                names[id(p)]: (group["lr"], group["weight_decay"])
+                for group in optimizer.param_groups
+                for p in group["params"]
+            }
+        )
+        assert len(names) == len(seen[-1])
+        return optimizer
+
+    monkeypatch.setattr(FineTuningTrainer, "create_optimizer", watched)
+    main([*topics, "seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"])
+    rates = seen[0]
+    assert rates["roberta.encoder.layer.1.output.dense.weight"] == (pytest.approx(0.5e-2), 0.1)
+    assert rates["roberta.encoder.layer.0.output.dense.bias"] == (pytest.approx(0.25e-2), 0.0)
+    assert rates["roberta.embeddings.word_embeddings.weight"] == (pytest.approx(0.125e-2), 0.1)
+    assert rates["classifier.out_proj.weight"] == (pytest.approx(1e-2), 0.1)
+
+
+def test_the_loss_is_a_mean_over_the_whole_update():
+    logits, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
+    whole = mean_cross_entropy({"logits": logits}, labels)
+    parts = [mean_cross_entropy({"logits": logits[a:b]}, labels[a:b], torch.tensor(6)) for a, b in ((0, 2), (2, 6))]
+    assert torch.allclose(whole, sum(parts))
+
+
+def test_help_teaches_without_loading_torch():
+    command = [sys.executable, "-X", "importtime", "-m", "finetuning.run", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "training.layerwise_decay" in shown.stdout and "--resume" in shown.stdout
+    assert "| torch" not in shown.stderr
+
+
+def test_a_setting_of_a_later_release_ends_with_its_message(topics, capsys):
+    assert "not supported yet" in refused(capsys, [*topics, "setting=supervised"])
+
+
+def test_the_resolved_recipe_is_kept(topics, tmp_path):
+    main([*topics, "seeds=[1]", "training.max_steps=1"])
+    recipe = load_recipe(Recipe, str(tmp_path / "out" / "recipe.yaml"), [])
+    assert recipe.evaluation[0].languages == ["en", "de", "zh"] and recipe.training.max_steps == 1
