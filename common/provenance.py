@@ -13,6 +13,7 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "omegaconf")
+PROJECT = "crosslingual-zoo"  # as pyproject.toml names it
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # what trainers leave beside a model
 
@@ -62,13 +63,11 @@ def _git_state() -> dict[str, Any] | None:
 
 def _versions() -> dict[str, str]:
     versions = {}
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, PROJECT):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    for name in metadata.packages_distributions().get("modeling", [])[:1]:  # this project, where it is installed
-        versions[name] = metadata.version(name)
     return versions
 
 

@@ -70,8 +70,8 @@ def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) ->
         _check(recipe_class, from_file, "", f"in {config}")
         values = _convert(schema, from_file, config)
     for override in overrides:
-        _set(recipe_class, values, override)
-        values = _convert(schema, values, f"override `{override}`")
+        if _set(recipe_class, values, override):
+            values = _convert(schema, values, f"override `{override}`")  # fills in the defaults of what is new
 
     recipe = OmegaConf.merge(schema, values)
     try:
@@ -132,8 +132,8 @@ def _convert(schema: Any, values: dict, origin: str) -> dict:
         ) from None
 
 
-def _set(recipe_class: type, values: dict, override: str) -> None:
-    """Sets in `values` the field that an override `dotted.name=value` names."""
+def _set(recipe_class: type, values: dict, override: str) -> bool:
+    """Sets in `values` the field that an override `dotted.name=value` names; whether a list or mapping came in."""
     name, equals, text = override.partition("=")
     name = name.strip()
     if not equals or not name:
@@ -145,13 +145,14 @@ def _set(recipe_class: type, values: dict, override: str) -> None:
     *parents, last = name.split(".")
     expected: Any = recipe_class
     container: Any = values
-    path = ""
+    path, has_grown = "", False
     for part in parents:
         expected, key = _step(expected, container, part, path, origin)
         path = f"{path}.{part}" if path else part
         if isinstance(container, dict) and container.get(key) in (None, MISSING):
             is_list = typing.get_origin(_optional(expected)[0]) is list
             container[key] = [] if is_list else {}  # an optional dataclass or a new dictionary entry comes into being
+            has_grown = True
         container = container[key]
         if not isinstance(container, (dict, list)):
             raise ValueError(
@@ -162,6 +163,7 @@ def _set(recipe_class: type, values: dict, override: str) -> None:
     value = _parse(text, expected, origin)
     _check(expected, value, name, origin)
     container[key] = value
+    return has_grown or isinstance(value, (dict, list))
 
 
 def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> tuple[Any, Any]:

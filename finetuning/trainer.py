@@ -108,7 +108,8 @@ def start_processes() -> PartialState:
 
 
 def check_setting(recipe: Recipe) -> None:
-    """Raises ValueError for a setting that is not supported yet and for seeds that cannot be run."""
+    """Raises ValueError for a setting that is not supported yet, and for seeds and batches that cannot be run."""
+    micro_batch_size(recipe)
     if recipe.setting not in SUPPORTED_SETTINGS:
         raise ValueError(
             f"setting is {recipe.setting!r}, which is not supported yet. It needs training rows in every language. "
@@ -118,6 +119,17 @@ def check_setting(recipe: Recipe) -> None:
         raise ValueError(
             f"seeds is {recipe.seeds}. Each seed is one run of its own. Name each once, as in seeds=[1, 2]."
         )
+
+
+def micro_batch_size(recipe: Recipe) -> int:
+    """Examples in a forward pass of one process. Raises ValueError where batch_size cannot be split evenly."""
+    processes, steps = PartialState().num_processes, recipe.training.gradient_accumulation_steps
+    if recipe.training.batch_size % (processes * steps):
+        raise ValueError(
+            f"training.batch_size is {recipe.training.batch_size}, for {processes} processes with {steps} accumulated "
+            f"micro-batches each. It must be a multiple of {processes * steps}. Change one of them."
+        )
+    return recipe.training.batch_size // (processes * steps)
 
 
 def describe_model(recipe: Recipe) -> tuple[str, Any, Any, dict[str, Any]]:
@@ -219,19 +231,12 @@ def _readable_errors(name: str):
 
 
 def training_arguments(recipe: Recipe, seed: int, folder: Path) -> TrainingArguments:
-    """The recipe in the Trainer's terms. Raises ValueError where batch_size cannot be split among the processes."""
+    """The recipe in the Trainer's terms."""
     training = recipe.training
-    share = PartialState().num_processes * training.gradient_accumulation_steps
-    if training.batch_size % share:
-        raise ValueError(
-            f"training.batch_size is {training.batch_size}, over {PartialState().num_processes} processes and "
-            f"{training.gradient_accumulation_steps} accumulated micro-batches. It must be a multiple of {share}. "
-            "Change one of them."
-        )
     strategy = "steps" if recipe.evaluate_every_steps else "epoch"
     return TrainingArguments(
         output_dir=str(folder),
-        per_device_train_batch_size=training.batch_size // share,
+        per_device_train_batch_size=micro_batch_size(recipe),
         per_device_eval_batch_size=recipe.evaluation_batch_size,
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         learning_rate=training.learning_rate,
