@@ -116,31 +116,43 @@ def _config_of_checkpoint(config_class, start: str, recipe: Recipe) -> PreTraine
 
 def build_model(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     """The model to train: random weights from `recipe.seed`, or the checkpoint's with fresh ones where it has none."""
-    torch.manual_seed(recipe.seed)
-    cls = model_class(recipe.model.type)
-    if recipe.model.start_from:
-        path = resolve_hub_path(recipe.model.start_from, recipe.hub_root)
-        model, report = cls.from_pretrained(
-            path,
-            config=config,
-            attn_implementation=recipe.model.attention,
-            dtype=torch.float32,
-            output_loading_info=True,
+    attention = recipe.model.attention
+    if attention == "flex_attention" and not torch.cuda.is_available():
+        raise ValueError(
+            "model.attention is flex_attention, but there is no GPU: FlexAttention has no backward pass on a CPU. Use "
+            "sdpa."
         )
-        if report["mismatched_keys"]:
-            names = ", ".join(str(key) for key in sorted(report["mismatched_keys"])[:5])
-            raise ValueError(
-                f"weights of {recipe.model.start_from!r} have other shapes than model.config asks for: "
-                f"{names}. Leave those fields of model.config out."
-            )
-        if report["missing_keys"]:
-            logger.info(
-                "%d parameters are not in %s and start fresh.", len(report["missing_keys"]), recipe.model.start_from
-            )
-    else:
-        model = cls._from_config(config, attn_implementation=recipe.model.attention)
+    torch.manual_seed(recipe.seed)
+    try:
+        model = _load_or_make(recipe, config)
+    except ImportError as error:  # of flash attention's package
+        raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
     if recipe.model.gradient_checkpointing:
         # renamed in transformers 5.2x; the lower end of our range knows the old name only
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable()
+    return model
+
+
+def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
+    cls = model_class(recipe.model.type)
+    start = recipe.model.start_from
+    if not start:
+        return cls._from_config(config, attn_implementation=recipe.model.attention)
+    model, report = cls.from_pretrained(
+        resolve_hub_path(start, recipe.hub_root),
+        config=config,
+        attn_implementation=recipe.model.attention,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # named below, in words of the recipe
+    )
+    if report["mismatched_keys"]:
+        names = ", ".join(str(key) for key in sorted(report["mismatched_keys"])[:3])
+        raise ValueError(
+            f"weights of {start!r} have other shapes than model.config asks for: {names}. They cannot be carried over. "
+            "Leave the sizes out of model.config."
+        )
+    if report["missing_keys"]:
+        logger.info("%d parameters are not in %s and start fresh.", len(report["missing_keys"]), start)
     return model

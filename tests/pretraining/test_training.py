@@ -325,6 +325,8 @@ def test_recipe_errors(recipe_file, capsys):
     assert "matches no parameter" in message("phases.0.trainable=['*crosattention*']")
     assert "128 positions" in message("phases.0.objectives.mlm.max_length=500")
     assert "no GPU" in message("precision=fp16")
+    assert "no backward pass on a CPU" in message("model.attention=flex_attention")
+    assert "use sdpa" in message("model.attention=flash_attention_2")
     assert "names no tokenizer" in message("tokenizer=null")
     assert "Lower it" in message("model.config.max_position_embeddings=60")
     assert "gradient_accumulation_steps" in message("gradient_accumulation_steps=9")
@@ -342,6 +344,10 @@ def test_another_tokenizer_or_architecture_is_refused(recipe_file, tmp_path, cap
         capsys, recipe_file, start, f"tokenizer={tmp_path / 'small'}", "model.config={}", f"output_dir={tmp_path / 'o'}"
     )
     assert "pieces and the checkpoint" in message
+    message = fails(
+        capsys, recipe_file, start, "model.config={intermediate_size: 48}", f"output_dir={tmp_path / 'shape'}"
+    )
+    assert "other shapes than model.config asks for" in message
     train(recipe_file, start, "model.config={}", f"output_dir={tmp_path / 'continued'}")
     first = read_events(tmp_path / "run")[0]["loss"]
     assert read_events(tmp_path / "continued")[0]["loss"] < first
@@ -353,6 +359,20 @@ def test_an_update_that_predicts_nothing_is_an_error(recipe_file, tmp_path, caps
         "phases.0.objectives={mlm: {batch_size: 1, max_length: 64, mask_probability: 0.0000001}}",
     )
     assert "predicts nothing" in message and "mask_probability" in message
+
+
+def test_bfloat16_and_gradient_checkpointing_train_the_same_model(recipe_file, tmp_path):
+    train(recipe_file, f"output_dir={tmp_path / 'fp32'}")
+    train(recipe_file, f"output_dir={tmp_path / 'checkpointed'}", "model.gradient_checkpointing=true")
+    AcceleratorState._reset_state()
+    train(recipe_file, f"output_dir={tmp_path / 'bf16'}", "precision=bf16")
+    exact = weights(tmp_path / "fp32")
+    assert largest_difference(exact, weights(tmp_path / "checkpointed")) < 1e-6
+    rounded = weights(tmp_path / "bf16")
+    assert all(tensor.dtype == torch.float32 for tensor in rounded.values())
+    assert 0 < largest_difference(exact, rounded) < 0.01
+    first, second = (read_events(tmp_path / name)[0]["loss"] for name in ("fp32", "bf16"))
+    assert abs(first - second) < 0.01 * first
 
 
 def test_training_learns_and_shows_it(recipe_file, tmp_path, capsys):
