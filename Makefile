@@ -49,9 +49,9 @@ $(VENV)/created:
 	$(PIP) install --quiet --upgrade "pip>=23.3"
 	@touch $@
 
-# torch comes first, because as a dependency of another package it would come with gigabytes of CUDA libraries. Without an
-# NVIDIA GPU, pip is first asked which build it would take, from whatever indexes this machine is configured to use: if
-# that one requires CUDA, the build without it is taken from TORCH_INDEX.
+# torch comes first, because as a dependency of another package it would come with gigabytes of CUDA libraries. Without
+# an NVIDIA GPU, pip is first asked which build it would take, from whatever indexes this machine is configured to use:
+# if that one requires CUDA, the build without it is taken from TORCH_INDEX.
 $(VENV)/torch: $(VENV)/created Makefile
 	@if nvidia-smi -L >/dev/null 2>&1; then \
 	    echo "NVIDIA GPU found: installing $(TORCH)"; $(PIP) install --quiet "$(TORCH)"; \
@@ -61,9 +61,9 @@ $(VENV)/torch: $(VENV)/created Makefile
 	else \
 	    echo "No NVIDIA GPU: installing $(TORCH) without CUDA from $(TORCH_INDEX)"; \
 	    $(PIP) install --quiet --index-url "$(TORCH_INDEX)" "$(TORCH)" || { \
-	        echo "There is no NVIDIA GPU here, and no $(TORCH) without CUDA could be had: neither from pip's own index," >&2; \
-	        echo "nor from $(TORCH_INDEX), which may be out of reach, or may not" >&2; \
-	        echo "have it for this Python (see pip's message above). Name an index that has it:" >&2; \
+	        echo "There is no NVIDIA GPU here, and no $(TORCH) without CUDA could be had from pip's own index" >&2; \
+	        echo "or from $(TORCH_INDEX), which may be out of reach or without a" >&2; \
+	        echo "build for this Python (see pip's message above). Name an index that has one:" >&2; \
 	        echo "make TORCH_INDEX=<address>" >&2; exit 1; }; \
 	fi
 	@touch $@

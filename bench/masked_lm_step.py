@@ -31,8 +31,13 @@ def main(argv: list[str] | None = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     torch.manual_seed(0)
-    shared = dict(vocab_size=250002, num_hidden_layers=arguments.layers, max_position_embeddings=514,
-                  type_vocab_size=1, layer_norm_eps=1e-5)
+    shared = dict(
+        vocab_size=250002,
+        num_hidden_layers=arguments.layers,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
     peer = XLMRobertaForMaskedLM(XLMRobertaConfig(**shared)).to(device)
     ours = MetaXlmForMaskedLM(MetaXlmConfig(**shared)).to(device)
     ours.load_state_dict(peer.state_dict())
@@ -58,9 +63,12 @@ def main(argv: list[str] | None = None) -> None:
     ratios = [a / b for a, b in zip(seconds["transformers"], seconds["ours"], strict=True)]
     result = {
         "what": f"forward and backward of masked-LM, {arguments.rows} x {arguments.length}, {arguments.layers} layers, "
-                "|V| = 250,002, 15% predicted, fp32",
+        "|V| = 250,002, 15% predicted, fp32",
         "seconds": {name: statistics.median(values) for name, values in seconds.items()},
-        "ratio": statistics.median(ratios), "ratios": ratios, "losses": losses, "facts": run_facts(["bench.masked_lm_step"]),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "losses": losses,
+        "facts": run_facts(["bench.masked_lm_step"]),
     }
     table = Table(title=result["what"], title_justify="left")
     for column in ("", "median seconds", "loss"):

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -255,8 +256,26 @@ def _load_folder_or_hub(table: Table, path: str) -> "Dataset | IterableDataset":
     revision = None if is_local else table.revision
     with _explained(table, path):
         return datasets.load_dataset(
-            path, table.config, split=table.split, streaming=table.streaming, revision=revision
+            path,
+            table.config,
+            split=table.split,
+            streaming=table.streaming,
+            revision=revision,
+            cache_dir=_cache_of_folder(Path(path)) if is_local else None,
         )
+
+
+def _cache_of_folder(folder: Path) -> str:
+    """Where `datasets` keeps its copies of a local folder: a place that changes with the files' names, sizes and times.
+
+    Left to itself it finds the copy of a folder again after a file in it has changed.
+    """
+    import datasets
+
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    listing = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    key = hashlib.sha256(repr((str(folder.resolve()), listing)).encode()).hexdigest()[:16]
+    return os.path.join(datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
 
 
 @contextlib.contextmanager

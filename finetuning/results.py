@@ -266,19 +266,20 @@ def plot_scores(results: dict[str, Any], path: Path) -> None:
     colors = ["#d98324" if name == results["source_language"] else "#3c6e91" for name in names]
     figure, axes = plt.subplots(figsize=(max(5.0, 0.55 * len(names) + 3.0), 3.8), layout="constrained")
     axes.bar(names, means, yerr=deviations if len(results["seeds"]) > 1 else None, color=colors, capsize=3)
-    for position, (mean, deviation) in enumerate(zip(means, deviations, strict=True)):
-        axes.text(position, mean + deviation + 1, f"{mean:.1f}", ha="center", fontsize=8)
-    axes.axhline(results["average"]["mean"], color="black", linewidth=1, label="average")
+    for position, mean in enumerate(means):  # at the foot of the bar, where nothing else is drawn
+        axes.text(position, 2, f"{mean:.1f}", ha="center", fontsize=8, color="white")
+    axes.axhline(results["average"]["mean"], color="black", linewidth=0.8, linestyle="--", label="average")
     chance = 100 * max(results["protocol"]["majority_share"].values())
-    axes.axhline(chance, color="grey", linewidth=1, linestyle=":", label="commonest label")
+    axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="always the commonest label")
     published = (results["published"] or {}).get("languages", {})
     if published:
         shown = [name for name in names if name in published]
-        axes.plot(shown, [published[name] for name in shown], "k_", markersize=14, label="published")
-    axes.set_ylim(0, 108)
+        marks = dict(marker="D", linestyle="none", color="#b3261e", markeredgecolor="white", markersize=6)
+        axes.plot(shown, [published[name] for name in shown], label="published", **marks)
+    axes.set_ylim(0, 100)
     axes.set_ylabel(f"{results['protocol']['metric']['name']} (%)")
-    axes.set_title(f"{results['task']}, {results['setting']} (trained on {results['source_language']})", fontsize=10)
-    axes.legend(loc="upper right", bbox_to_anchor=(1, 1), fontsize=8, ncols=3, frameon=False)
+    figure.suptitle(f"{results['task']}, {results['setting']} (trained on {results['source_language']})", fontsize=10)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, ncols=3, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -6,10 +6,9 @@ Writes into output_dir: results.json, results.md, results.csv, scores.png; recip
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
 """
 
-import contextlib
 import sys
 
-from common.recipes import parse_command_line
+from common.recipes import parse_command_line, user_errors
 from finetuning.recipe import Recipe
 
 FLAGS = {"--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept")}
@@ -18,10 +17,11 @@ FLAGS = {"--resume": dict(action="store_true", help="go on with the run in outpu
 def main(argv: list[str] | None = None) -> None:
     recipe, arguments = parse_command_line(Recipe, __doc__, FLAGS, argv)
     # torch and transformers take seconds to import: after --help and the recipe's errors
+    from common.processes import start_processes
     from finetuning.results import build_results, print_results, write_results
     from finetuning.run_folder import RunFolder
     from finetuning.tasks import classification
-    from finetuning.trainer import check_setting, describe_model, load_model, run_seed, start_processes
+    from finetuning.trainer import check_setting, describe_model, load_model, run_seed
 
     with user_errors():
         processes = start_processes()
@@ -47,16 +47,6 @@ def main(argv: list[str] | None = None) -> None:
         )
         write_results(results, folder.path)
         print_results(results, folder.path)
-
-
-@contextlib.contextmanager
-def user_errors():
-    """An error in what the user gave ends the program with its message, without a traceback."""
-    try:
-        yield
-    except ValueError as error:
-        print(f"finetuning/run.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

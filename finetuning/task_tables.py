@@ -138,19 +138,27 @@ def check_tables(recipe: "Recipe") -> None:
                     f"{part}.{position}.streaming is true. Fine-tuning shuffles all rows and groups them by length, "
                     "so it cannot stream. Leave it out."
                 )
-    evaluated = {_key(table, table.split): f"evaluation.{position}" for position, table in enumerate(recipe.evaluation)}
     for position, table in enumerate(recipe.train):
-        for split in filter(None, (table.split, table.dev_split)):
-            if _key(table, split) in evaluated:
-                raise ValueError(
-                    f"train.{position} reads {describe(replace(table, split=split))}, which is evaluated by "
-                    f"{evaluated[_key(table, split)]}. A score on rows that were trained or selected on means nothing. "
-                    "Evaluate another split."
-                )
-    for position, table in enumerate(recipe.evaluation):
-        if table.dev_split == table.split:
+        if table.dev_split and _overlap(table, replace(table, split=table.dev_split)):
             raise ValueError(
-                f"evaluation.{position}.dev_split is {table.dev_split!r}, the evaluated split. Selecting on the "
+                f"train.{position}.dev_split is {table.dev_split!r}, of the training rows. A checkpoint that knows "
+                "them by heart would be selected. Name another split, or leave it out: dev_fraction is held out then."
+            )
+        for split in filter(None, (table.split, table.dev_split)):
+            for number, evaluated in enumerate(recipe.evaluation):
+                if any(
+                    _overlap(replace(table, split=split), _fill(evaluated, name))
+                    for name in evaluated.languages or [""]
+                ):
+                    raise ValueError(
+                        f"train.{position} reads {describe(replace(table, split=split))}, which is evaluated by "
+                        f"evaluation.{number}. A score on rows that were trained or selected on means nothing. "
+                        "Evaluate another split."
+                    )
+    for position, table in enumerate(recipe.evaluation):
+        if table.dev_split and _overlap(table, replace(table, split=table.dev_split)):
+            raise ValueError(
+                f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Selecting on "
                 "evaluated rows flatters the score. Name another split, or leave it out."
             )
         if recipe.selection == "mean_dev" and table.dev_split is None:
@@ -160,8 +168,13 @@ def check_tables(recipe: "Recipe") -> None:
             )
 
 
-def _key(table: Table, split: str) -> tuple:
-    return (table.path, table.config, None if Path(table.path).is_file() else split)
+def _overlap(one: Table, other: Table) -> bool:
+    """Whether two tables share rows; two slices of a split, as in train[:9], are taken for a division of it."""
+    if one.path != other.path or one.config != other.config:
+        return False
+    both_sliced = "[" in one.split and "[" in other.split
+    same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
+    return same_split or Path(one.path).is_file()
 
 
 def split_name(table: Table) -> str:

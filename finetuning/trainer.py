@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ import evaluate
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import parse_flag_from_env, release_memory
+from accelerate.utils import release_memory
 from datasets import Dataset
 from transformers import (
     AutoConfig,
@@ -88,23 +87,6 @@ def layer_scale(name: str, depth: int, decay: float) -> float:
     if match := re.search(r"(?:^|\.)layers?\.(\d+)\.", name):
         return decay ** (depth - int(match[1]))
     return decay ** (depth + 1) if "embeddings." in name else 1.0
-
-
-def start_processes() -> PartialState:
-    """Joins the processes that `accelerate launch` started, before anything else asks for them.
-
-    Raises ValueError where they do not find each other: each would then train alone, on every row, and write the same
-    files.
-    """
-    # accelerate reads this variable only when an Accelerator is made, too late for what comes first here
-    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
-    launched = int(os.environ.get("WORLD_SIZE", 1))
-    if launched != state.num_processes:
-        raise ValueError(
-            f"{launched} processes were launched, and accelerate joined {state.num_processes}. Each would run alone. "
-            "On CPU, launch with ACCELERATE_USE_CPU=true and --multi_gpu; on GPUs, check `accelerate env`."
-        )
-    return state
 
 
 def check_setting(recipe: Recipe) -> None:

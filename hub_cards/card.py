@@ -257,8 +257,9 @@ def _read_results(path: Path, folder: Path, fingerprint: str) -> dict[str, Any]:
         raise ValueError(
             f"{path} is not a results.json of finetuning/run.py. Its scores cannot be read. Name that file."
         ) from None
-    is_made_by = path.resolve().parent in folder.resolve().parents  # seed-N/model of this very run
-    if measured != fingerprint and not is_made_by:
+    seed_folder = folder.resolve().parent  # a model that this very run fine-tuned: <run>/seed-N/model
+    is_its_own = seed_folder.name.startswith("seed-") and seed_folder.parent == path.resolve().parent
+    if measured != fingerprint and not is_its_own:
         raise ValueError(
             f"{path} was measured on a model with fingerprint {measured[:19]}, and {folder} has {fingerprint[:19]}. "
             "These scores are another model's. Name results of this model, or evaluate it again."

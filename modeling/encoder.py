@@ -53,8 +53,8 @@ class Embeddings(nn.Module):
             longest = int(position_ids_BT.max()) - self.padding_id
             if longest > self.longest_input:
                 raise ValueError(
-                    f"an input of {longest} pieces was given, but this model has {self.longest_input} positions: there is "
-                    "no embedding for the rest. Cut the text (truncation=True) or split it into windows."
+                    f"an input of {longest} pieces was given, but this model has {self.longest_input} positions: there "
+                    "is no embedding for the rest. Cut the text (truncation=True) or split it into windows."
                 )
         if inputs_embeds_BTH is None:
             inputs_embeds_BTH = self.word_embeddings(input_ids_BT)
@@ -194,6 +194,9 @@ class EncoderPreTrainedModel(PreTrainedModel):
     """What the library has to know of every model of the zoo. The prefix is XLM-R's."""
 
     base_model_prefix = "roberta"
+    # The losses are means over the micro-batch. Trainer takes a forward with **kwargs for one that divides by the
+    # examples of the whole update, and would scale the loss up by processes and accumulation.
+    accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -254,8 +257,10 @@ class EncoderModel(EncoderPreTrainedModel):
                 another shape; `encoder_hidden_states` for a model without cross-attention.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Both or neither of input_ids and inputs_embeds were given: they stand for each other. "
-                             "Give exactly one.")
+            raise ValueError(
+                "Both or neither of input_ids and inputs_embeds were given: they stand for each other. "
+                "Give exactly one."
+            )
         if encoder_hidden_states is not None and not self.config.cross_attention:
             raise ValueError(
                 "encoder_hidden_states were given to a model without cross-attention: there are no weights to read "

@@ -69,8 +69,10 @@ class LinearCrossEntropy(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_loss, _):
         if ctx.gradients is None:
-            raise RuntimeError("the masked-LM loss can be back-propagated once: its gradient is not kept. Call forward "
-                               "again before the second backward.")
+            raise RuntimeError(
+                "the masked-LM loss can be back-propagated once: its gradient is not kept. Call forward "
+                "again before the second backward."
+            )
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
         gradients = tuple(None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients)
         ctx.gradients = None

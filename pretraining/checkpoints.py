@@ -14,7 +14,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from common.provenance import write_json
+from common.provenance import forget_machine, write_json
 from common.recipes import read_yaml, recipe_differences, save_recipe
 from pretraining.recipe import Recipe
 
@@ -89,16 +89,11 @@ def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     """Write weights, configuration, code and tokenizer: a folder that the Auto classes load and the Hub can hold."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    settings_file = folder / "tokenizer_config.json"
-    settings = json.loads(settings_file.read_text(encoding="utf-8"))
-    # facts of the machine that a load without network leaves behind
-    for key in ("is_local", "local_files_only", "name_or_path"):
-        settings.pop(key, None)
-    write_json(settings_file, settings)
+    forget_machine(folder)
 
 
 def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Have accelerate keep the weights as `model/`, a folder that loads like the final one, instead of a copy beside it."""
+    """Have accelerate keep the weights as `model/`, a folder that loads like the final one, and not a second time."""
 
     def save(models, weights, output_dir):
         if accelerator.is_main_process:
@@ -159,7 +154,7 @@ def load_checkpoint(accelerator: Accelerator, checkpoint: Path) -> dict:
 
 
 def read_progress(checkpoint: Path) -> dict:
-    """Where a checkpoint stands: `phase`, `update` (done in that phase), `step` (done in all), `scheduler`, `scaler`."""
+    """Where a checkpoint stands: `phase`, `update` (done in that phase), `step` (done in all), `scheduler`."""
     return json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
 
 

@@ -31,8 +31,8 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"no tokenizer could be loaded from {name!r}: {str(error).splitlines()[0]} Give a folder that holds one, or "
-            "a Hub id that can be reached; if protobuf or sentencepiece is missing, install this project with pip."
+            f"no tokenizer could be loaded from {name!r}: {str(error).splitlines()[0]} Give a folder that holds one, "
+            "or a Hub id that can be reached; if protobuf or sentencepiece is missing, install this project with pip."
         ) from error
     if tokenizer.mask_token_id is None:
         raise ValueError(
@@ -77,8 +77,8 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         source = "model.config"
     if config.vocab_size != len(tokenizer):
         raise ValueError(
-            f"the tokenizer has {len(tokenizer):,} pieces and {source} says vocab_size {config.vocab_size:,}: ids would "
-            "mean other pieces than the ones the rows were made for. Use the tokenizer that belongs to the model."
+            f"the tokenizer has {len(tokenizer):,} pieces and {source} says vocab_size {config.vocab_size:,}: ids "
+            "would mean other pieces than the ones the rows were made for. Use the tokenizer that belongs to the model."
         )
     if config.pad_token_id != tokenizer.pad_token_id:
         raise ValueError(

@@ -5,9 +5,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
 from pretraining.initialization import model_class
-from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.recipe import OBJECTIVES, Phase, Recipe
 from pretraining.training import check_trainable, is_trainable
 
@@ -142,7 +142,8 @@ def _memory_table(config, recipe: Recipe, total: int, trainable: int, batch: dic
 
 def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
     for objective, fields in batch.items():
-        console.print(f"first batch, {objective}: [bold]gold[/bold][reverse]→shown[/reverse] where a piece is predicted")
+        legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a piece is predicted"
+        console.print(f"first batch, {objective}: {legend}")
         for row in range(min(EXAMPLES_SHOWN, len(fields["input_ids"]))):
             line = Text(f"  [{fields['languages'][row]}] ")
             length = int(fields["attention_mask"][row].sum())

@@ -5,7 +5,7 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 from omegaconf import MISSING
 
@@ -19,13 +19,13 @@ class Monolingual(Table):
 
     language: str = option(MISSING, "language code of the text, as the logs and the curves will show it")
     text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
-    document_column: Optional[str] = option(
+    document_column: str | None = option(
         None, "column that names the document of a row, so that adjacent rows can be told from neighbours by chance"
     )
-    size: Optional[int] = option(
+    size: int | None = option(
         None, "N_i of the sampling formula where it cannot be counted (streaming), in any unit the others share"
     )
-    size_source: Optional[str] = option(None, "where `size` was taken from (paper, table)")
+    size_source: str | None = option(None, "where `size` was taken from (paper, table)")
 
 
 @dataclass
@@ -34,16 +34,16 @@ class Bitext:
 
     source_language: str = option(MISSING, "language code of the first side")
     target_language: str = option(MISSING, "language code of the second side")
-    table: Optional[Table] = option(None, "one table that holds both sides")
-    source_column: Optional[str] = option(None, "column of the first side; default: its language code, or `text`")
-    target_column: Optional[str] = option(None, "column of the second side; default: its language code, or `text`")
-    source: Optional[Table] = option(None, "table of the first side, where the sides are apart")
-    target: Optional[Table] = option(None, "table of the second side")
-    join_on: Optional[str] = option(
+    table: Table | None = option(None, "one table that holds both sides")
+    source_column: str | None = option(None, "column of the first side; default: its language code, or `text`")
+    target_column: str | None = option(None, "column of the second side; default: its language code, or `text`")
+    source: Table | None = option(None, "table of the first side, where the sides are apart")
+    target: Table | None = option(None, "table of the second side")
+    join_on: str | None = option(
         None, "column on which `source` and `target` are joined; without it they are aligned line by line"
     )
-    size: Optional[int] = option(None, "N_i where it cannot be counted (streaming), in the unit the others share")
-    size_source: Optional[str] = option(None, "where `size` was taken from (paper, table)")
+    size: int | None = option(None, "N_i where it cannot be counted (streaming), in the unit the others share")
+    size_source: str | None = option(None, "where `size` was taken from (paper, table)")
 
 
 @dataclass
@@ -51,7 +51,7 @@ class ModelStart:
     """Which model, and what it starts from."""
 
     type: Literal["veco", "ernie_m", "xlm_align", "metaxlm"] = option(MISSING, "architecture of the zoo")
-    start_from: Optional[str] = option(
+    start_from: str | None = option(
         None, "checkpoint to start from: a folder or a Hub id (of this zoo, or XLM-R's); empty: random weights"
     )
     config: dict[str, Any] = option(
@@ -128,8 +128,8 @@ class Recipe:
         MISSING, "run folder: model/, checkpoints/, events.jsonl, curves.png, run.json, recipe.yaml"
     )
     model: ModelStart = field(default_factory=ModelStart)
-    tokenizer: Optional[str] = option(None, "folder or Hub id of the tokenizer; default: that of model.start_from")
-    hub_root: Optional[str] = option(
+    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of model.start_from")
+    hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
     monolingual: list[Monolingual] = option([], "monolingual corpora")

@@ -126,7 +126,7 @@ class ProgressLine:
 
 
 def plot_curves(folder: Path) -> Path | None:
-    """Draw curves.png from events.jsonl: held-out losses over the unigram entropy, training losses, retrieval, rates."""
+    """Draw curves.png from events.jsonl: held-out losses over unigram entropies, training losses, retrieval, rates."""
     events = read_events(folder)
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for event in events:

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import get_scheduler
 from transformers.utils import logging as transformers_logging
 
+from common.processes import start_processes
 from common.provenance import run_facts, write_json
 from common.recipes import nearest
 from pretraining.checkpoints import (
@@ -82,6 +83,7 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
             "precision is fp16, but there is no GPU: half precision needs its loss scaling and kernels. Use bf16 or "
             "fp32 on a CPU."
         )
+    start_processes()
     return Accelerator(
         mixed_precision={"fp32": "no"}.get(recipe.precision, recipe.precision),
         # a batch may leave parameters without gradient: cross-attention under MLM, an objective without a query
@@ -221,8 +223,9 @@ class Training:
         accelerator = self.accelerator
         if not predictions:
             raise ValueError(
-                f"update {update} of phase {phase.name!r} predicts nothing: no piece of its global batch was masked, so "
-                "there is no loss to follow. Raise batch_size or mask_probability, or leave out texts of a word or two."
+                f"update {update} of phase {phase.name!r} predicts nothing: no piece of its global batch was masked, "
+                "so there is no loss to follow. Raise batch_size or mask_probability, or leave out "
+                "texts of a word or two."
             )
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]

@@ -189,14 +189,26 @@ def hub_folder(folder, splits):
     return str(folder)
 
 
-def test_nothing_is_trained_or_selected_on_the_evaluated_split(tmp_path):
+def test_nothing_is_trained_or_selected_on_the_evaluated_split(tmp_path, write):
     path = hub_folder(tmp_path / "set", {"train": rows(NLI), "test": rows(NLI)})
     with pytest.raises(ValueError, match="train.0 reads .*split test, which is evaluated by evaluation.0"):
         read({"path": path, "split": "test"}, evaluated(path))
     with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
         read({"path": path, "dev_split": "test"}, evaluated(path))
-    with pytest.raises(ValueError, match="dev_split is 'test', the evaluated split"):
+    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
+        read({"path": path, "split": "test[:2]"}, evaluated(path))
+    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
+        read(
+            {"path": path, "config": "x.en", "split": "test"},
+            {"path": path, "config": "x.{language}", "languages": ["en"]},
+        )
+    with pytest.raises(ValueError, match="dev_split is 'test', of the evaluated rows"):
         read({"path": path}, evaluated(path, dev_split="test"))
+    with pytest.raises(ValueError, match="train.0.dev_split is 'train', of the training rows"):
+        read({"path": path, "dev_split": "train"}, evaluated(path))
+    file = write("file", rows(NLI))
+    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
+        read({"path": file}, evaluated(file))
     with pytest.raises(ValueError, match="selection is mean_dev, and evaluation.0 has no dev_split"):
         read({"path": path}, evaluated(path), "selection=mean_dev")
 

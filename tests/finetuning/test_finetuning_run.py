@@ -328,3 +328,26 @@ def test_help_teaches_without_loading_torch():
 
 def test_a_setting_of_a_later_release_ends_with_its_message(topics, capsys):
     assert "not supported yet" in refused(capsys, [*topics, "setting=supervised"])
+
+
+def test_a_model_of_the_zoo_keeps_its_code(topics, tmp_path, sample_tokenizer):
+    from modeling.configuration_veco import VecoConfig
+    from modeling.modeling_veco import VecoForPreTraining
+
+    config = VecoConfig(
+        vocab_size=len(sample_tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=34,
+    )
+    folder = tmp_path / "veco"
+    VecoForPreTraining(config).save_pretrained(folder)
+    sample_tokenizer.save_pretrained(folder)
+    main([*topics, f"model={folder}", "seeds=[1]", "training.max_steps=1"])
+    tuned = tmp_path / "out" / "seed-1" / "model"
+    saved = json.loads((tuned / "config.json").read_text())
+    assert saved["architectures"] == ["VecoForSequenceClassification"]
+    assert saved["auto_map"]["AutoModel"] == "modeling_veco.VecoModel"
+    assert {"modeling_veco.py", "encoder.py", "task_heads.py"} <= {path.name for path in tuned.iterdir()}

@@ -8,8 +8,14 @@ from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoModel
 
 TINY = dict(
-    vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
-    max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    vocab_size=97,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=96,
+    max_position_embeddings=60,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
 )
 
 

@@ -58,7 +58,10 @@ def test_every_head_loads_through_every_auto_class(model_type, saved, sample_tok
     environment |= {"HF_HOME": str(tmp_path / "hf_home"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(folder), ",".join(HEADS)],
-        cwd=elsewhere, env=environment, capture_output=True, text=True,
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])

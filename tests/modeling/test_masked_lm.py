@@ -15,8 +15,14 @@ from modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining
 from modeling.modeling_veco import VecoForPreTraining
 
 TINY = dict(
-    vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
-    max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    vocab_size=97,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=96,
+    max_position_embeddings=40,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
 )
 
 
@@ -101,6 +107,7 @@ print(json.dumps({"loss": loss.item(), "bytes": 1024 * (resource.getrusage(resou
 
 def test_peak_memory_is_a_third_of_full_logits(pytestconfig):
     """8 x 128 tokens, |V| = 250,002, base width: bytes above inputs and weights, gradients included."""
+
     def peak(which):
         done = subprocess.run(
             [sys.executable, "-c", PEAK, which, str(pytestconfig.rootpath)], capture_output=True, text=True, check=True

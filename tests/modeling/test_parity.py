@@ -8,7 +8,11 @@ from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForM
 
 MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 TINY = dict(
-    vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96,
+    vocab_size=97,
+    hidden_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=96,
     max_position_embeddings=40,
 )
 COMMON = dict(type_vocab_size=1, layer_norm_eps=1e-5, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -117,7 +121,10 @@ def test_cross_attention_and_block_masks_equal_xlmrs_decoder(attention, tmp_path
     allow = triangle & attention_mask.bool()[:, None, :]
     with torch.no_grad():
         expected = reference(
-            input_ids, attention_mask=attention_mask, encoder_hidden_states=other, encoder_attention_mask=other_mask,
+            input_ids,
+            attention_mask=attention_mask,
+            encoder_hidden_states=other,
+            encoder_attention_mask=other_mask,
             use_cache=False,
         ).logits
         actual = ours(
