@@ -37,71 +37,38 @@ for name in "{AUTO_CLASSES}".split():
 console = Console(highlight=False)
 
 
-def run(*command: str, shown: str | None = None, cwd: Path = ROOT) -> None:
-    """Print a command, run it, and stop the demo with its output where it fails."""
-    console.print(f"[dim]$ {shown or shlex.join(command)}[/dim]", soft_wrap=True)
+def run(*command: str, shown: str | None = None, cwd: Path = ROOT) -> str:
+    """Print a command, run it and return its output; stop the demo with that output where it fails."""
+    console.print(f"[dim]$ {shown or shlex.join(('python', *command))}[/dim]", soft_wrap=True)
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    with console.status("running"):
+        done = subprocess.run((sys.executable, *command), cwd=cwd, env=environment, capture_output=True, text=True)
     if done.returncode:
         console.print(done.stdout + done.stderr, markup=False)
         sys.exit(f"the demo stopped: the command above ended with exit code {done.returncode}")
-    if "import sys" in command[-2:][0]:
-        console.print(done.stdout.rstrip(), markup=False)
+    return done.stdout.rstrip()
+
+
+def launch(script: str, *arguments: str) -> None:
+    """`accelerate launch` on one process, whatever the user's own accelerate configuration says."""
+    single = ("--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
+    shown = shlex.join(("accelerate", "launch", script, *arguments))
+    run("-m", "accelerate.commands.launch", *single, script, *arguments, shown=shown)
 
 
 def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     """All steps for one model; returns its results.json."""
-    launch = (
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--num_processes",
-        "1",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-    )
     console.rule(model)
-    pretrained, tuned = folder / model / "pretraining", folder / model / "topics"
-
-    def launched(script: str, *arguments: str) -> None:
-        run(*launch, script, *arguments, shown=shlex.join(("accelerate", "launch", script, *arguments)))
-
-    launched(
-        "pretraining/run.py",
-        "--config",
-        f"pretraining/recipes/{model}/smoke.yaml",
-        f"tokenizer={tokenizer}",
-        f"output_dir={pretrained}",
-    )
-    run(
-        sys.executable,
-        "-c",
-        RELOAD,
-        str(ROOT / pretrained / "model"),
-        cwd=ROOT.parent,
-        shown=f"python -c '... Auto classes .from_pretrained({str(pretrained / 'model')!r}, trust_remote_code=True)'",
-    )
-    launched(
-        "finetuning/run.py",
-        "--config",
-        f"finetuning/recipes/{model}/sample.yaml",
-        f"model={pretrained / 'model'}",
-        f"output_dir={tuned}",
-    )
-    run(
-        sys.executable,
-        "-m",
-        "hub_cards.card",
-        "--model",
-        str(pretrained / "model"),
-        "--results",
-        str(tuned / "results.json"),
-    )
-    return json.loads((ROOT / tuned / "results.json").read_text(encoding="utf-8"))
+    pretrained, topics = folder / model, folder / f"{model}-topics"
+    checkpoint = str(pretrained / "model")
+    recipe = f"pretraining/recipes/{model}/smoke.yaml"
+    launch("pretraining/run.py", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}")
+    shown = f"python -c '... <every Auto class>.from_pretrained({checkpoint!r}, trust_remote_code=True)'"
+    console.print(run("-c", RELOAD, str(ROOT / checkpoint), shown=shown, cwd=ROOT.parent), markup=False)
+    recipe = f"finetuning/recipes/{model}/sample.yaml"
+    launch("finetuning/run.py", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
+    run("-m", "hub_cards.card", "--model", checkpoint, "--results", str(topics / "results.json"))
+    return json.loads((ROOT / topics / "results.json").read_text(encoding="utf-8"))
 
 
 def summary(results: dict[str, dict]) -> Table:
@@ -113,7 +80,7 @@ def summary(results: dict[str, dict]) -> Table:
     for model, record in results.items():
         scores = [record["languages"][language]["mean"] for language in languages]
         table.add_row(
-            model, *(f"{value:.1f}" for value in (*scores, record["average"]["mean"], record["transfer_gap"]["mean"]))
+            model, *(f"{value:.1f}" for value in (*scores, record["average"]["mean"], record["transfer_gap"]))
         )
     return table
 
@@ -126,24 +93,16 @@ def main() -> None:
     started = time.monotonic()
     folder = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     tokenizer = folder / "tokenizer"
-    run(
-        sys.executable,
-        "-m",
-        "pretraining.train_tokenizer",
-        "--config",
-        f"pretraining/recipes/{chosen[0]}/smoke.yaml",
-        "--vocab_size",
-        "2000",
-        "--output",
-        str(tokenizer),
-    )
+    recipe = f"pretraining/recipes/{chosen[0]}/smoke.yaml"
+    run("-m", "pretraining.train_tokenizer", "--config", recipe, "--vocab_size", "2000", "--output", str(tokenizer))
     results = {model: demonstrate(model, folder, tokenizer) for model in chosen}
     console.rule()
     console.print(summary(results))
     for model in chosen:
         console.print(
-            f"{model}: {folder / model / 'pretraining' / 'model'} (model and card), "
-            f"{folder / model / 'pretraining' / 'curves.png'}, {folder / model / 'topics'} (results)"
+            f"{model}: model and card {folder / model}/model, curves {folder / model}/curves.png, "
+            f"results {folder}/{model}-topics/results.md",
+            soft_wrap=True,
         )
     console.print(
         f"Done in {time.monotonic() - started:.0f} s. At this size (0.6M parameters, 240 sentences) the "

@@ -42,6 +42,7 @@ PIPELINES = {  # of the class that was saved; what is not here is used for its h
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
     "ForMaskedLM": "fill-mask",
+    "ForPreTraining": "fill-mask",  # it has the same head
 }
 
 
