@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.recipes import nearest
-from common.tables import Table, describe, load_table, require_column, table_fingerprint
+from common.tables import Table, describe, load_table, require_column, resolve_hub_path, table_fingerprint
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -139,7 +139,7 @@ def check_tables(recipe: "Recipe") -> None:
                     "so it cannot stream. Leave it out."
                 )
     for position, table in enumerate(recipe.train):
-        if table.dev_split and _overlap(table, replace(table, split=table.dev_split)):
+        if table.dev_split and _overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(
                 f"train.{position}.dev_split is {table.dev_split!r}, of the training rows. A checkpoint that knows "
                 "them by heart would be selected. Name another split, or leave it out: dev_fraction is held out then."
@@ -147,7 +147,7 @@ def check_tables(recipe: "Recipe") -> None:
         for split in filter(None, (table.split, table.dev_split)):
             for number, evaluated in enumerate(recipe.evaluation):
                 if any(
-                    _overlap(replace(table, split=split), _fill(evaluated, name))
+                    _overlap(replace(table, split=split), _fill(evaluated, name), recipe.hub_root)
                     for name in evaluated.languages or [""]
                 ):
                     raise ValueError(
@@ -156,7 +156,7 @@ def check_tables(recipe: "Recipe") -> None:
                         "Evaluate another split."
                     )
     for position, table in enumerate(recipe.evaluation):
-        if table.dev_split and _overlap(table, replace(table, split=table.dev_split)):
+        if table.dev_split and _overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(
                 f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Selecting on "
                 "evaluated rows flatters the score. Name another split, or leave it out."
@@ -168,9 +168,15 @@ def check_tables(recipe: "Recipe") -> None:
             )
 
 
-def _overlap(one: Table, other: Table) -> bool:
+def _place(table: Table, hub_root: str | None) -> str:
+    """The path of a table, the same however it is spelt."""
+    path = resolve_hub_path(table.path, hub_root)
+    return str(Path(path).resolve()) if Path(path).exists() else path
+
+
+def _overlap(one: Table, other: Table, hub_root: str | None) -> bool:
     """Whether two tables share rows; two slices of a split, as in train[:9], are taken for a division of it."""
-    if one.path != other.path or one.config != other.config:
+    if _place(one, hub_root) != _place(other, hub_root) or one.config != other.config:
         return False
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]

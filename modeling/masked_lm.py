@@ -87,6 +87,8 @@ def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=N
     """
     if row_weights_N is None:
         row_weights_N = torch.ones(len(labels_N), device=hidden_NH.device)
+    if not torch.is_grad_enabled():  # inside the function, parameters would still seem to need theirs
+        weight_VH, bias_V = weight_VH.detach(), bias_V.detach()
     return LinearCrossEntropy.apply(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N)
 
 

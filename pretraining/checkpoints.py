@@ -104,7 +104,13 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
         from safetensors.torch import load_model
 
         model = accelerator.unwrap_model(models.pop())
-        load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
+        # tied weights are written once, hence not strict
+        missing, unexpected = load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
+        if unexpected or set(missing) - set(model._tied_weights_keys):
+            raise ValueError(
+                f"the checkpoint {input_dir} lacks {sorted(missing)[:3]} or holds {unexpected[:3]} besides: it is not "
+                "of this model and cannot be resumed. Resume from another one, or start anew."
+            )
         model.tie_weights()
 
     accelerator.register_save_state_pre_hook(save)
@@ -133,6 +139,8 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
             os.rename(aside, final)
             _synchronise(final.parent)
     except Exception as error:  # safetensors and torch.save each wrap the system's error in one of their own
+        if not accelerator.is_main_process:
+            raise  # the main process says what happened, and tidies up
         shutil.rmtree(aside, ignore_errors=True)
         before = newest_checkpoint(folder)
         kept = f"{before} is untouched" if before else "no earlier checkpoint exists"

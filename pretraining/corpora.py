@@ -84,9 +84,12 @@ class Corpus:
         else:
             self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(2, axis=0)
         lengths = np.stack([column.lengths[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
-        side = self.source.identity_side
-        keys = self.columns[side].keys[self.rows[side]]
-        usable, held_out = lengths.min(0) > 0, keys < self.held_out_below
+        keys = np.stack([column.keys[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
+        # The sides of a pair may be identified apart (one has ids, the other line numbers): a pair is trained on where
+        # neither side is held out, and evaluated where both are, so that no evaluated side is trained on anywhere.
+        held_out = (keys < self.held_out_below).any(0)
+        evaluated = (keys < self.held_out_below).all(0)
+        usable = lengths.min(0) > 0
         counts |= {"rows": lengths.shape[1], "empty": int((~usable).sum()), "held_out": int((usable & held_out).sum())}
 
         if len(self.columns) == 1:
@@ -106,7 +109,7 @@ class Corpus:
             raise ValueError(no_text(self.name))
         self.example_ids = training.astype(np.min_scalar_type(self.first[-1]))
         self.lengths = self._window_lengths(row_of, lengths)[training].astype(np.int32)
-        by_hash = sorted(np.flatnonzero(held_out[row_of]), key=lambda window: (keys[row_of[window]], window))
+        by_hash = sorted(np.flatnonzero(evaluated[row_of]), key=lambda window: (keys[0, row_of[window]], window))
         self.held_out_ids = by_hash[: self.max_held_out]
         self.size = self.source.declared_size or len(training)
         self.counts = counts | {"examples": len(training)}

@@ -113,7 +113,7 @@ class Evaluation:
         "share of rows kept out of training, chosen by their id or line number: a verse is held out in every language",
     )
     max_examples: int = option(300, "held-out examples used per corpus")
-    every_steps: int = option(0, "updates between evaluations; 0: at the end only")
+    every_steps: int = option(0, "updates between evaluations; 0: at the end of each phase only")
     batch_size: int = option(32, "held-out examples in a forward pass")
     retrieval: bool = option(
         True, "also find each held-out sentence's translation by cosine of mean-pooled states, at every layer"
@@ -141,7 +141,7 @@ class Recipe:
     evaluation: Evaluation = field(default_factory=Evaluation)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
     gradient_accumulation_steps: int = option(
-        1, "micro-batches per update and process: changes memory, never the update"
+        1, "micro-batches per update and process: changes memory, not the update (beyond dropout's random numbers)"
     )
     num_workers: int = option(0, "data-loading processes per training process")
     seed: int = option(1, "seed of weights, sampling, masks and dropout")
@@ -172,7 +172,12 @@ def check_recipe(recipe: Recipe) -> None:
         field_name = f"phases.{index}"
         _require(phase.steps > 0, f"{field_name}.steps", phase.steps, "a phase has at least one update")
         _require(phase.learning_rate > 0, f"{field_name}.learning_rate", phase.learning_rate, "it must be positive")
-        _require(phase.warmup_steps >= 0, f"{field_name}.warmup_steps", phase.warmup_steps, "it cannot be negative")
+        _require(
+            0 <= phase.warmup_steps <= phase.steps,
+            f"{field_name}.warmup_steps",
+            phase.warmup_steps,
+            f"the phase has {phase.steps} steps, and the peak rate would never be reached",
+        )
         if not phase.objectives:
             raise ValueError(
                 f"{field_name}.objectives is empty: nothing would be learnt. Choose from: {', '.join(OBJECTIVES)}."
@@ -203,8 +208,19 @@ def check_recipe(recipe: Recipe) -> None:
             _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
     accumulation = recipe.gradient_accumulation_steps
     _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "an update has one micro-batch or more")
-    _require(recipe.log_every_steps > 0, "log_every_steps", recipe.log_every_steps, "give 1 or more")
-    held_out = recipe.evaluation.held_out_fraction
+    evaluation = recipe.evaluation
+    for name, value, least in (
+        ("log_every_steps", recipe.log_every_steps, 1),
+        ("shuffle_buffer", recipe.shuffle_buffer, 1),
+        ("save_every_steps", recipe.save_every_steps, 0),
+        ("keep_checkpoints", recipe.keep_checkpoints, 0),
+        ("num_workers", recipe.num_workers, 0),
+        ("evaluation.batch_size", evaluation.batch_size, 1),
+        ("evaluation.max_examples", evaluation.max_examples, 1),
+        ("evaluation.every_steps", evaluation.every_steps, 0),
+    ):
+        _require(value >= least, name, value, f"it counts something; give {least} or more")
+    held_out = evaluation.held_out_fraction
     _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
     _require(0 <= recipe.alpha <= 1, "alpha", recipe.alpha, "0 draws all languages alike, 1 by their size")
     _require(len(recipe.optimizer.betas) == 2, "optimizer.betas", recipe.optimizer.betas, "Adam has two: beta1, beta2")

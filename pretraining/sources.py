@@ -60,11 +60,6 @@ class Source:
     def streaming(self) -> bool:
         return isinstance(self.sides[0].rows, IterableDataset)
 
-    @property
-    def identity_side(self) -> int:
-        """The side whose identities decide what is held out: the first that has any."""
-        return next((index for index, side in enumerate(self.sides) if side.identity), 0)
-
     def facts(self) -> dict[str, Any]:
         """Name, languages, where the size comes from, and the tables with their fingerprints."""
         tables = [
@@ -258,8 +253,8 @@ def _open_bitext(corpus: Bitext, joins: list[str], hub_root: str | None) -> Sour
             f"Bitext {name} takes both sides from column {columns[0]}. A text is not its own translation. "
             "Set `source_column` and `target_column`."
         )
-    own_join = [corpus.join_on] if corpus.join_on else []
-    sides = [_text_column(rows, column, name, own_join + joins) for rows, column in zip(datasets, columns, strict=True)]
+    # a table has one identity in the whole recipe, whichever corpus reads it: the same rows are held out of each
+    sides = [_text_column(rows, column, name, joins) for rows, column in zip(datasets, columns, strict=True)]
     source = Source(name, languages, sides, tables, corpus.size, corpus.size_source, hub_root)
     if len(loaded) == 2 and source.streaming:
         source.sides = _zip_streams(source)
@@ -316,11 +311,10 @@ def _zip_streams(source: Source) -> list[TextColumn]:
     """The sides of two streams as two columns of one, read line by line."""
     # the sides in a tuple: `datasets` would take a list for shards
     rows = IterableDataset.from_generator(_zipped, gen_kwargs={"name": source.name, "sides": tuple(source.sides)})
-    return [TextColumn(rows, column, "id") for column in ("source", "target")]
+    return [TextColumn(rows, column, f"{column}_id") for column in ("source", "target")]
 
 
 def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[str, Any]]:
-    identity_side = next((index for index, side in enumerate(sides) if side.identity), 0)
     iterators = [plain_rows(side.rows) for side in sides]
     number = 0
     while True:
@@ -333,9 +327,11 @@ def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[st
             if lengths[0] != lengths[1]:
                 raise ValueError(_unequal(name, *lengths))
             return
-        texts = [get_column(row, side.column) for row, side in zip(rows, sides, strict=True)]
-        identity = row_identity(rows[identity_side], number, sides[identity_side].identity)
-        yield {"id": str(identity), "source": texts[0], "target": texts[1]}
+        pair = {}
+        for which, row, side in zip(("source", "target"), rows, sides, strict=True):
+            pair[which] = get_column(row, side.column)
+            pair[f"{which}_id"] = str(row_identity(row, number, side.identity))
+        yield pair
         number += 1
 
 

@@ -58,19 +58,19 @@ class StreamedCorpus:
         """A reader of its own; `key` (such as phase and objective) chooses the order of its rows."""
         return StreamCursor(self, key)
 
-    def rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[int, list[str]]]:
-        """(row key, texts) of one epoch's rows that are not empty, shuffled by `order` or as they stand."""
-        side = self.source.sides[self.source.identity_side]
-        rows: IterableDataset = side.rows
-        if side.identity is None:
+    def rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[list[int], list[str]]]:
+        """(keys of the sides, texts) of one epoch's rows that are not empty, shuffled by `order` or as they stand."""
+        sides = self.source.sides
+        rows: IterableDataset = sides[0].rows
+        if sides[0].identity is None:
             # numbers are the rows' identity: they must not depend on the order of the shards, which skip() fixes
             rows = rows.skip(0).map(lambda row, number: {**row, NUMBER: number}, with_indices=True)
         if order is not None:
             rows = rows.shuffle(seed=keyed_seed(*order) % 2**63, buffer_size=self.shuffle_buffer)
         for row in plain_rows(rows):
-            texts = [get_column(row, side.column) for side in self.source.sides]
+            texts = [get_column(row, side.column) for side in sides]
             if all(text and not text.isspace() for text in texts):
-                yield row_key(row_identity(row, row.get(NUMBER, texts), side.identity)), texts
+                yield [row_key(row_identity(row, row.get(NUMBER), side.identity)) for side in sides], texts
 
     def example(self, key: int, texts: list[str], epoch: int) -> Example:
         """Tokenises and cuts one row; `key` is its stable hash, which serves as the example's id."""
@@ -88,9 +88,11 @@ class StreamedCorpus:
     def _read_held_out(self) -> list[Example]:
         """The first held-out rows of the stream, in its own order: a stream has no end to wait for."""
         held_out = []
-        for number, (key, texts) in enumerate(self.rows(None), start=1):
-            if key < self.held_out_below:
-                held_out.append(self.example(key, texts, 0))
+        for number, (keys, texts) in enumerate(self.rows(None), start=1):
+            if max(keys) < self.held_out_below:  # as in Corpus: evaluated where all sides are held out
+                example = self.example(keys[0], texts, 0)
+                if all(map(len, example.sides)):
+                    held_out.append(example)
             if len(held_out) == self.max_held_out:
                 break
             self.counts["read_for_held_out"] = number
@@ -122,10 +124,10 @@ class StreamCursor:
 
     def _next_row(self) -> tuple[int, list[str]]:
         while True:
-            for key, texts in self.rows:
-                if key >= self.corpus.held_out_below:
+            for keys, texts in self.rows:
+                if min(keys) >= self.corpus.held_out_below:
                     self.found_any = True
-                    return key, texts
+                    return keys[0], texts
             if not self.found_any:
                 raise ValueError(no_text(self.corpus.name))
             self.epoch, self.found_any = self.epoch + 1, False

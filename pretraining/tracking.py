@@ -33,7 +33,7 @@ class Events:
     def write(self, **fields) -> None:
         """Append a line."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(fields) + "\n")
+            file.write(json.dumps(fields, allow_nan=False) + "\n")
 
 
 def read_events(folder: Path) -> list[dict]:

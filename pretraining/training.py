@@ -7,6 +7,7 @@ after the forward passes, so sums are back-propagated and the gradients are scal
 
 import json
 import logging
+import math
 import time
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
@@ -24,6 +25,7 @@ from common.provenance import run_facts, write_json
 from common.recipes import nearest
 from pretraining.checkpoints import (
     load_checkpoint,
+    newest_checkpoint,
     open_run_folder,
     publish_model,
     read_progress,
@@ -35,6 +37,7 @@ from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_ba
 from pretraining.evaluation import evaluate
 from pretraining.initialization import build_config, build_model, load_tokenizer
 from pretraining.recipe import Phase, Recipe
+from pretraining.tokenised import tokenizer_fingerprint
 from pretraining.tracking import Events, LossMeter, ProgressLine, plot_curves
 
 logger = logging.getLogger(__name__)
@@ -60,6 +63,8 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     with accelerator.main_process_first():  # the others find tokenised text and remote code in the cache
         tokenizer = load_tokenizer(recipe)
         config = build_config(recipe, tokenizer)
+        # what `truncation=True` cuts to, for those who use the folder
+        tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
     if dry_run:
         from pretraining.plan import print_plan
@@ -67,6 +72,8 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         if accelerator.is_main_process:
             print_plan(recipe, config, corpora, tokenizer, accelerator.num_processes)
         return
+    if resume:
+        check_same_data(recipe, data_facts(corpora, tokenizer))
     model = build_model(recipe, config)
     check_trainable(model, recipe.phases)
     if accelerator.is_main_process:
@@ -113,6 +120,12 @@ class Training:
         with ProgressLine(self.total_steps, progress["step"], main) as self.line:
             if checkpoint:
                 self.line.say(f"resumed from {checkpoint}")
+                before, now = progress["num_processes"], self.accelerator.num_processes
+                if before != now:
+                    self.line.say(
+                        f"the run had {before} processes and has {now} now: data and masks go on exactly, the random "
+                        "numbers of dropout do not"
+                    )
             for index in range(progress["phase"], len(recipe.phases)):
                 self._start_phase(index)
                 start = 0
@@ -123,8 +136,8 @@ class Training:
                 self._run_phase(index, start)
         if main:
             last = self.folder / "checkpoints" / f"step-{self.step}"
-            publish_model(self.folder, last)
             self._finish_run_json()
+            publish_model(self.folder, last)
             self.line.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
         self.accelerator.wait_for_everyone()
 
@@ -167,7 +180,7 @@ class Training:
         )
         tokens, seconds, since = 0, time.perf_counter(), start
         for update in range(start + 1, phase.steps + 1):
-            predictions = torch.zeros((), device=accelerator.device)
+            totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # predictions, loss
             for micro in range(recipe.gradient_accumulation_steps):
                 batch = send_to_device(next(batches), accelerator.device)
                 last = micro == recipe.gradient_accumulation_steps - 1
@@ -176,9 +189,12 @@ class Training:
                     output = self.model(**batch, objective_weights=weights)
                     accelerator.backward(output.loss)
                 meter.add(batch, output)
-                predictions += sum(len(losses) for losses in output.token_losses.values())
+                totals[0] += sum(len(losses) for losses in output.token_losses.values())
+                totals[1] += output.loss.detach()
                 tokens += sum(int(fields["attention_mask"].sum()) for fields in batch.values())
-            predictions = accelerator.reduce(predictions, reduction="sum").item()
+            predictions, loss_sum = accelerator.reduce(totals, reduction="sum").tolist()
+            if not math.isfinite(loss_sum):
+                raise self._diverged(f"the loss is {loss_sum}", phase)
             grad_norm = self._update(predictions, update, phase)
             self.step += 1
             self.line.step(self.step, phase.name)
@@ -188,12 +204,6 @@ class Training:
                 means, loss = meter.means(accelerator)
                 tokens_all = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device)).item()
                 rate = tokens_all / (time.perf_counter() - seconds)
-                if not loss < float("inf"):  # NaN too
-                    raise ValueError(
-                        f"the loss is {loss} at step {self.step} (phase {phase.name!r}): training has diverged and "
-                        "further steps would only spread it. Lower learning_rate, lengthen warmup_steps or lower "
-                        "max_grad_norm, and resume from a checkpoint before it or start anew."
-                    )
                 if accelerator.is_main_process:
                     self.events.write(
                         step=self.step,
@@ -201,14 +211,15 @@ class Training:
                         loss=loss,
                         **{f"loss/{key}": value for key, value in means.items()},
                         learning_rate=self.scheduler.get_last_lr()[0],
-                        grad_norm=grad_norm.item(),
+                        grad_norm=grad_norm if math.isfinite(grad_norm) else None,  # fp16 skips such a step
                         predictions=int(predictions),
                         tokens_per_second=rate,
                         steps_per_second=(update - since) / (time.perf_counter() - seconds),
                         memory_gib=memory_gib(accelerator.device),
                     )
                     self.line.log(self.step, phase.name, loss, rate)
-            self.scheduler.step()
+            if not self.optimizer.step_was_skipped:  # by fp16's loss scaling
+                self.scheduler.step()
             every = recipe.evaluation.every_steps
             if update == phase.steps or (every and self.step % every == 0):
                 self._evaluate(corpora, phase)
@@ -218,7 +229,7 @@ class Training:
             if due:
                 tokens, seconds, since = 0, time.perf_counter(), update
 
-    def _update(self, predictions: float, update: int, phase: Phase) -> torch.Tensor:
+    def _update(self, predictions: float, update: int, phase: Phase) -> float:
         """Scale the summed gradients, clip, step; returns the gradient norm before clipping."""
         accelerator = self.accelerator
         if not predictions:
@@ -238,7 +249,16 @@ class Training:
         torch._foreach_mul_(gradients, scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm
+        return norm.item()
+
+    def _diverged(self, what: str, phase: Phase) -> ValueError:
+        newest = newest_checkpoint(self.folder)
+        start = f"model.start_from={newest / 'model'}" if newest else "the same start"
+        return ValueError(
+            f"{what} at step {self.step + 1} (phase {phase.name!r}): training has diverged, and further steps would "
+            f"only spread it. Start a new run (another output_dir) from {start} with a lower learning_rate, a longer "
+            "warm-up or a lower optimizer.max_grad_norm."
+        )
 
     def _evaluate(self, corpora: list[Corpus], phase: Phase) -> None:
         if not any(corpus.held_out for corpus in corpora):
@@ -253,7 +273,10 @@ class Training:
             self.line.say(f"step {self.step}  " + "  ".join(shown))
 
     def _save(self, index: int, update: int) -> None:
-        progress = {"phase": index, "update": update, "step": self.step}
+        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+            raise self._diverged("weights are not finite", self.recipe.phases[index])
+        processes = self.accelerator.num_processes
+        progress = {"phase": index, "update": update, "step": self.step, "num_processes": processes}
         progress["scheduler"] = {
             key: value for key, value in self.scheduler.state_dict().items() if key != "lr_lambdas"
         } | {"lr_lambdas": [None]}
@@ -272,7 +295,7 @@ class Training:
             "model_type": self.recipe.model.type,
             "start_from": self.recipe.model.start_from,
             "parameters": sum(p.numel() for p in model.parameters()),
-            "corpora": [corpus.facts() for corpus in self.corpora],
+            **data_facts(self.corpora, self.tokenizer),
         }
         self.session_started = time.time()
         write_json(path, self.run_json)
@@ -282,6 +305,35 @@ class Training:
         self.run_json["sessions"][-1]["seconds"] = round(time.time() - self.session_started, 1)
         self.run_json["steps"] = self.step
         write_json(self.folder / "run.json", self.run_json)
+
+
+def data_facts(corpora: list[Corpus], tokenizer) -> dict:
+    """What a run reads, with fingerprints, as run.json keeps it."""
+    return {
+        "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
+        "corpora": [corpus.facts() for corpus in corpora],
+    }
+
+
+def check_same_data(recipe: Recipe, now: dict) -> None:
+    """Raises `ValueError` where a resumed run would read other text, or other pieces, than it was started with."""
+    path = Path(recipe.output_dir) / "run.json"
+    if not path.exists():
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    changed = [] if before["tokenizer_fingerprint"] == now["tokenizer_fingerprint"] else ["the tokenizer"]
+    fingerprints = {
+        corpus["name"]: [table["fingerprint"] for table in corpus["tables"]] for corpus in before["corpora"]
+    }
+    for corpus in now["corpora"]:
+        if fingerprints[corpus["name"]] != [table["fingerprint"] for table in corpus["tables"]]:
+            changed.append(f"corpus {corpus['name']}")
+    if changed:
+        raise ValueError(
+            f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started: what it has learnt and "
+            "what it would learn now belong to different data. Restore it, or start a new run in another output_dir "
+            "with model.start_from=<this run>/checkpoints/step-N/model."
+        )
 
 
 def check_trainable(model: nn.Module, phases: list[Phase]) -> None:

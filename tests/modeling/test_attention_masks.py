@@ -71,17 +71,30 @@ def test_information_flows_along_the_mask_only(attention):
 
 
 @torch.no_grad()
-def test_cross_attention_block_mask(attention):
-    encoder = model(attention)
+def test_cross_attention_reads_along_its_mask_only(attention):
+    """In one layer, each position alone: the first half reads columns 0-2 of the other sequence, the rest all of it."""
+    torch.manual_seed(0)
+    encoder = VecoModel._from_config(
+        VecoConfig(**TINY | {"num_hidden_layers": 1}), attn_implementation=attention
+    ).eval()
     text, other = torch.randint(4, 97, (1, 8)), torch.randn(1, 6, 64)
-    allow = torch.zeros(1, 8, 6, dtype=torch.bool)
-    allow[:, :4, :3] = True  # the first half reads the first half; the others may read nothing
-    before = encoder(text, encoder_hidden_states=other, encoder_attention_mask=allow).last_hidden_state
-    other[:, 3:] += 1.0
-    only_cross = encoder.encoder.layer[0].crossattention
-    assert only_cross is not None and torch.isfinite(before).all()
-    plugged_out = encoder(text).last_hidden_state
-    assert (before - plugged_out).abs().max() > 1e-3
+    alone = torch.eye(8, dtype=torch.bool)[None]
+    allow = torch.ones(1, 8, 6, dtype=torch.bool)
+    allow[:, :4, 3:] = False
+
+    def states(keys):
+        return encoder(
+            text, attention_mask=alone, encoder_hidden_states=keys, encoder_attention_mask=allow
+        ).last_hidden_state
+
+    before = states(other)
+    late, early = other.clone(), other.clone()
+    late[:, 3:] += 1.0
+    early[:, :3] += 1.0
+    moved = (states(late) - before).abs().amax(-1)[0] > 0
+    assert moved.tolist() == [False] * 4 + [True] * 4
+    assert ((states(early) - before).abs().amax(-1)[0] > 0).all()
+    assert (before - encoder(text, attention_mask=alone).last_hidden_state).abs().max() > 1e-3
 
 
 def test_flash_attention_and_malformed_masks_are_refused():

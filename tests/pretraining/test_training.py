@@ -3,9 +3,10 @@
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -117,7 +118,8 @@ def largest_difference(first, second):
 
 
 def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(recipe_file, tmp_path, pytestconfig):
-    plain = ["optimizer.max_grad_norm=0.5", "num_workers=0"]
+    # VECO: its cross-attention gets no gradient here, which plain DDP would not bear
+    plain = ["optimizer.max_grad_norm=0.5", "model.type=veco"]
     train(recipe_file, *plain, f"output_dir={tmp_path / 'whole'}")
     train(recipe_file, *plain, f"output_dir={tmp_path / 'split'}", "gradient_accumulation_steps=2")
     launched(pytestconfig, recipe_file, *plain, f"output_dir={tmp_path / 'two'}", processes=2)
@@ -228,30 +230,26 @@ def test_killed_ten_times_the_weights_are_bit_equal(recipe_file, tmp_path, pytes
         "model.config.hidden_dropout_prob=0.1",
         "model.config.attention_probs_dropout_prob=0.1",
     ]
-    clock = time.monotonic()
     launched(pytestconfig, recipe_file, *arguments, f"output_dir={tmp_path / 'whole'}")
-    whole_run = time.monotonic() - clock
-    started = time.monotonic()
-    folder, chance, kills, resumed = tmp_path / "killed", random.Random(), 0, []
-    while kills < 10:
+    folder, chance, resumed = tmp_path / "killed", random.Random(), []
+    for _ in range(10):
         resume = ["--resume"] if (folder / "recipe.yaml").exists() else []
         process = subprocess.Popen(
             command(recipe_file, *arguments, f"output_dir={folder}", *resume),
             cwd=pytestconfig.rootpath,
             env=environment(),
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        begun = newest_step(folder)
-        # killed at a random one of the next updates, or while a checkpoint is being written
-        target = begun + chance.randint(1, steps // 12)
-        while process.poll() is None and last_logged(folder) < target:
-            assert time.monotonic() - started < 60 * (whole_run + 10), "the run does not advance"
-            time.sleep(0.002)
-        assert process.poll() is None, "the run ended before it could be killed"
-        process.kill()
-        process.wait()
-        kills += 1
+        # killed as soon as a random one of the next updates is announced; after every fourth, a checkpoint is written
+        target = newest_step(folder) + chance.randint(1, steps // 12)
+        with process:
+            for line in process.stderr:
+                if (step := re.search(r"step (\d+)/", line)) and int(step[1]) >= target:
+                    break
+            assert process.poll() is None, "the run ended before it could be killed"
+            process.kill()
         resumed.append(newest_step(folder))
         assert not (folder / "model").exists()
         for checkpoint in checkpoints_of(folder):
@@ -268,11 +266,6 @@ def test_killed_ten_times_the_weights_are_bit_equal(recipe_file, tmp_path, pytes
 def newest_step(folder):
     checkpoint = newest_checkpoint(folder) if folder.exists() else None
     return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
-
-
-def last_logged(folder):
-    events = read_events(folder)
-    return events[-1]["step"] if events else 0
 
 
 def test_a_half_written_checkpoint_is_never_picked_up(recipe_file, tmp_path):
@@ -354,6 +347,9 @@ def test_recipe_errors(recipe_file, capsys):
     assert "phases.0.steps" in message("phases.0.steps=ten")
     assert "no objective 'mlmm'" in message("phases.0.objectives={mlmm: {batch_size: 4}}")
     assert "lists no corpus" in message("bitext=[]")
+    assert "evaluation.batch_size" in message("evaluation.batch_size=0")
+    assert "keep_checkpoints" in message("keep_checkpoints=-1")
+    assert "peak rate would never be reached" in message("phases.0.warmup_steps=10")
     assert "nothing would be learnt" in message("phases.0.objectives={}")
     assert "phases is empty" in message("phases=[]")
     assert "mask_probability" in message("phases.0.objectives.mlm.mask_probability=1.5")
@@ -387,6 +383,32 @@ def test_another_tokenizer_or_architecture_is_refused(recipe_file, tmp_path, cap
     train(recipe_file, start, "model.config={}", f"output_dir={tmp_path / 'continued'}")
     first = read_events(tmp_path / "run")[0]["loss"]
     assert read_events(tmp_path / "continued")[0]["loss"] < first
+
+
+def test_divergence_stops_and_keeps_the_last_good_checkpoint(recipe_file, tmp_path, capsys):
+    message = fails(
+        capsys,
+        recipe_file,
+        "phases.0.learning_rate=1e30",
+        "phases.0.steps=8",
+        "log_every_steps=8",
+        "save_every_steps=1",
+        "phases.0.warmup_steps=1",
+    )
+    assert "diverged" in message and "model.start_from=" in message
+    assert all(torch.isfinite(tensor).all() for tensor in weights(newest_checkpoint(tmp_path / "run")).values())
+
+
+def test_resuming_on_changed_text_is_refused(recipe_file, tmp_path, capsys):
+    text = tmp_path / "mine.txt"
+    text.write_text("one line of text\nand another line\n", encoding="utf-8")
+    corpus = f"monolingual=[{{language: en, path: {text}}}]"
+    only = "phases.0.objectives={mlm: {batch_size: 2, max_length: 64}}"
+    train(recipe_file, corpus, only, "save_every_steps=1", "bitext=[]")
+    shutil.rmtree(tmp_path / "run" / "model")
+    text.write_text("one line of text\nand another one\n", encoding="utf-8")
+    message = fails(capsys, recipe_file, corpus, only, "save_every_steps=1", "bitext=[]", "--resume")
+    assert "corpus en changed since" in message
 
 
 def test_an_update_that_predicts_nothing_is_an_error(recipe_file, tmp_path, capsys):
