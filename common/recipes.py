@@ -346,11 +346,12 @@ def parse_command_line(
         parser.add_argument(name, **keywords)
     parser.add_argument("-h", "--help", action="store_true", help="show this text and stop")
 
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.help:
+    asked = sys.argv[1:] if argv is None else argv
+    if "-h" in asked or "--help" in asked:  # before the flags that are required
         parser.print_help()
         print_fields(recipe_class)
         parser.exit(0)
+    arguments = parser.parse_intermixed_args(argv)
     try:
         return load_recipe(recipe_class, arguments.config, arguments.overrides), arguments
     except ValueError as error:
@@ -425,14 +426,20 @@ def _default_text(item: dataclasses.Field, expected: Any) -> str:
 
 @contextlib.contextmanager
 def user_errors():
-    """Ends the program with exit code 2 and the message where a `ValueError` says that the user has to do something.
+    """Ends the program with a message, without a traceback, where it is the user who has to do something.
 
-    With `ZOO_TRACEBACK=1` in the environment the traceback is shown: for those who look for a fault of ours.
+    Exit code 2 for a `ValueError` and for what the system refuses (permissions, a full disk); 130 for Ctrl-C. With
+    `ZOO_TRACEBACK=1` in the environment the traceback is shown: for those who look for a fault of ours.
     """
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OSError, KeyboardInterrupt) as error:
         if os.environ.get("ZOO_TRACEBACK") == "1":
             raise
-        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        program = Path(sys.argv[0]).name
+        if isinstance(error, KeyboardInterrupt):
+            print(f"{program}: interrupted; what was saved can be continued with --resume", file=sys.stderr)
+            sys.exit(130)
+        refused = " The system refused this: check the path, its permissions and the space on the disk."
+        print(f"{program}: error: {error}{'' if isinstance(error, ValueError) else refused}", file=sys.stderr)
         sys.exit(2)

@@ -265,6 +265,23 @@ def _load_folder_or_hub(table: Table, path: str) -> "Dataset | IterableDataset":
         )
 
 
+def looks_like_missing_folder(path: str) -> bool:
+    """Whether a name that may be a Hub id was meant as a local folder, which is not there."""
+    folder = Path(path)
+    deep = len(folder.parts) > 2 or path.startswith((".", "/", "~"))
+    return not folder.exists() and (deep or (folder.parent != Path(".") and folder.parent.is_dir()))
+
+
+def require_empty(folder: str | os.PathLike) -> None:
+    """Raises ValueError for an output folder that holds something: it would be mixed with what is written now."""
+    folder = Path(folder)
+    if folder.is_dir() and any(folder.iterdir()) or folder.is_file():
+        raise ValueError(
+            f"{folder} is there already and not empty. Old and new files would be mixed. Name another folder, or "
+            "remove it first."
+        )
+
+
 def _cache_of_folder(folder: Path) -> str:
     """Where `datasets` keeps its copies of a local folder: a place that changes with the files' names, sizes and times.
 

@@ -31,22 +31,20 @@ def main(argv: list[str] | None = None) -> None:
         data = classification.encode(classification.read(recipe), tokenizer, recipe.max_length)
         folder.begin(data.protocol, sys.argv if argv is None else ["finetuning/run.py", *argv])
 
-    before = list(getattr(config, "fine_tuned_on", None) or [])
-    records = []
-    for seed in recipe.seeds:
-        record = folder.finished(seed)
-        if record is None:
-            with user_errors():
+        before = list(getattr(config, "fine_tuned_on", None) or [])
+        records = []
+        for seed in recipe.seeds:
+            record = folder.finished(seed)
+            if record is None:
                 model = load_model(path, data.label_names, seed, [*before, f"{recipe.task} ({recipe.setting})"])
-            record = run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
-        records.append(record)
+                record = run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
+            records.append(record)
 
-    if processes.is_main_process:
-        results = build_results(
-            recipe, identity, {**data.protocol, "fine_tuned_before": before}, records, data.warnings
-        )
-        write_results(results, folder.path)
-        print_results(results, folder.path)
+        if processes.is_main_process:
+            protocol = {**data.protocol, "fine_tuned_before": before}
+            results = build_results(recipe, identity, protocol, records, data.warnings)
+            write_results(results, folder.path)
+            print_results(results, folder.path)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import release_memory
 from datasets import Dataset
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -90,7 +91,27 @@ def layer_scale(name: str, depth: int, decay: float) -> float:
 
 
 def check_setting(recipe: Recipe) -> None:
-    """Raises ValueError for a setting that is not supported yet, and for seeds and batches that cannot be run."""
+    """Raises ValueError for a setting that is not supported yet, and for values that cannot be run."""
+    training = recipe.training
+    for name, value, fits in (
+        ("training.batch_size", training.batch_size, training.batch_size > 0),
+        (
+            "training.gradient_accumulation_steps",
+            training.gradient_accumulation_steps,
+            training.gradient_accumulation_steps > 0,
+        ),
+        ("training.learning_rate", training.learning_rate, training.learning_rate > 0),
+        ("training.epochs", training.epochs, training.epochs > 0 or training.max_steps > 0),
+        ("training.betas", training.betas, len(training.betas) == 2 and all(0 <= beta < 1 for beta in training.betas)),
+        ("evaluation_batch_size", recipe.evaluation_batch_size, recipe.evaluation_batch_size > 0),
+        ("max_length", recipe.max_length, recipe.max_length >= 8),
+        ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds)),
+    ):
+        if not fits:
+            raise ValueError(
+                f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` "
+                "says what the field means."
+            )
     micro_batch_size(recipe)
     if recipe.setting not in SUPPORTED_SETTINGS:
         raise ValueError(
@@ -204,6 +225,10 @@ def _readable_errors(name: str):
     """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
     try:
         yield
+    except SafetensorError as error:
+        raise ValueError(
+            f"The weights of {name} are damaged or incomplete: {error}. They cannot be read. Copy the folder again."
+        ) from error
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
@@ -303,6 +328,11 @@ def run_seed(
     if state.is_main_process:
         print(f"Seed {seed}: {len(data.train)} training rows" + (f", resumed from {resumed}" if resumed else ""))
     trainer.train(resume_from_checkpoint=resumed)
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        raise ValueError(
+            f"seed {seed}: the fine-tuned weights are not finite, training has diverged and its scores would mean "
+            "nothing. Lower training.learning_rate or lengthen training.warmup_steps, in another output_dir."
+        )
     scores = {
         language: trainer.predict(rows, metric_key_prefix="test").metrics["test_accuracy"]
         for language, rows in data.evaluation.items()

@@ -63,7 +63,7 @@ def write_card(
     fingerprint = folder_fingerprint(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     results = [_read_results(Path(path), folder, fingerprint) for path in results_files]
-    recipe, run = _pretraining(folder, run_dir)
+    recipe, run = _pretraining(folder, run_dir, fingerprint)
     target = folder / "README.md"
     if target.exists() and not overwrite:
         _refuse_to_lose(target)
@@ -127,7 +127,7 @@ def _eval_results(result: dict[str, Any]) -> list[EvalResult]:
                 dataset_split=table["split"],
                 metric_type=metric,
                 metric_name=f"{metric}, {name}, {result['setting']}, {seeds}",
-                metric_value=entry["mean"],
+                metric_value=round(entry["mean"], 2),
             )
         )
     return entries
@@ -233,7 +233,7 @@ def count_parameters(folder: Path) -> int:
     return total
 
 
-def _pretraining(folder: Path, run_dir: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _pretraining(folder: Path, run_dir: str | None, fingerprint: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """recipe.yaml and run.json of the run that made the model; empty where there are none."""
     run_folder = Path(run_dir) if run_dir else folder.resolve().parent
     recipe = read_yaml(run_folder / "recipe.yaml") if (run_folder / "recipe.yaml").is_file() else {}
@@ -244,6 +244,12 @@ def _pretraining(folder: Path, run_dir: str | None) -> tuple[dict[str, Any], dic
                 "tells the pre-training from it. Name the folder that pretraining/run.py wrote, or leave --run out."
             )
         return {}, {}
+    made = run_folder / "model"
+    if run_dir and not (made.is_dir() and folder_fingerprint(made) == fingerprint):
+        raise ValueError(
+            f"The run in {run_folder} made another model than {folder}: their fingerprints differ. A card must not "
+            "tell of data that the model has not seen. Name the run that made it, or leave --run out."
+        )
     run = run_folder / "run.json"
     return recipe, json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
 

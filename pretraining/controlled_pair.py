@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.recipes import user_errors
-from common.tables import Table, load_table, require_column, split_names
+from common.tables import Table, load_table, require_column, require_empty, split_names
 from pretraining.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
 
 TWIN_PLANE = 0xF0000  # Supplementary Private Use Area-A, and B for what is beyond the basic plane
@@ -152,6 +152,7 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         from transformers import AutoTokenizer
 
+        require_empty(flags.output)
         splits = load_splits(flags.dataset, flags.config, flags.text_columns)
         folder = flags.tokenizer
         if folder is None:

@@ -5,10 +5,11 @@ import importlib
 import logging
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from common.recipes import nearest
-from common.tables import resolve_hub_path
+from common.tables import looks_like_missing_folder, resolve_hub_path
 from pretraining.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
             "--output DIR."
         )
     path = resolve_hub_path(name, recipe.hub_root)
+    _require_folder(path, "tokenizer" if recipe.tokenizer else "model.start_from")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
     except (OSError, ValueError) as error:
@@ -40,6 +42,14 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
             "Take a masked-LM tokenizer such as XLM-R's."
         )
     return tokenizer
+
+
+def _require_folder(path: str, field: str) -> None:
+    if looks_like_missing_folder(path):
+        raise ValueError(
+            f"{field} {path!r} is not there: neither a folder nor, by its form, a Hub id. Check the path; the first "
+            "lines of a recipe name the command that makes what it needs."
+        )
 
 
 def model_class(model_type: str) -> type[PreTrainedModel]:
@@ -98,6 +108,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
 
 def _config_of_checkpoint(config_class, start: str, recipe: Recipe) -> PreTrainedConfig:
     path = resolve_hub_path(start, recipe.hub_root)
+    _require_folder(path, "model.start_from")
     try:
         found, _ = PreTrainedConfig.get_config_dict(path)
     except OSError as error:
@@ -106,6 +117,11 @@ def _config_of_checkpoint(config_class, start: str, recipe: Recipe) -> PreTraine
             "save_pretrained wrote, or a Hub id that can be reached."
         ) from error
     found_type = found.get("model_type")
+    if found_type is None:
+        raise ValueError(
+            f"model.start_from {start!r} holds no config.json with a model_type: it is not a checkpoint. A run folder "
+            "keeps its model in model/; name that folder."
+        )
     if found_type not in (recipe.model.type, ALSO_LOADS):
         raise ValueError(
             f"model.start_from {start!r} is a checkpoint of {found_type!r}: a {recipe.model.type!r} model has other "
@@ -125,6 +141,10 @@ def build_model(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     torch.manual_seed(recipe.seed)
     try:
         model = _load_or_make(recipe, config)
+    except SafetensorError as error:
+        raise ValueError(
+            f"the weights of {recipe.model.start_from!r} are damaged or incomplete: {error}. Copy the folder again."
+        ) from error
     except ImportError as error:  # of flash attention's package
         raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
     if recipe.model.gradient_checkpointing:

@@ -12,6 +12,7 @@ from pretraining.recipe import OBJECTIVES, Phase, Recipe
 from pretraining.training import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
+KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are no losses
 
 
 def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_processes: int) -> None:
@@ -74,7 +75,9 @@ def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
         group = [corpus for corpus in corpora if len(corpus.languages) == sides]
         shares = sampling_probabilities([corpus.size for corpus in group], recipe.alpha) if group else []
         for corpus, share in zip(group, shares, strict=True):
-            counts = ", ".join(f"{name} {count:,}" for name, count in corpus.counts.items() if count)
+            counts = ", ".join(
+                f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT
+            )
             table.add_row(corpus.name, f"{corpus.size:,}", f"{share:.1%}", f"{len(corpus.held_out):,}", counts)
     return table
 

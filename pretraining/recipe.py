@@ -206,6 +206,12 @@ def check_recipe(recipe: Recipe) -> None:
                 "an example needs room for a few pieces beside its special tokens; give 8 or more",
             )
             _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
+    for kind in ("monolingual", "bitext"):
+        for index, corpus in enumerate(getattr(recipe, kind)):
+            size, place = corpus.size, f"{kind}.{index}"
+            _require(size is None or size > 0, f"{place}.size", size, "a corpus that is drawn from holds something")
+            for name in ("language", "source_language", "target_language"):
+                _require(getattr(corpus, name, "x") != "", f"{place}.{name}", "", "a corpus is named by its language")
     accumulation = recipe.gradient_accumulation_steps
     _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "an update has one micro-batch or more")
     evaluation = recipe.evaluation
@@ -223,7 +229,10 @@ def check_recipe(recipe: Recipe) -> None:
     held_out = evaluation.held_out_fraction
     _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
     _require(0 <= recipe.alpha <= 1, "alpha", recipe.alpha, "0 draws all languages alike, 1 by their size")
-    _require(len(recipe.optimizer.betas) == 2, "optimizer.betas", recipe.optimizer.betas, "Adam has two: beta1, beta2")
+    betas = recipe.optimizer.betas
+    two = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+    _require(two, "optimizer.betas", betas, "Adam has two, beta1 and beta2, each from 0 to below 1")
+    _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "random generators take a number from 0 to 2^32 - 1")
 
 
 def _require(condition: bool, name: str, value, why: str) -> None:

@@ -172,7 +172,7 @@ def plot_curves(folder: Path) -> Path | None:
         if floors:
             axes.plot([], [], color="gray", linestyle="--", linewidth=0.8, label="unigram entropy")
         if len(curves) > 1 or floors:
-            axes.legend(fontsize=7, ncols=1 + len(curves) // 8)
+            axes.legend(fontsize=7, ncols=1 + len(curves) // 16, loc="upper left", bbox_to_anchor=(1, 1))
     path = Path(folder) / "curves.png"
     figure.savefig(path, dpi=110)
     return path

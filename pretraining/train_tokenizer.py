@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.recipes import parse_command_line, user_errors
+from common.tables import require_empty
 from pretraining.recipe import Recipe, check_recipe
 
 DESCRIPTION = """Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
@@ -105,6 +106,7 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         check_recipe(recipe)
+        require_empty(flags.output)
         from pretraining.sources import open_sources, training_texts
 
         texts = training_texts(open_sources(recipe), recipe.evaluation.held_out_fraction, flags.max_texts)

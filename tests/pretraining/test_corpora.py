@@ -218,3 +218,31 @@ def test_unigram_entropy_in_nats():
 def test_a_batch_size_that_the_processes_cannot_share(sample, recipe_of, sample_tokenizer):
     with pytest.raises(ValueError, match="tlm.batch_size|mlm.batch_size"):
         load_corpora(full_recipe(sample, recipe_of), sample_tokenizer, num_processes=9)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_no_evaluated_side_is_trained_on_though_only_one_side_has_ids(files, recipe_of, sample_tokenizer, streaming):
+    """Line by line: English has ids, German has none. Each table is held out by what it has itself."""
+    english = files.jsonl("en.jsonl", [{"id": f"v{i}", "text": f"The number {i} is here."} for i in range(300)])
+    german = files.jsonl("de.jsonl", [{"text": f"Die Zahl {i} ist hier."} for i in range(300)])
+    tables = [{"path": path, "streaming": streaming} for path in (english, german)]
+    size = {"size": 300} if streaming else {}
+    recipe = recipe_of(
+        {"mlm": {"batch_size": 8}, "tlm": {"batch_size": 8}},
+        monolingual=[{"language": name, **table, **size} for name, table in zip(("en", "de"), tables, strict=True)],
+        bitext=[{"source_language": "en", "target_language": "de", "source": tables[0], "target": tables[1], **size}],
+        evaluation={"held_out_fraction": 0.3},
+    )
+    corpora = {corpus.name: corpus for corpus in load_corpora(recipe, sample_tokenizer)}
+
+    def trained(corpus):
+        if streaming:
+            cursor = corpus.cursor("a")
+            return [cursor.fetch(position) for position in range(150)]
+        return [corpus.fetch(0, index) for index in range(len(corpus.lengths))]
+
+    seen = {name: [tuple(side) for e in trained(corpus) for side in e.sides] for name, corpus in corpora.items()}
+    for name, corpus in corpora.items():
+        assert corpus.held_out, name
+        for side in (tuple(side) for example in corpus.held_out for side in example.sides):
+            assert not any(side in texts for texts in seen.values())

@@ -36,6 +36,20 @@ def test_long_texts_are_learnt_from(tmp_path, capfd):
     assert "▁zebra" in AutoTokenizer.from_pretrained(tmp_path / "t").get_vocab()
 
 
+def test_an_output_folder_that_holds_something_is_refused(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(
+        "output_dir: x\nmodel: {type: veco}\nmonolingual: [{language: en, path: no.txt}]\n"
+        "phases: [{name: a, steps: 1, learning_rate: 0.1, objectives: {mlm: {batch_size: 1}}}]\n"
+    )
+    arguments = ["--config", str(tmp_path / "recipe.yaml"), "--vocab_size", "40", "--output", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "is there already and not empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0 and "--vocab_size" in capsys.readouterr().out
+
+
 def test_errors(tmp_path):
     with pytest.raises(ValueError, match="no text to train a tokenizer on"):
         train_tokenizer(["", " "], tmp_path, 100)

@@ -350,6 +350,10 @@ def test_recipe_errors(recipe_file, capsys):
     assert "evaluation.batch_size" in message("evaluation.batch_size=0")
     assert "keep_checkpoints" in message("keep_checkpoints=-1")
     assert "peak rate would never be reached" in message("phases.0.warmup_steps=10")
+    assert "betas" in message("optimizer.betas=[2, 3]")
+    assert "seed" in message("seed=-1")
+    assert "monolingual.0.size" in message("monolingual.0.size=0")
+    assert "is not there" in message("tokenizer=runs/no/such/folder")
     assert "nothing would be learnt" in message("phases.0.objectives={}")
     assert "phases is empty" in message("phases=[]")
     assert "mask_probability" in message("phases.0.objectives.mlm.mask_probability=1.5")
@@ -380,6 +384,14 @@ def test_another_tokenizer_or_architecture_is_refused(recipe_file, tmp_path, cap
         capsys, recipe_file, start, "model.config={intermediate_size: 48}", f"output_dir={tmp_path / 'shape'}"
     )
     assert "other shapes than model.config asks for" in message
+    run_folder = [f"model.start_from={tmp_path / 'run'}", f"output_dir={tmp_path / 'never'}"]
+    assert "keeps its model in model/" in fails(capsys, recipe_file, *run_folder)
+    damaged = shutil.copytree(tmp_path / "run" / "model", tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:1000])
+    message = fails(
+        capsys, recipe_file, f"model.start_from={damaged}", "model.config={}", f"output_dir={tmp_path / 'never'}"
+    )
+    assert "damaged or incomplete" in message and not (tmp_path / "never").exists()
     train(recipe_file, start, "model.config={}", f"output_dir={tmp_path / 'continued'}")
     first = read_events(tmp_path / "run")[0]["loss"]
     assert read_events(tmp_path / "continued")[0]["loss"] < first
