@@ -1,0 +1,55 @@
+"""What README.md shows has to be there and to be read: its commands, recipes and code. (The demo's test runs them.)"""
+
+import ast
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.recipes import load_recipe
+from finetuning.recipe import Recipe as FineTuning
+from pretraining.recipe import Recipe as PreTraining
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+COMMANDS = [
+    line for block in blocks("") for line in block.splitlines() if line.startswith(("python -m", "accelerate launch"))
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_name_what_exists(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(command)
+    if words[0] == "python":
+        assert importlib.util.find_spec(words[2])
+    else:
+        assert Path(words[2]).is_file()
+    config = words[words.index("--config") + 1] if "--config" in words else ""
+    if config.endswith(".yaml"):
+        recipe_class = FineTuning if config.startswith("finetuning") else PreTraining
+        overrides = [word for word in words if "=" in word and not word.startswith("-")]
+        assert load_recipe(recipe_class, config, overrides).output_dir
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) >= 8 and len(set(COMMANDS)) == len(COMMANDS)
+
+
+def test_python_and_yaml_examples_are_well_formed(tmp_path):
+    for block in blocks("python"):
+        ast.parse(block)
+    (corpora,) = blocks("yaml")
+    recipe = {"output_dir": "x", "model": {"type": "veco"}, **yaml.safe_load(corpora)}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    loaded = load_recipe(PreTraining, str(tmp_path / "recipe.yaml"), [])
+    assert len(loaded.monolingual) == 2 and len(loaded.bitext) == 3
