@@ -18,7 +18,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    """The fenced blocks of a language, '' for commands."""
+    parts = re.split(r"^```(.*)\n", README, flags=re.MULTILINE)  # text, fence, block, fence, text, ...
+    return [block for fence, block in zip(parts[1::4], parts[2::4], strict=True) if fence == language]
 
 
 COMMANDS = [
