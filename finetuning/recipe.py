@@ -12,7 +12,18 @@ from omegaconf import MISSING
 from common.recipes import option
 from common.tables import Table
 
-SUPPORTED_SETTINGS = ("zero_shot",)
+SUPPORTED_SETTINGS = ("zero_shot", "translate_train_all")
+
+
+@dataclass
+class Translations:
+    """Another table whose rows translate those of the table that names it, joined on an id; split by split."""
+
+    path: str = option(MISSING, "as in train; `{language}` stands for the language of the rows that are translated")
+    config: str | None = option(None, "as in train; `{language}` likewise")
+    revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
+    text_columns: list[str] = option(["text"], "columns of the translations, in the order of the translated columns")
+    join_on: str = option("id", "column of both tables; rows with the same value translate each other")
 
 
 @dataclass
@@ -27,11 +38,21 @@ class LabelledTable(Table):
     language_column: str | None = option(
         None, "column that names the language of a row, where the table holds several languages"
     )
+    translation_columns: list[str] = option(
+        [], "plug-in: columns of the same rows that hold the translations of `text_columns`, in their order"
+    )
+    translations: Translations | None = option(
+        None, "plug-in: table of the translations, where they are not columns of this one"
+    )
 
 
 @dataclass
 class TrainingTable(LabelledTable):
-    """Labelled rows of the source language to train on."""
+    """Labelled rows to train on."""
+
+    languages: list[str] = option(
+        [], "translate_train_all: languages of the rows, as in evaluation; default: the source language"
+    )
 
     dev_split: str | None = option(
         None, "split of the same dataset on which `selection: source_dev` selects, if `evaluation` names none"
@@ -99,9 +120,19 @@ class Recipe:
     kind: Literal["classification"] = option("classification", "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
-        "zero_shot", "zero_shot: train on the source language, evaluate on every language"
+        "zero_shot",
+        "zero_shot: train on the source language, evaluate on every language; translate_train_all: train on the source "
+        "language and its translations",
     )
-    source_language: str = option("en", "language of the training rows")
+    plug_in: bool = option(
+        False,
+        "VECO with translate_train_all: heads read [H:S] of a text and its translation, which every table then has to "
+        "name; both sides are learnt from, and texts of the evaluated language are scored",
+    )
+    translations_from: str | None = option(
+        None, "translate_train_all: who or what translated which texts; the results say it"
+    )
+    source_language: str = option("en", "language of the original training rows")
     train: list[TrainingTable] = option([], "training rows; several tables are read one after another")
     evaluation: list[EvaluationTable] = option([], "what is evaluated; every language of every table, each once")
     selection: Literal["last", "source_dev", "mean_dev"] = option(

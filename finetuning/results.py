@@ -30,7 +30,7 @@ def build_results(
     others; standard deviations are over seeds (n - 1), None for a single one.
     """
     languages = list(records[0]["scores"])
-    by_language = {language: _summary([record["scores"][language] for record in records]) for language in languages}
+    by_language = {language: summary([record["scores"][language] for record in records]) for language in languages}
     averages = [statistics.fmean(record["scores"].values()) for record in records]
     source = recipe.source_language
     others = [statistics.fmean(entry["scores"]) for language, entry in by_language.items() if language != source]
@@ -56,7 +56,7 @@ def build_results(
             "metric": {**records[0]["metric"], "unit": "percent"},
         },
         "languages": by_language,
-        "average": _summary(averages),
+        "average": summary(averages),
         "source_score": source_score,
         "transfer_gap": gap,
         "published": _published(recipe.published, languages),
@@ -68,7 +68,7 @@ def build_results(
     }
 
 
-def _summary(scores: list[float]) -> dict[str, Any]:
+def summary(scores: list[float]) -> dict[str, Any]:
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
     return {"scores": scores, "mean": statistics.fmean(scores), "sd": deviation}
 
@@ -104,6 +104,19 @@ def _chance_warnings(records: list[dict[str, Any]], protocol: dict[str, Any]) ->
         if at_chance:
             warnings.append(f"seed {record['seed']}: accuracy is at chance in {', '.join(at_chance)}")
     return warnings
+
+
+def setting_name(results: dict[str, Any]) -> str:
+    """The setting as headings name it: plug-in and plug-out runs of one setting are two experiments."""
+    return results["setting"] + (", plug-in" if results["protocol"].get("plug_in") else "")
+
+
+def _trained_on(results: dict[str, Any]) -> str:
+    """The languages of the training rows."""
+    if results["setting"] == "zero_shot":
+        return results["source_language"]
+    tables = results["protocol"]["training_data"]
+    return ", ".join(dict.fromkeys(language for table in tables for language in table["languages"]))
 
 
 def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
@@ -145,6 +158,8 @@ def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
             "model": results["model"]["folder"],
             "task": results["task"],
             "setting": results["setting"],
+            "plug_in": results["protocol"].get("plug_in", False),
+            "translations": results["protocol"].get("translations") or "",
             "language": language,
             "seed": seed,
             "metric": results["protocol"]["metric"]["name"],
@@ -193,24 +208,28 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         "mean_dev": "best on the mean over all languages' development rows",
     }[selection["rule"]]
     data = selection["data"]
-    source = data if isinstance(data, str) else _table_names(data or [])
+    source = data if isinstance(data, str) else table_names(data or [])
     cut = sum(sum(counts.values()) for counts in protocol["cut_texts"].values())
     lines = [
-        f"setting: {results['setting']}, trained on {results['source_language']}",
-        f"training data: {_table_names(protocol['training_data'])} ({protocol['training_rows']:,} rows)",
-        f"evaluated: {_table_names(protocol['evaluation_data'])}",
+        f"setting: {results['setting']}, trained on {_trained_on(results)}",
+        f"training data: {table_names(protocol['training_data'])} ({protocol['training_rows']:,} rows)",
+        f"evaluated: {table_names(protocol['evaluation_data'])}",
         f"selection: {rule}" + (f" ({source})" if source else ""),
         f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
         f"max length: {protocol['max_length']} ({cut} texts cut)",
         f"metric: {protocol['metric']['name']} {protocol['metric']['version']}, in percent",
         f"seeds: {', '.join(map(str, results['seeds']))}",
     ]
+    if protocol.get("translations"):
+        lines.insert(1, f"translations: {protocol['translations']}")
+    if protocol.get("plug_in"):
+        lines.insert(1, "plug-in: heads read [H:S] of a text and its translation, and learn from both")
     if with_model:
         lines.append(f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]})")
     return lines
 
 
-def _table_names(entries: list[dict[str, Any]]) -> str:
+def table_names(entries: list[dict[str, Any]]) -> str:
     """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together."""
     groups: dict[tuple, list[str]] = {}
     for entry in entries:
@@ -225,7 +244,7 @@ def _table_names(entries: list[dict[str, Any]]) -> str:
 def to_markdown(results: dict[str, Any]) -> str:
     """The results as a Markdown page: table, warnings, protocol."""
     columns, rows = score_table(results)
-    lines = [f"# {results['task']}, {results['setting']}", ""]
+    lines = [f"# {results['task']}, {setting_name(results)}", ""]
     lines += ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
     if results["warnings"]:
         lines += ["", "## Warnings", "", *(f"- {warning}" for warning in results["warnings"])]
@@ -241,7 +260,7 @@ def print_results(results: dict[str, Any], folder: Path) -> None:
 
     console = Console(highlight=False)
     columns, rows = score_table(results)
-    table = Table(title=f"{results['task']}, {results['setting']}: {results['model']['folder']}")
+    table = Table(title=f"{results['task']}, {setting_name(results)}: {results['model']['folder']}")
     for position, column in enumerate(columns):
         table.add_column(column, justify="right" if position else "left")
     for row in rows:
@@ -278,7 +297,7 @@ def plot_scores(results: dict[str, Any], path: Path) -> None:
         axes.plot(shown, [published[name] for name in shown], label="published", **marks)
     axes.set_ylim(0, 100)
     axes.set_ylabel(f"{results['protocol']['metric']['name']} (%)")
-    figure.suptitle(f"{results['task']}, {results['setting']} (trained on {results['source_language']})", fontsize=10)
+    figure.suptitle(f"{results['task']}, {setting_name(results)} (trained on {_trained_on(results)})", fontsize=10)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, ncols=3, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

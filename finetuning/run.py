@@ -1,51 +1,133 @@
-"""Fine-tunes a checkpoint on a task and evaluates it in every language, once per seed.
+"""Fine-tunes a checkpoint on a task and evaluates it, once per seed.
 
     accelerate launch finetuning/run.py --config finetuning/recipes/xlm_align/xnli.yaml model=runs/xlm_align/model
+    accelerate launch finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco/model
 
-Writes into output_dir: results.json, results.md, results.csv, scores.png; recipe.yaml and run.json; seed-N/model.
+A recipe's `kind` says which fields it has: classification (the default) or translation. `--help` shows those of
+classification, `--help kind=translation` those of translation, and with --config those of the file's kind.
+
+Writes into output_dir: results.json, results.md, results.csv and a plot; recipe.yaml and run.json; seed-N/model.
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
 """
 
+import importlib
+import itertools
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from common.recipes import parse_command_line, user_errors
-from finetuning.recipe import Recipe
+from common.recipes import nearest, parse_command_line, read_yaml, user_errors
 
 FLAGS = {"--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept")}
 
 
 def main(argv: list[str] | None = None) -> None:
-    recipe, arguments = parse_command_line(Recipe, __doc__, FLAGS, argv)
-    # torch and transformers take seconds to import: after --help and the recipe's errors
-    from common.processes import start_processes
+    given = sys.argv[1:] if argv is None else argv
+    with user_errors():
+        module, name, run = KINDS[kind_of(given)]
+    recipe_class = getattr(importlib.import_module(module), name)
+    recipe, arguments = parse_command_line(recipe_class, __doc__, FLAGS, argv)
+    command = sys.argv if argv is None else ["finetuning/run.py", *argv]
+    with user_errors():
+        # torch and transformers take seconds to import: after --help and the recipe's errors
+        from common.processes import start_processes
+
+        start_processes()
+        run(recipe, arguments.resume, command)
+
+
+def kind_of(argv: list[str]) -> str:
+    """The kind that a command line asks for: the last override `kind=`, else the config file's, else the first.
+
+    Raises ValueError for a kind that is none.
+    """
+    kind = next(iter(KINDS))
+    for argument, following in itertools.zip_longest(argv, argv[1:]):
+        flag, has_value, file = argument.partition("=")
+        if len(flag) > 2 and "--config".startswith(flag):  # argparse takes --conf as well
+            file = file if has_value else following
+            kind = read_yaml(file).get("kind", kind) if file else kind
+    kind = next((argument[len("kind=") :] for argument in reversed(argv) if argument.startswith("kind=")), kind)
+    if kind not in KINDS:
+        raise ValueError(
+            f"kind is {kind!r}, which is no kind of task here. The kind says which fields a recipe has. "
+            f"{nearest(str(kind), KINDS)}"
+        )
+    return kind
+
+
+def run_classification(recipe: Any, resume: bool, command: list[str]) -> None:
+    """Texts or pairs with a label, every language evaluated by itself."""
     from finetuning.results import build_results, print_results, write_results
     from finetuning.run_folder import RunFolder
     from finetuning.tasks import classification
-    from finetuning.trainer import check_setting, describe_model, load_model, run_seed
+    from finetuning.trainer import check_plug_in, check_setting, describe_model, load_model, run_seed
 
-    with user_errors():
-        processes = start_processes()
-        check_setting(recipe)
-        path, config, tokenizer, identity = describe_model(recipe)
-        folder = RunFolder(recipe, identity, arguments.resume)
-        data = classification.encode(classification.read(recipe), tokenizer, recipe.max_length)
-        folder.begin(data.protocol, sys.argv if argv is None else ["finetuning/run.py", *argv])
+    check_setting(recipe)
+    path, config, tokenizer, identity = describe_model(recipe)
+    check_plug_in(recipe, config)
+    folder = RunFolder(recipe, identity, resume)
+    data = classification.encode(classification.read(recipe), tokenizer, recipe.max_length)
+    folder.begin(data.protocol, command)
+    before = list(getattr(config, "fine_tuned_on", None) or [])
 
-        before = list(getattr(config, "fine_tuned_on", None) or [])
-        records = []
-        for seed in recipe.seeds:
-            record = folder.finished(seed)
-            if record is None:
-                model = load_model(path, data.label_names, seed, [*before, f"{recipe.task} ({recipe.setting})"])
-                record = run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
-            records.append(record)
+    def train(seed: int) -> dict[str, Any]:
+        setting = recipe.setting + (", plug-in" if recipe.plug_in else "")
+        model = load_model(path, data.label_names, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
+        return run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
 
-        if processes.is_main_process:
-            protocol = {**data.protocol, "fine_tuned_before": before}
-            results = build_results(recipe, identity, protocol, records, data.warnings)
-            write_results(results, folder.path)
-            print_results(results, folder.path)
+    records = each_seed(recipe, folder, train)
+    report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
 
+
+def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
+    """Pairs of sentences; every pair of languages evaluated by itself."""
+    from finetuning.run_folder import RunFolder
+    from finetuning.tasks import translation
+    from finetuning.trainer import describe_model
+    from finetuning.translation_recipe import check_recipe
+    from finetuning.translation_results import build_results, print_results, write_results
+    from finetuning.translation_trainer import build_model, check_architecture, check_run, run_seed
+
+    check_recipe(recipe)
+    check_architecture(recipe)
+    path, config, tokenizer, identity = describe_model(recipe)
+    folder = RunFolder(recipe, identity, resume)
+    data = translation.encode(translation.read(recipe), tokenizer, recipe)
+    check_run(recipe, data)
+    folder.begin(data.protocol, command)
+    before = list(getattr(config, "fine_tuned_on", None) or [])
+
+    def train(seed: int) -> dict[str, Any]:
+        model = build_model(recipe, path, config, seed)
+        model.config.fine_tuned_on = [*before, f"{recipe.task} (translation)"]
+        return run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
+
+    records = each_seed(recipe, folder, train)
+    report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
+
+
+def each_seed(recipe: Any, folder: Any, train: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of all seeds; a seed that was run to its end is not run again."""
+    finished = ((seed, folder.finished(seed)) for seed in recipe.seeds)
+    return [train(seed) if record is None else record for seed, record in finished]
+
+
+def report(recipe, folder, identity, data, before, records, build: Callable, write: Callable, show: Callable) -> None:
+    """Results in the run's folder and on the screen, by the main process."""
+    from accelerate import PartialState
+
+    if PartialState().is_main_process:
+        results = build(recipe, identity, {**data.protocol, "fine_tuned_before": before}, records, data.warnings)
+        write(results, folder.path)
+        show(results, folder.path)
+
+
+# kind of task -> module and name of its recipe class, and what runs it
+KINDS = {
+    "classification": ("finetuning.recipe", "Recipe", run_classification),
+    "translation": ("finetuning.translation_recipe", "TranslationRecipe", run_translation),
+}
 
 if __name__ == "__main__":
     main()

@@ -12,19 +12,25 @@ from common.tables import Table, describe, load_table, require_column, resolve_h
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from finetuning.recipe import LabelledTable, Recipe
+    from finetuning.recipe import EvaluationTable, LabelledTable, Recipe, TrainingTable
 
+TRANSLATION = "translation_"  # before the names of a translation's columns and fields, as the models' heads want them
 DATA_SEED = 0  # of held-out and sampled rows: the same for every seed of a run, which differ in training alone
 
 
 @dataclass
 class Rows:
-    """Rows of one language in one table; `{language}` in its path and config is filled in."""
+    """Rows of one language in one table; `{language}` in its path and config is filled in.
+
+    Joined translations are columns of `dataset` too, and `table.translation_columns` names them; `translations` says
+    where they come from.
+    """
 
     table: "LabelledTable"
     language: str
     dataset: "Dataset"
     fingerprint: str
+    translations: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -35,8 +41,8 @@ class Rows:
 class TableReader:
     """Reads tables by language, each table once.
 
-    Raises ValueError for missing columns and for languages that are not in the data, cannot be told, or are named in
-    no way.
+    Raises ValueError for missing columns, for languages that are not in the data, cannot be told, or are named in no
+    way, and for translations that cannot be joined.
     """
 
     def __init__(self, hub_root: str | None):
@@ -62,7 +68,7 @@ class TableReader:
                     "language. Set `language_column` where a column tells it, write {language} into path or config "
                     "where each language has a table, or name the one language."
                 )
-            return [Rows(table, languages[0], dataset, fingerprint)]
+            return [self._joined(Rows(table, languages[0], dataset, fingerprint))]
         require_column(dataset, table.language_column, describe(table))
         column = np.asarray(dataset[table.language_column][:], dtype=object)
         found = [str(name) for name in dict.fromkeys(column.tolist())]
@@ -73,9 +79,45 @@ class TableReader:
                 f"can be read for it. Its languages are: {', '.join(found)}. {nearest(unknown[0], found)}"
             )
         selected = {name: dataset.select(np.flatnonzero(column == name)) for name in languages or found}
-        return [Rows(table, name, rows, fingerprint) for name, rows in selected.items()]
+        return [self._joined(Rows(table, name, rows, fingerprint)) for name, rows in selected.items()]
 
-    def _table(self, table: "LabelledTable") -> tuple["Dataset", str]:
+    def _joined(self, rows: Rows) -> Rows:
+        """The rows with the columns of their `translations` table, if they have one."""
+        if rows.table.translations is None:
+            return rows
+        table = _fill(rows.table, rows.language)
+        source = _translation_table(table)
+        column, columns = table.translations.join_on, table.translations.text_columns
+        other, fingerprint = self._table(source)
+        for dataset, name, needed in ((rows.dataset, rows.name, []), (other, describe(source), columns)):
+            for one in (column, *needed):
+                require_column(dataset, one, name)
+        positions: dict[Any, int] = {}
+        for position, key in enumerate(other[column][:]):
+            if positions.setdefault(key, position) != position:
+                raise ValueError(
+                    f"{describe(source)}, rows {positions[key]} and {position} (from 0): both have {key!r} in column "
+                    f"{column}. Which of them is the translation cannot be told. Join on a column without repetitions."
+                )
+        keys = rows.dataset[column][:]
+        if unknown := [key for key in keys if key not in positions]:
+            raise ValueError(
+                f"{rows.name}, language {rows.language}: {len(unknown)} of {len(keys)} rows have no translation in "
+                f"{describe(source)}; none of its rows has {unknown[0]!r} in column {column}. Plug-in cannot read a "
+                "text without its translation. Add the missing ones, remove these rows, or join on another column."
+            )
+        names = {one: f"translations.{one}" for one in columns}
+        found = other.select_columns(columns).rename_columns(names).select([positions[key] for key in keys])
+        from datasets import concatenate_datasets
+
+        return replace(
+            rows,
+            table=replace(table, translation_columns=list(names.values())),
+            dataset=concatenate_datasets([rows.dataset, found], axis=1),
+            translations={**_names(source), "join_on": column, "fingerprint": fingerprint},
+        )
+
+    def _table(self, table: Table) -> tuple["Dataset", str]:
         key = (table.path, table.config, table.split, table.revision)
         if key not in self._read:
             dataset = load_table(table, self.hub_root)
@@ -85,13 +127,43 @@ class TableReader:
 
 
 def _fill(table: "LabelledTable", language: str) -> "LabelledTable":
-    config = table.config and table.config.replace("{language}", language)
-    return replace(table, path=table.path.replace("{language}", language), config=config)
+    """The table of one language; its translations' as well."""
+
+    def fill(one: Any, **changes: Any) -> Any:
+        config = one.config and one.config.replace("{language}", language)
+        return replace(one, path=one.path.replace("{language}", language), config=config, **changes)
+
+    return fill(table, translations=table.translations and fill(table.translations))
+
+
+def _translation_table(table: "LabelledTable") -> Table:
+    """The table that `translations` names: its split is the one that is read of `table`, all of it."""
+    other = table.translations
+    split = "train" if Path(other.path).is_file() else table.split.split("[")[0]
+    return Table(path=other.path, config=other.config, split=split, revision=other.revision)
+
+
+def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
+    """Languages of a training table; none where `language_column` tells them, or where they must be named."""
+    names_none = table.language_column or "{language}" in table.path + (table.config or "")
+    if recipe.setting == "translate_train_all" and not table.languages and names_none:
+        return []
+    return table.languages or [recipe.source_language]
 
 
 def training_rows(recipe: "Recipe", reader: TableReader) -> list[Rows]:
-    """The source language's training rows, table by table."""
-    return [rows for table in recipe.train for rows in reader.rows(table, [recipe.source_language])]
+    """The training rows, table by table: of the source language, under translate_train_all of every language.
+
+    Raises ValueError for translate_train_all without a row of another language.
+    """
+    found = [rows for table in recipe.train for rows in reader.rows(table, training_languages(recipe, table))]
+    source = recipe.source_language
+    if recipe.setting == "translate_train_all" and not recipe.plug_in and {rows.language for rows in found} <= {source}:
+        raise ValueError(
+            f"setting is translate_train_all, and all training rows are {source}. That is zero_shot. Add tables of "
+            "translated rows with their `languages`, or use setting=zero_shot."
+        )
+    return found
 
 
 def evaluation_rows(recipe: "Recipe", reader: TableReader) -> dict[str, Rows]:
@@ -122,13 +194,17 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: Tabl
         return {language: rows(entry.table, language) for language, entry in evaluation.items()}
     if recipe.selection == "source_dev":
         evaluated = [evaluation[source].table] if source in evaluation else recipe.evaluation
-        if tables := [table for table in evaluated if table.dev_split][:1] or [t for t in recipe.train if t.dev_split]:
+        trained = [table for table in recipe.train if source in (training_languages(recipe, table) or [source])]
+        if tables := [table for table in evaluated if table.dev_split][:1] or [t for t in trained if t.dev_split]:
             return {source: [part for table in tables for part in rows(table, source)]}
     return {}
 
 
 def check_tables(recipe: "Recipe") -> None:
-    """Raises ValueError where tables are missing, streamed, or where training or selection would see evaluated rows."""
+    """Raises ValueError for tables that are missing or streamed, and where training or selection sees evaluated rows.
+
+    Also for languages and translations that the setting has no use for, or cannot do without.
+    """
     for part, tables in (("train", recipe.train), ("evaluation", recipe.evaluation)):
         if not tables:
             raise ValueError(f"The recipe has no {part} table. There is nothing to read. Add one under `{part}:`.")
@@ -138,25 +214,28 @@ def check_tables(recipe: "Recipe") -> None:
                     f"{part}.{position}.streaming is true. Fine-tuning shuffles all rows and groups them by length, "
                     "so it cannot stream. Leave it out."
                 )
+            _check_translations(table, f"{part}.{position}", recipe.plug_in)
     for position, table in enumerate(recipe.train):
-        if table.dev_split and _overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
+        if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
+            raise ValueError(
+                f"train.{position}.languages is {table.languages}, and setting is zero_shot: it trains on the source "
+                f"language {recipe.source_language} alone. Leave it out, or use setting=translate_train_all."
+            )
+        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(
                 f"train.{position}.dev_split is {table.dev_split!r}, of the training rows. A checkpoint that knows "
                 "them by heart would be selected. Name another split, or leave it out: dev_fraction is held out then."
             )
         for split in filter(None, (table.split, table.dev_split)):
             for number, evaluated in enumerate(recipe.evaluation):
-                if any(
-                    _overlap(replace(table, split=split), _fill(evaluated, name), recipe.hub_root)
-                    for name in evaluated.languages or [""]
-                ):
+                if _shares_rows(replace(table, split=split), evaluated, recipe.hub_root):
                     raise ValueError(
                         f"train.{position} reads {describe(replace(table, split=split))}, which is evaluated by "
                         f"evaluation.{number}. A score on rows that were trained or selected on means nothing. "
                         "Evaluate another split."
                     )
     for position, table in enumerate(recipe.evaluation):
-        if table.dev_split and _overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
+        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(
                 f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Selecting on "
                 "evaluated rows flatters the score. Name another split, or leave it out."
@@ -168,13 +247,46 @@ def check_tables(recipe: "Recipe") -> None:
             )
 
 
+def _check_translations(table: "LabelledTable", where: str, plug_in: bool) -> None:
+    """Raises ValueError where a table of a plug-in run says its translations not at all or twice, or another's does."""
+    named = [name for name in ("translation_columns", "translations") if getattr(table, name)]
+    if named and not plug_in:
+        raise ValueError(
+            f"{where}.{named[0]} is given, and plug_in is false: heads read each text alone, and it would be ignored. "
+            "Leave it out, or set plug_in=true. To train on the translations as rows, give them a table of their own."
+        )
+    if plug_in and len(named) != 1:
+        said = "says its translations twice" if named else "says no translations"
+        raise ValueError(
+            f"{where} {said}, and plug_in is true: heads read [H:S] of a text and one translation of it, in training "
+            "and at test time. Give either `translation_columns` or `translations`. For evaluated texts they are the "
+            "benchmark's translate-test texts."
+        )
+
+
+def _shares_rows(trained: "TrainingTable", evaluated: "EvaluationTable", hub_root: str | None) -> bool:
+    """Whether any evaluated text or its translation is trained on, in any language.
+
+    Two joined translations are not compared: which of their rows are read is up to the tables that they are joined to.
+    """
+
+    def tables(table: Any) -> list[list[Table]]:
+        filled = [_fill(table, name) for name in table.languages or [""]]
+        return [filled, [_translation_table(one) for one in filled if one.translations]]
+
+    (texts, translations), (evaluated_texts, evaluated_translations) = tables(trained), tables(evaluated)
+    pairs = [(one, other) for one in texts + translations for other in evaluated_texts]
+    pairs += [(one, other) for one in texts for other in evaluated_translations]
+    return any(overlap(one, other, hub_root) for one, other in pairs)
+
+
 def _place(table: Table, hub_root: str | None) -> str:
     """The path of a table, the same however it is spelt."""
     path = resolve_hub_path(table.path, hub_root)
     return str(Path(path).resolve()) if Path(path).exists() else path
 
 
-def _overlap(one: Table, other: Table, hub_root: str | None) -> bool:
+def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
     """Whether two tables share rows; two slices of a split, as in train[:9], are taken for a division of it."""
     if _place(one, hub_root) != _place(other, hub_root) or one.config != other.config:
         return False
@@ -195,14 +307,18 @@ def sample(dataset: "Dataset", size: int) -> "Dataset":
     return dataset.select(np.sort(np.random.default_rng(DATA_SEED).permutation(len(dataset))[:size]))
 
 
+def _names(table: Table) -> dict[str, Any]:
+    return {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
+
+
 def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
-    """What was read, for results.json: one entry a table with its languages, rows and fingerprint."""
+    """What was read, for results.json: one entry a table with its languages, rows, fingerprint and translations."""
     tables: dict[tuple, dict[str, Any]] = {}
     for rows in all_rows:
-        table = rows.table
-        key = (table.path, table.config, table.split)
-        names = {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
-        entry = tables.setdefault(key, {**names, "languages": [], "rows": 0, "fingerprint": rows.fingerprint})
+        table, joined = rows.table, rows.translations
+        key = (table.path, table.config, table.split, joined and joined["path"], joined and joined["config"])
+        entry = {**_names(table), "languages": [], "rows": 0, "fingerprint": rows.fingerprint}
+        entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
     return list(tables.values())

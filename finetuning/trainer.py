@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from common.provenance import folder_fingerprint, forget_machine, write_json
 from common.recipes import nearest
 from common.tables import resolve_hub_path
 from finetuning.recipe import SUPPORTED_SETTINGS, Recipe
+from finetuning.task_tables import TRANSLATION
 
 METRICS = Path(__file__).parent / "metrics"
 TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
@@ -80,6 +82,30 @@ class FineTuningTrainer(Trainer):
         return scores
 
 
+class TwoSidedCollator:
+    """Batches of a text and its translation: each padded by itself, fields of the latter under `translation_...`.
+
+    `one_side` makes a batch of rows of one side, whose fields have their usual names.
+    """
+
+    def __init__(self, one_side: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]):
+        self.one_side = one_side
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        def side(is_translation: bool) -> list[dict[str, Any]]:
+            return [
+                {
+                    name.removeprefix(TRANSLATION): value
+                    for name, value in row.items()
+                    if name.startswith(TRANSLATION) == is_translation and name != "length"  # the sampler's
+                }
+                for row in rows
+            ]
+
+        translations = self.one_side(side(True))
+        return {**self.one_side(side(False)), **{TRANSLATION + name: value for name, value in translations.items()}}
+
+
 def layer_scale(name: str, depth: int, decay: float) -> float:
     """Share of the learning rate: decay^(n-i) in layer i of n (from 0), decay^(n+1) in the embeddings, else 1.
 
@@ -117,6 +143,19 @@ def check_setting(recipe: Recipe) -> None:
         raise ValueError(
             f"setting is {recipe.setting!r}, which is not supported yet. It needs training rows in every language. "
             f"Use setting={' or '.join(SUPPORTED_SETTINGS)}."
+        )
+    is_translated = recipe.setting == "translate_train_all"
+    if recipe.plug_in and not is_translated:
+        raise ValueError(
+            f"plug_in is true, and setting is {recipe.setting}. Plug-in reads a text with its translation, and there "
+            "are none: it is not for zero-shot transfer (VECO, ACL 2021, footnote 4). Use "
+            "setting=translate_train_all with translations in every table, or plug_in=false."
+        )
+    if is_translated != bool(recipe.translations_from):
+        raise ValueError(
+            f"setting is {recipe.setting}, and translations_from is {recipe.translations_from!r}. Scores depend on who "
+            "translated, so a run on translations says it, and no other does. "
+            + ("Set translations_from." if is_translated else "Leave translations_from out.")
         )
     if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
         raise ValueError(
@@ -157,7 +196,7 @@ def describe_model(recipe: Recipe) -> tuple[str, Any, Any, dict[str, Any]]:
             f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Text cannot be encoded "
             "without the one the model was trained with. Save it into the folder, or name its folder as `tokenizer`."
         )
-    with PartialState().main_process_first(), _readable_errors(recipe.model):
+    with PartialState().main_process_first(), readable_errors(recipe.model):
         config = AutoConfig.from_pretrained(path, trust_remote_code=True)
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
 
@@ -173,10 +212,7 @@ def describe_model(recipe: Recipe) -> tuple[str, Any, Any, dict[str, Any]]:
             f"{config.pad_token_id} in the model of {path}. They were not made for each other. Name the model's own "
             "tokenizer."
         )
-    # RoBERTa's family numbers positions from the padding id on: two of 514 are never used
-    positions = getattr(config, "longest_input", None) or config.max_position_embeddings - (
-        config.pad_token_id + 1 if config.pad_token_id else 0
-    )
+    positions = longest_input(config)
     if recipe.max_length > positions:
         raise ValueError(
             f"max_length is {recipe.max_length}, and the model of {path} has {positions} positions. Longer inputs have "
@@ -190,13 +226,37 @@ def describe_model(recipe: Recipe) -> tuple[str, Any, Any, dict[str, Any]]:
     return path, config, tokenizer, identity
 
 
-def load_model(path: str, label_names: list[str], seed: int, trained_on: list[str]) -> torch.nn.Module:
+def longest_input(config: Any) -> int:
+    """Positions of a model. RoBERTa's family numbers them from the padding id on: two of 514 are never used."""
+    return getattr(config, "longest_input", None) or config.max_position_embeddings - (
+        config.pad_token_id + 1 if config.pad_token_id else 0
+    )
+
+
+def check_plug_in(recipe: Recipe, config: Any) -> None:
+    """Raises ValueError where a recipe wants to plug in cross-attention that the model does not have."""
+    if recipe.plug_in and not (hasattr(config, "plug_in") and config.cross_attention):
+        raise ValueError(
+            f"plug_in is true, and {recipe.model} ({config.model_type}) cannot be plugged in: it has no "
+            "cross-attention, or its code is older than plug-in. Name the folder of a VECO encoder that this version "
+            "wrote, or set plug_in=false."
+        )
+
+
+def load_model(
+    path: str, label_names: list[str], seed: int, trained_on: list[str], plug_in: bool = False
+) -> torch.nn.Module:
     """The classifier of one seed: the encoder of the folder below a head that is drawn from the seed.
+
+    A plug-in model says so in its config, so that it is not used without translations by accident.
 
     Raises ValueError where the encoder's own weights are not in the checkpoint.
     """
     set_seed(seed)
-    with PartialState().main_process_first(), _readable_errors(path):
+    with PartialState().main_process_first(), readable_errors(path):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+        # said either way: the checkpoint may have been fine-tuned the other one
+        options = {"plug_in": plug_in} if hasattr(config, "plug_in") else {}
         model, info = AutoModelForSequenceClassification.from_pretrained(
             path,
             trust_remote_code=True,
@@ -207,6 +267,7 @@ def load_model(path: str, label_names: list[str], seed: int, trained_on: list[st
             problem_type="single_label_classification",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # the head of an earlier task may have another number of labels
+            **options,
         )
     prefix = f"{model.base_model_prefix}."
     unread = [*info["missing_keys"], *(item[0] for item in info["mismatched_keys"])]
@@ -221,7 +282,7 @@ def load_model(path: str, label_names: list[str], seed: int, trained_on: list[st
 
 
 @contextlib.contextmanager
-def _readable_errors(name: str):
+def readable_errors(name: str):
     """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
     try:
         yield
@@ -272,6 +333,8 @@ def training_arguments(recipe: Recipe, seed: int, folder: Path) -> TrainingArgum
         logging_steps=50,
         seed=seed,
         data_seed=seed,
+        label_names=["labels"],  # of evaluated rows: a translation has none
+        remove_unused_columns=not recipe.plug_in,  # the Trainer does not know y's
         report_to=[],
     )
 
@@ -279,13 +342,17 @@ def training_arguments(recipe: Recipe, seed: int, folder: Path) -> TrainingArgum
 def mean_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None):
     """Cross-entropy over the examples of the whole update: logits (B, L), labels (B,).
 
+    Plug-in, the mean of x's and y's: `outputs` then hold a `loss`, the mean over the micro-batch's translations (the
+    Trainer keeps `labels` to itself, and the model sees y's alone).
+
     `num_items_in_batch` counts the examples of all accumulated micro-batches and processes. The Trainer expects models
     whose forward takes **kwargs to divide by it; many, XLM-R among them, return their micro-batch's mean, and would get
     gradients that are too large by the number of processes times that of the micro-batches.
     """
-    reduction = "mean" if num_items_in_batch is None else "sum"
-    loss = torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction=reduction)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch
+    items = len(labels) if num_items_in_batch is None else num_items_in_batch
+    loss = torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / items
+    translation_loss = outputs.get("loss")
+    return loss if translation_loss is None else (loss + translation_loss * len(labels) / items) / 2
 
 
 @functools.cache
@@ -310,12 +377,13 @@ def run_seed(
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         return metric.compute(predictions=prediction.predictions, references=prediction.label_ids)
 
+    collator = DataCollatorWithPadding(tokenizer)
     trainer = FineTuningTrainer(
         model=model,
         args=training_arguments(recipe, seed, checkpoints),
         train_dataset=data.train,
         eval_dataset=data.dev or None,
-        data_collator=DataCollatorWithPadding(tokenizer),
+        data_collator=TwoSidedCollator(collator) if recipe.plug_in else collator,
         processing_class=tokenizer,
         compute_loss_func=mean_cross_entropy,
         compute_metrics=compute_metrics,
@@ -323,7 +391,9 @@ def run_seed(
         layerwise_decay=recipe.training.layerwise_decay,
     )
     if recipe.training.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # renamed in transformers 5.2x; the lower end of our range knows the old name only
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     resumed = last_complete_checkpoint(checkpoints)
     if state.is_main_process:
         print(f"Seed {seed}: {len(data.train)} training rows" + (f", resumed from {resumed}" if resumed else ""))

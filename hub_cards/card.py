@@ -21,7 +21,7 @@ from safetensors import safe_open
 from common.provenance import folder_fingerprint
 from common.recipes import read_yaml
 from common.tables import HUB_ID
-from finetuning.results import protocol_lines, score_table
+from finetuning.results import protocol_lines, score_table, setting_name
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "<!-- written by hub_cards.card, "  # with a hash of the rest: an edited card is somebody's work
@@ -126,7 +126,7 @@ def _eval_results(result: dict[str, Any]) -> list[EvalResult]:
                 dataset_config=table["config"],
                 dataset_split=table["split"],
                 metric_type=metric,
-                metric_name=f"{metric}, {name}, {result['setting']}, {seeds}",
+                metric_name=f"{metric}, {name}, {setting_name(result)}, {seeds}",
                 metric_value=round(entry["mean"], 2),
             )
         )
@@ -160,7 +160,7 @@ def card_values(config: dict, parameters: int, recipe: dict, run: dict, results:
         "results": [
             {
                 "task": result["task"],
-                "setting": result["setting"],
+                "setting": setting_name(result),
                 "table": _with_rule(*score_table(result)),
                 "protocol": protocol_lines(result, with_model=False),
                 "warnings": result["warnings"],

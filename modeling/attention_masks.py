@@ -51,3 +51,12 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
         encoder_hidden_states=encoder_states_BSH,
         and_mask_function=lambda batch, head, row, column: allow_BTS[batch, row, column],
     )
+
+
+def causal_mask(attention_mask_BT):
+    """Block mask of a causal stream: boolean (B, T, T), True where position t may attend to s <= t that is no padding.
+
+    `attention_mask_BT` is 1 (or True) for real pieces and 0 for padding.
+    """
+    positions = torch.ones(2 * attention_mask_BT.shape[1:], dtype=torch.bool, device=attention_mask_BT.device)
+    return positions.tril() & attention_mask_BT.bool()[:, None, :]

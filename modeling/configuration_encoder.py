@@ -13,9 +13,9 @@ HEADS = {
 }
 
 
-def full_auto_map(model_type: str, prefix: str) -> dict[str, str]:
+def full_auto_map(model_type: str, prefix: str, further_heads: dict[str, str]) -> dict[str, str]:
     """Auto class -> `file.Class` for every head, so that whichever was saved, every Auto class loads the folder."""
-    heads = {auto: f"modeling_{model_type}.{prefix}{suffix}" for auto, suffix in HEADS.items()}
+    heads = {auto: f"modeling_{model_type}.{prefix}{suffix}" for auto, suffix in (HEADS | further_heads).items()}
     return {"AutoConfig": f"configuration_{model_type}.{prefix}Config", **heads}
 
 
@@ -49,9 +49,12 @@ class EncoderConfig(PreTrainedConfig):
 
     # "Veco" in VecoConfig: how the classes of this model type are called
     class_prefix = ""
+    # Auto class -> suffix of the class's name, for the heads that this model type has beside `HEADS`
+    further_heads = {}
     # Not called add_cross_attention: XLM-R's checkpoints set that to false, and VECO starts from them.
     cross_attention = False
     add_pooling_layer = False
+    lm_head_transform = True
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -61,7 +64,7 @@ class EncoderConfig(PreTrainedConfig):
                 "every head needs the same whole number of dimensions. Change one of the two."
             )
         if getattr(self, "auto_map", None) is None and self.class_prefix:
-            self.auto_map = full_auto_map(type(self).model_type, self.class_prefix)
+            self.auto_map = full_auto_map(type(self).model_type, self.class_prefix, self.further_heads)
 
     @property
     def longest_input(self) -> int:

@@ -1,5 +1,7 @@
 """Configuration of VECO (Luo et al., ICLR submission 2020 and ACL 2021)."""
 
+from typing import Literal
+
 from huggingface_hub.dataclasses import strict
 
 from .configuration_encoder import EncoderConfig
@@ -11,6 +13,27 @@ class VecoConfig(EncoderConfig):
 
     model_type = "veco"
     class_prefix = "Veco"
+    further_heads = {"AutoModelForSeq2SeqLM": "ForConditionalGeneration"}
 
     # one cross-attention module a layer, used when plugged in (ACL paper, section 3.1)
     cross_attention: bool = True
+    # self-attention of the stream that reads the other sequence: CA-MLM (ACL) or CS-MLM (ICLR)
+    cross_stream: Literal["bidirectional", "causal"] = "bidirectional"
+    # heads read [H:S] of a text and its translation, instead of H (ACL paper, section 3.1)
+    plug_in: bool = False
+
+    # The rest is the translation model's (ACL paper, section 3.2). None: this is an encoder.
+    decoder_layers: int | None = None
+    # encoder layer that each decoder layer was made from, and is tied to
+    decoder_layer_indices: list[int] | None = None
+    # self-attention and feed-forward of a decoder layer are its encoder layer's
+    tie_decoder: bool = True
+    # False: states times embeddings, without XLM-R's dense, GELU and LayerNorm (fairseq's checkpoints)
+    lm_head_transform: bool = True
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        if self.decoder_layers is not None:
+            # every other Auto class loads the encoder from such a folder, and its cross-attention is the decoder's
+            self.is_encoder_decoder = True
+            self.cross_attention = False

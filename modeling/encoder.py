@@ -79,9 +79,10 @@ def eager_attention(module, query, key, value, attention_mask, scaling, dropout=
 class MultiHeadAttention(nn.Module):
     """Queries from one sequence, keys and values from the same (self) or another one (cross)."""
 
-    def __init__(self, config):
+    def __init__(self, config, layer_index=None):
         super().__init__()
         self.config = config
+        self.layer_index = layer_index  # the row of a cache that is this module's
         self.head_size = config.hidden_size // config.num_attention_heads
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
@@ -90,16 +91,20 @@ class MultiHeadAttention(nn.Module):
         # sdpa takes a module without this for a causal one whenever the mask is None
         self.is_causal = False
 
-    def forward(self, states_BTH, keys_BSH, attention_mask, **kwargs):
-        def heads(projected):  # (B, T, H) -> (B, A, T, D)
-            return projected.view(*projected.shape[:-1], -1, self.head_size).transpose(1, 2)
+    def heads(self, projected_BTH):
+        """(B, T, H) -> (B, A, T, D)."""
+        return projected_BTH.view(*projected_BTH.shape[:-1], -1, self.head_size).transpose(1, 2)
 
+    def keys_and_values(self, keys_BSH, past_key_values):
+        """Keys and values (B, A, S, D) each; subclasses say what an `EncoderDecoderCache` adds to them."""
+        return self.heads(self.key(keys_BSH)), self.heads(self.value(keys_BSH))
+
+    def forward(self, states_BTH, keys_BSH, attention_mask, past_key_values=None, **kwargs):
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         context_BTAD, weights = attend(
             self,
-            heads(self.query(states_BTH)),
-            heads(self.key(keys_BSH)),
-            heads(self.value(keys_BSH)),
+            self.heads(self.query(states_BTH)),
+            *self.keys_and_values(keys_BSH, past_key_values),
             attention_mask,
             dropout=self.dropout if self.training else 0.0,
             scaling=self.head_size**-0.5,
@@ -111,9 +116,26 @@ class MultiHeadAttention(nn.Module):
 class SelfAttention(MultiHeadAttention):
     """A class of its own, so that `output_attentions` can tell self- from cross-attention."""
 
+    def keys_and_values(self, keys_BSH, past_key_values):
+        """Those of all positions so far: the cache's, and behind them those of `keys_BSH`, which it takes in."""
+        keys, values = super().keys_and_values(keys_BSH, past_key_values)
+        if past_key_values is None:
+            return keys, values
+        return past_key_values.self_attention_cache.update(keys, values, self.layer_index)
+
 
 class CrossAttention(MultiHeadAttention):
     """Queries from this sequence, keys and values from the other one."""
+
+    def keys_and_values(self, keys_BSH, past_key_values):
+        """Those of the other sequence, which stays the same while this one grows: computed once, then the cache's."""
+        if past_key_values is None:
+            return super().keys_and_values(keys_BSH, None)
+        cache = past_key_values.cross_attention_cache
+        if past_key_values.is_updated.get(self.layer_index):
+            return cache.layers[self.layer_index].keys, cache.layers[self.layer_index].values
+        past_key_values.is_updated[self.layer_index] = True
+        return cache.update(*super().keys_and_values(keys_BSH, None), self.layer_index)
 
 
 class ResidualOutput(nn.Module):
@@ -132,9 +154,9 @@ class ResidualOutput(nn.Module):
 class AttentionBlock(nn.Module):
     """Attention with its residual output; the names `self` and `output` are XLM-R's."""
 
-    def __init__(self, attention_class, config):
+    def __init__(self, attention_class, config, layer_index=None):
         super().__init__()
-        self.self = attention_class(config)
+        self.self = attention_class(config, layer_index)
         self.output = ResidualOutput(config.hidden_size, config)
 
     def forward(self, states_BTH, keys_BSH, attention_mask, **kwargs):
@@ -155,12 +177,15 @@ class Intermediate(nn.Module):
 
 
 class EncoderLayer(GradientCheckpointingLayer):
-    """Self-attention, cross-attention if another sequence is given, feed-forward."""
+    """Self-attention, cross-attention if another sequence is given, feed-forward.
 
-    def __init__(self, config):
+    A decoder's layer knows its index, the row of the cache that is its own.
+    """
+
+    def __init__(self, config, cross_attention: bool, layer_index: int | None = None):
         super().__init__()
-        self.attention = AttentionBlock(SelfAttention, config)
-        self.crossattention = AttentionBlock(CrossAttention, config) if config.cross_attention else None
+        self.attention = AttentionBlock(SelfAttention, config, layer_index)
+        self.crossattention = AttentionBlock(CrossAttention, config, layer_index) if cross_attention else None
         self.intermediate = Intermediate(config)
         self.output = ResidualOutput(config.intermediate_size, config)
 
@@ -176,7 +201,9 @@ class LayerStack(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.layer = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.layer = nn.ModuleList(
+            EncoderLayer(config, config.cross_attention) for _ in range(config.num_hidden_layers)
+        )
 
 
 class Pooler(nn.Module):

@@ -3,7 +3,9 @@
 Legend: `B` sequences, `T` positions, `N` predictions, `H` hidden size, `V` vocabulary.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -26,7 +28,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N):
+    def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing):
         device_type = hidden_NH.device.type
         autocast = torch.is_autocast_enabled(device_type)
         dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_NH.dtype
@@ -46,11 +48,16 @@ class LinearCrossEntropy(torch.autograd.Function):
                 scores = torch.addmm(offset_V, states_NH[chunk], map_VH.T).float()
                 scores -= scores.amax(1, keepdim=True)
                 gold = scores.gather(1, labels)
+                target = (
+                    gold if not label_smoothing else torch.lerp(gold, scores.mean(1, keepdim=True), label_smoothing)
+                )
                 total = scores.exp_().sum(1, keepdim=True)
-                losses_N[chunk] = (total.log() - gold).squeeze(1)
+                losses_N[chunk] = (total.log() - target).squeeze(1)
                 if needs_hidden or needs_weight or needs_bias:
                     scores /= total
-                    scores.scatter_add_(1, labels, torch.full_like(gold, -1.0))
+                    if label_smoothing:
+                        scores -= label_smoothing / scores.shape[1]
+                    scores.scatter_add_(1, labels, torch.full_like(gold, label_smoothing - 1.0))
                     scores *= row_weights_N[chunk, None]
                     if needs_bias:
                         grad_bias_V += scores.sum(0)
@@ -76,45 +83,77 @@ class LinearCrossEntropy(torch.autograd.Function):
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
         gradients = tuple(None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients)
         ctx.gradients = None
-        return (*gradients, None, None)
+        return (*gradients, None, None, None)
 
 
-def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None):
+def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):
     """Cross-entropies of a linear classifier over a large vocabulary, in nats.
 
     Returns the sum weighted by `row_weights_N` (default 1), to call `backward` on, and the unweighted losses (N,),
     detached. `N` may be 0: the sum is then 0 with zero gradients.
+
+    `label_smoothing` e is that of `nn.CrossEntropyLoss` (Szegedy et al. 2016, section 7): the target is 1 - e + e/V at
+    the label and e/V elsewhere. The losses returned are the smoothed ones.
+
+    Raises `ValueError` for a smoothing outside [0, 1].
     """
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(
+            f"label_smoothing is {label_smoothing}: it is the share of the target that is spread over the vocabulary. "
+            "Give a number from 0 (off) to 1; the usual values are 0.1 and 0.2."
+        )
     if row_weights_N is None:
         row_weights_N = torch.ones(len(labels_N), device=hidden_NH.device)
     if not torch.is_grad_enabled():  # inside the function, parameters would still seem to need theirs
         weight_VH, bias_V = weight_VH.detach(), bias_V.detach()
-    return LinearCrossEntropy.apply(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N)
+    return LinearCrossEntropy.apply(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing)
 
 
 class LMHead(nn.Module):
-    """XLM-R's masked-LM head: dense, GELU, LayerNorm, then the tied embeddings and a bias."""
+    """XLM-R's masked-LM head: dense, GELU, LayerNorm (`config.lm_head_transform`), then tied embeddings and a bias."""
 
     def __init__(self, config):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.has_transform = config.lm_head_transform
+        if self.has_transform:
+            self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+            self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def transform(self, states):
         """What the embeddings are multiplied with: (..., H) -> (..., H)."""
-        return self.layer_norm(nn.functional.gelu(self.dense(states)))
+        return self.layer_norm(nn.functional.gelu(self.dense(states))) if self.has_transform else states
 
     def forward(self, states):
         """Logits (..., V) of states (..., H)."""
         return self.decoder(self.transform(states))
 
-    def loss(self, states_NH, labels_N, row_weights_N=None):
+    def loss(self, states_NH, labels_N, row_weights_N=None, label_smoothing=0.0):
         """Weighted sum and losses (N,) of the predictions, as `linear_cross_entropy`."""
         return linear_cross_entropy(
-            self.transform(states_NH), self.decoder.weight, self.decoder.bias, labels_N, row_weights_N
+            self.transform(states_NH), self.decoder.weight, self.decoder.bias, labels_N, row_weights_N, label_smoothing
         )
+
+    def mean_loss(self, states_BTH, labels_BT, label_smoothing=0.0):
+        """Mean loss of the positions whose label is not -100; the head runs on those only.
+
+        Raises `ValueError` where there is none (a mean over nothing), or the labels have another shape.
+        """
+        if labels_BT.shape != states_BTH.shape[:2]:
+            raise ValueError(
+                f"labels have shape {tuple(labels_BT.shape)}, and the inputs to predict from "
+                f"{tuple(states_BTH.shape[:2])}: every piece needs a label (-100: none). Give both one shape."
+            )
+        predicted_BT = labels_BT.ne(-100)
+        labels_N = labels_BT[predicted_BT]
+        if not len(labels_N):
+            raise ValueError(
+                "labels hold no predicted position (all are -100): the mean loss of no prediction is undefined. "
+                "Leave such a batch out, or have at least one piece predicted."
+            )
+        total, _ = self.loss(states_BTH[predicted_BT], labels_N, label_smoothing=label_smoothing)
+        return total / len(labels_N)
 
 
 class LMHeadModel(EncoderPreTrainedModel):
@@ -169,7 +208,7 @@ class ForMaskedLM(LMHeadModel):
                 sentences of 128 pieces take a gigabyte that training has no use for.
 
         Raises:
-            ValueError: labels without a single predicted position (a mean over nothing).
+            ValueError: labels without a single predicted position (a mean over nothing), or of another shape.
         """
         outputs = self.roberta(
             input_ids,
@@ -180,17 +219,7 @@ class ForMaskedLM(LMHeadModel):
             return_dict=True,
             **kwargs,
         )
-        loss = None
-        if labels is not None:
-            predicted_BT = labels.ne(-100)
-            labels_N = labels[predicted_BT]
-            if not len(labels_N):
-                raise ValueError(
-                    "labels hold no predicted position (all are -100): the mean loss of no prediction is undefined. "
-                    "Leave such a batch out, or mask at least one piece."
-                )
-            total, _ = self.lm_head.loss(outputs.last_hidden_state[predicted_BT], labels_N)
-            loss = total / len(labels_N)
+        loss = None if labels is None else self.lm_head.mean_loss(outputs.last_hidden_state, labels)
         wants_logits = labels is None if output_logits is None else output_logits
         return MaskedLMOutput(
             loss=loss,
@@ -207,8 +236,8 @@ class PreTrainingOutput(ModelOutput):
     Attributes:
         loss: weighted *sum* of cross-entropies, to call `backward` on; the loop divides the gradients by the number of
             predictions of the whole update.
-        token_losses: objective -> (N,) cross-entropies in nats, detached.
-        batch_rows: objective -> (N,) the row of its sub-batch that each of them belongs to.
+        token_losses: loss (an objective, or `<objective>.<term>`) -> (N,) cross-entropies in nats, detached.
+        batch_rows: loss -> (N,) the row of its sub-batch that each of them belongs to.
     """
 
     loss: torch.Tensor | None = None
@@ -216,8 +245,17 @@ class PreTrainingOutput(ModelOutput):
     batch_rows: dict[str, torch.Tensor] | None = None
 
 
-# Fields of a sub-batch that the encoder reads; the rest (languages, segment_ids, ...) serve masks and logs.
+# Fields of a set of inputs that the encoder reads; the rest (languages, segment_ids, ...) serve masks and logs.
 ENCODER_FIELDS = ("input_ids", "attention_mask", "position_ids")
+
+
+class Predictions(NamedTuple):
+    """What one loss has to predict: states (B, T, H) and labels (B, T), -100 where nothing; `examples` (B,) the row of
+    the sub-batch that each row belongs to, where that is not itself."""
+
+    states_BTH: torch.Tensor
+    labels_BT: torch.Tensor
+    examples_B: torch.Tensor | None = None
 
 
 class ForPreTraining(LMHeadModel):
@@ -246,32 +284,50 @@ class ForPreTraining(LMHeadModel):
         Raises:
             ValueError: no sub-batch at all; labels of another shape than the input.
         """
-        batches = {name: batch for name, batch in (("mlm", mlm), ("tlm", tlm)) if batch is not None}
+        return self.losses_of({"mlm": mlm, "tlm": tlm}, objective_weights or {})
+
+    def losses_of(self, batches: dict[str, dict | None], weights: dict[str, float]) -> PreTrainingOutput:
+        """All losses of a micro-batch through one head call, so that the head's (V, H) gradient exists once."""
+        batches = {name: batch for name, batch in batches.items() if batch is not None}
         if not batches:
             raise ValueError(
                 f"{type(self).__name__} got no sub-batch: there is nothing to predict. Give it one per objective, of "
                 f"{', '.join(self.objectives)}, as pretraining/collators.py builds them."
             )
-        states, labels, counts, token_losses, batch_rows = [], [], [], {}, {}
+        states, labels, row_weights, counts, batch_rows = [], [], [], {}, {}
         for name, batch in batches.items():
-            if batch["labels"].shape != batch["input_ids"].shape:
-                raise ValueError(
-                    f"sub-batch {name!r} has input_ids {tuple(batch['input_ids'].shape)} and labels "
-                    f"{tuple(batch['labels'].shape)}: every piece needs a label (-100: none). Give both one shape."
-                )
-            states_BTH = self.roberta(
-                **{field: batch[field] for field in ENCODER_FIELDS if field in batch}
-            ).last_hidden_state
-            predicted_BT = batch["labels"].ne(-100)
-            batch_rows[name] = predicted_BT.nonzero()[:, 0]
-            states.append(states_BTH[predicted_BT])
-            labels.append(batch["labels"][predicted_BT])
-            counts.append(len(labels[-1]))
-        # One head for all objectives: the (V, H) gradient exists once.
-        weights = objective_weights or {}
-        row_weights_N = torch.cat(
-            [torch.full((n,), float(weights.get(name, 1.0))) for name, n in zip(batches, counts, strict=True)]
-        ).to(states[0].device)
-        loss, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), row_weights_N)
-        token_losses = dict(zip(batches, losses_N.split(counts), strict=True))
+            for loss, predictions in self.predictions(name, batch, weights):
+                predicted_BT = predictions.labels_BT.ne(-100)
+                rows_N = predicted_BT.nonzero()[:, 0]
+                batch_rows[loss] = rows_N if predictions.examples_B is None else predictions.examples_B[rows_N]
+                states.append(predictions.states_BTH[predicted_BT])
+                labels.append(predictions.labels_BT[predicted_BT])
+                counts[loss] = len(rows_N)
+                row_weights.append(torch.full((len(rows_N),), float(weights.get(loss, 1.0)), device=rows_N.device))
+        if not counts:
+            raise ValueError(
+                f"every loss of {', '.join(batches)} has weight 0: there is nothing to learn from them. Leave the "
+                "objective out, or give one of its terms a weight."
+            )
+        loss, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), torch.cat(row_weights))
+        token_losses = dict(zip(counts, losses_N.split(list(counts.values())), strict=True))
         return PreTrainingOutput(loss=loss, token_losses=token_losses, batch_rows=batch_rows)
+
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
+        """The losses of one objective and what they predict: here the objective itself, from the encoder's states."""
+        check_labels(name, batch)
+        yield name, Predictions(self.roberta(**encoder_inputs(batch)).last_hidden_state, batch["labels"])
+
+
+def encoder_inputs(fields: dict) -> dict[str, torch.Tensor]:
+    """What the encoder reads of a set of inputs."""
+    return {field: fields[field] for field in ENCODER_FIELDS if field in fields}
+
+
+def check_labels(name: str, fields: dict) -> None:
+    """Raises ValueError where labels have another shape than the input."""
+    if fields["labels"].shape != fields["input_ids"].shape:
+        raise ValueError(
+            f"sub-batch {name!r} has input_ids {tuple(fields['input_ids'].shape)} and labels "
+            f"{tuple(fields['labels'].shape)}: every piece needs a label (-100: none). Give both one shape."
+        )

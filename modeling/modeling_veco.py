@@ -4,9 +4,16 @@ An XLM-R encoder whose layers carry a cross-attention module that can be plugged
 (without: the encoder is then XLM-R's).
 """
 
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from .attention_masks import causal_mask
 from .configuration_veco import VecoConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
-from .masked_lm import ForMaskedLM, ForPreTraining
+from .encoder_decoder import ForConditionalGeneration
+from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, PreTrainingOutput, check_labels
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 
@@ -14,6 +21,8 @@ class VecoPreTrainedModel(EncoderPreTrainedModel):
     """Base class of the VECO models."""
 
     config_class = VecoConfig
+    # an encoder loaded from a translation model's folder leaves the decoder where it is
+    _keys_to_ignore_on_load_unexpected = [r"^decoder\."]
 
 
 class VecoModel(VecoPreTrainedModel, EncoderModel):
@@ -21,9 +30,136 @@ class VecoModel(VecoPreTrainedModel, EncoderModel):
 
 
 class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
-    """MLM and TLM; see `ForPreTraining.forward`."""
+    r"""Cross-attention masked LM (CA-MLM, ACL paper) or IS-MLM + CS-MLM (ICLR submission), beside MLM and TLM.
+
+    Equation (ACL, Eq. 1): L(x, y) = -log P(x|x^) - log P(x|y^,x^) - log P(y|y^) - log P(y|x^,y^), over masked pieces;
+    x and y are adjacent segments of a document (`ca_mlm_segments`) or translations (`ca_mlm_pairs`).
+    - `inner`, P(x|x^) and P(y|y^): the H stream, self-attention only (Eqs. 2-5, 10, 11): MLM of one side.
+    - `cross`, P(x|y^,x^) and P(y|x^,y^): the S stream, in every layer self-attention over S, cross-attention from S to
+      the last H of the other side (Eqs. 6-9, 12, 13), feed-forward. That H is detached: it is a constant there.
+    `config.cross_stream`: `bidirectional`, S attends to its whole own side (ACL); `causal`, to positions up to its own,
+    P(y | x^, y^_<=t), the decoder of a translation model (ICLR, Eqs. 6 and 7; the input at t is the masked piece).
+
+    Notation: H_x of the paper is `states_BTH[:B]` here, H_y `states_BTH[B:]`: both sides go through the layers as one
+    batch, and each H is computed once. Self-attention, feed-forward, embeddings and LM head serve both streams.
+
+    Relation to its neighbours: TLM lets self-attention mix the two sides, and may ignore one; CA-MLM has a module that
+    can read nothing but the other side. With cross-attention unplugged the model is XLM-R.
+
+    Deviations from the paper: none known. Where it is silent: sides are masked independently; TLM takes the same pairs
+    with masks of its own; a term of weight 0 is not computed (the first phase learns `cross` alone, and needs no
+    gradient through H).
+
+    Example: `model(ca_mlm_pairs={"x": english, "y": german}).loss.backward()`, each side with `input_ids`, `labels` and
+    `attention_mask` (B, T).
+    """
 
     encoder_class = VecoModel
+    objectives = (*ForPreTraining.objectives, "ca_mlm_segments", "ca_mlm_pairs")
+
+    def forward(
+        self,
+        mlm: dict | None = None,
+        tlm: dict | None = None,
+        ca_mlm_segments: dict | None = None,
+        ca_mlm_pairs: dict | None = None,
+        objective_weights: dict[str, float] | None = None,
+    ) -> PreTrainingOutput:
+        """One sub-batch per objective; see `ForPreTraining.forward` for `mlm` and `tlm`.
+
+        Args:
+            ca_mlm_segments, ca_mlm_pairs: `x` and `y`, each with `input_ids`, `labels` and `attention_mask` (B, T), T
+                of its own. Where attention_mask is a block mask (B, T, T), `cross_attention_mask` (B, Tx, Ty), boolean,
+                True where a row of this side may attend to a column of the other, has to be there too.
+            objective_weights: of `mlm`, `tlm`, `<objective>.inner` and `<objective>.cross`, default 1 each.
+
+        Raises:
+            ValueError: no sub-batch at all, or all of weight 0; sides of different batch size; a pair with an empty
+                side; labels of another shape than the input; a model without cross-attention.
+        """
+        batches = {"mlm": mlm, "tlm": tlm, "ca_mlm_segments": ca_mlm_segments, "ca_mlm_pairs": ca_mlm_pairs}
+        return self.losses_of(batches, objective_weights or {})
+
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
+        """The losses of one objective: `inner` from H, `cross` from S."""
+        if not name.startswith("ca_mlm"):
+            yield from super().predictions(name, batch, weights)
+            return
+        self._check_sides(name, batch)
+        inputs, labels_BT, cross_mask = stack_sides(batch["x"], batch["y"], self.config.pad_token_id)
+        pairs = len(labels_BT) // 2
+        examples_B = torch.arange(pairs, device=labels_BT.device).repeat(2)
+        learns_inner = weights.get(f"{name}.inner", 1.0) != 0
+        with torch.set_grad_enabled(torch.is_grad_enabled() and learns_inner):
+            states_BTH = self.roberta(**inputs).last_hidden_state
+        if learns_inner:
+            yield f"{name}.inner", Predictions(states_BTH, labels_BT, examples_B)
+        if weights.get(f"{name}.cross", 1.0) != 0:
+            if self.config.cross_stream == "causal":
+                mask = inputs["attention_mask"]
+                inputs["attention_mask"] = causal_mask(mask) if mask.dim() == 2 else mask.tril()
+            # the other side of row i is row i + pairs
+            other_BTH = states_BTH.detach().roll(pairs, 0)
+            cross_BTH = self.roberta(
+                **inputs, encoder_hidden_states=other_BTH, encoder_attention_mask=cross_mask
+            ).last_hidden_state
+            yield f"{name}.cross", Predictions(cross_BTH, labels_BT, examples_B)
+
+    def _check_sides(self, name: str, batch: dict) -> None:
+        if not self.config.cross_attention:
+            raise ValueError(
+                f"sub-batch {name!r} was given to a model without cross-attention (config.cross_attention is false): "
+                "one side cannot read the other. Set cross_attention to true, or train with mlm and tlm."
+            )
+        sizes = {side: len(batch[side]["input_ids"]) for side in ("x", "y")}
+        if sizes["x"] != sizes["y"]:
+            raise ValueError(
+                f"sub-batch {name!r} has {sizes['x']} rows of x and {sizes['y']} of y: row i of x is paired with row i "
+                "of y. Give as many of both."
+            )
+        for side in ("x", "y"):
+            check_labels(f"{name}.{side}", batch[side])
+            mask = batch[side]["attention_mask"]
+            if mask.dim() == 3 and "cross_attention_mask" not in batch[side]:
+                raise ValueError(
+                    f"sub-batch {name!r} has a block attention_mask {tuple(mask.shape)} on side {side} and no "
+                    "cross_attention_mask: it does not say which example of the other side a row belongs to. Add it, "
+                    "boolean (B, Tx, Ty), to both sides."
+                )
+            real_BT = (mask if mask.dim() == 2 else mask.any(1)).bool()
+            if "special_tokens_mask" in batch[side]:
+                real_BT = real_BT & ~batch[side]["special_tokens_mask"].bool()
+            real_B = real_BT.any(1)
+            if not real_B.all():
+                raise ValueError(
+                    f"sub-batch {name!r}, pair {int(real_B.logical_not().nonzero()[0])}: side {side} is empty, so that "
+                    "there is nothing for the other side to read. Leave such pairs out."
+                )
+
+
+def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Both sides as one batch of 2B rows, x first, padded to the longer: encoder inputs, labels, cross-attention mask.
+
+    The mask is (2B, T) for the columns of each row's other side, or (2B, T, T).
+    """
+    length = max(x["input_ids"].shape[1], y["input_ids"].shape[1])
+
+    def stacked(field: str, padding: int | bool) -> torch.Tensor:
+        sides = []
+        for side in (x, y):
+            # masks of three dimensions have positions in the last two
+            missing = [place for size in side[field].shape[:0:-1] for place in (0, length - size)]
+            sides.append(nn.functional.pad(side[field], missing, value=padding))
+        return torch.cat(sides)
+
+    inputs = {"input_ids": stacked("input_ids", padding_id), "attention_mask": stacked("attention_mask", 0)}
+    if "position_ids" in x:
+        inputs["position_ids"] = stacked("position_ids", padding_id)
+    if "cross_attention_mask" in x:
+        cross_mask = stacked("cross_attention_mask", False)
+    else:
+        cross_mask = inputs["attention_mask"].roll(len(x["input_ids"]), 0)
+    return inputs, stacked("labels", -100), cross_mask
 
 
 class VecoForMaskedLM(VecoPreTrainedModel, ForMaskedLM):
@@ -50,6 +186,13 @@ class VecoForQuestionAnswering(VecoPreTrainedModel, ForQuestionAnswering):
     encoder_class = VecoModel
 
 
+class VecoForConditionalGeneration(VecoPreTrainedModel, ForConditionalGeneration):
+    """Translation; see `ForConditionalGeneration`, its `from_encoder` and `forward`."""
+
+    encoder_class = VecoModel
+    starts_from = VecoForMaskedLM
+
+
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository
 VecoModel.register_for_auto_class("AutoModel")
 for model in (
@@ -60,3 +203,4 @@ for model in (
     VecoForQuestionAnswering,
 ):
     model.register_for_auto_class("AutoModel" + model.__name__.removeprefix("Veco"))
+VecoForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")

@@ -1,6 +1,11 @@
 """Sequence, token and span heads, shared by the four models; parameter names and outputs are XLM-R's.
 
-Legend: `B` sequences, `T` positions, `H` hidden size, `L` labels.
+Plug-in fine-tuning (VECO, ACL 2021, section 3.1; `config.plug_in`): the heads read [H_x : S_x] of a text x. H_x is the
+encoder's last layer for x alone, S_x that of the same layers with cross-attention to H_y, where y translates x; and
+[H_y : S_y] of y, with cross-attention to H_x. Plug-out, and in every other model, they read H_x, as XLM-R's do.
+
+Legend: `B` sequences, `T` positions of x, `S` of y, `H` hidden size, `F` features that a head reads (H; plugged in 2H),
+`L` labels.
 """
 
 import torch
@@ -12,19 +17,128 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from .attention_masks import causal_mask
 from .encoder import EncoderPreTrainedModel
+
+# what both streams of x are told beside its pieces and their mask
+INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
+
+
+def is_plug_in(config) -> bool:
+    """Whether heads read [H:S]; only VECO's configuration has the field."""
+    return bool(getattr(config, "plug_in", False))
+
+
+def feature_size(config) -> int:
+    """Features of a position that a head reads: F."""
+    return config.hidden_size * (2 if is_plug_in(config) else 1)
 
 
 class HeadModel(EncoderPreTrainedModel):
-    """An encoder without pooler below a head that `make_head` adds."""
+    """An encoder without pooler below a head that `make_head` adds.
+
+    Plug-in, where the paper is silent: gradients flow through H_x and H_y (their stop-gradient belongs to pre-training,
+    section 2.2), the S stream is bidirectional or causal as it was pre-trained (`config.cross_stream`), and a single
+    head serves both sides.
+
+    Raises `ValueError` for `config.plug_in` without cross-attention.
+    """
 
     encoder_class = None  # the base model of the architecture, set by its file
 
     def __init__(self, config):
         super().__init__(config)
+        if is_plug_in(config) and not config.cross_attention:
+            raise ValueError(
+                f"{type(self).__name__} was asked for with plug_in=True, and its configuration has no cross-attention: "
+                "there is nothing to plug in. Load a VECO encoder, or leave plug_in out."
+            )
         self.roberta = self.encoder_class(config, add_pooling_layer=False)
         self.make_head(config)
         self.post_init()
+
+    def encode(self, input_ids, attention_mask, translation: dict, **kwargs):
+        """What the head reads: features (B, T, F) of x and, where y has labels, (B, S, F) of y.
+
+        Args:
+            input_ids, attention_mask: x, (B, T); further inputs of the encoder go to x too.
+            translation: the `translation_*` fields, by name; None where one was not given.
+
+        Returns:
+            The encoder's outputs for x alone, features of x, features of y or None.
+
+        Raises:
+            ValueError: plug-out with y; plug-in without y, with sides of different batch size, with an empty side, or
+                with a mask that is not (B, T).
+        """
+        given = [name for name, value in translation.items() if value is not None]
+        if not is_plug_in(self.config):
+            if given:
+                raise ValueError(
+                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False: it reads x alone and "
+                    "would ignore the translation. Leave it out, or fine-tune a VECO model with plug_in=True."
+                )
+            outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
+            return outputs, outputs.last_hidden_state, None
+        if translation["translation_input_ids"] is None:
+            raise ValueError(
+                f"plug-in without y: this {type(self).__name__} has plug_in=True and got no translation_input_ids. Its "
+                "head reads [H:S], and S needs a translation of the text. Give translation_input_ids and "
+                "translation_attention_mask, or take a model that was fine-tuned plug-out."
+            )
+
+        x = {"input_ids": input_ids, **{name: kwargs.pop(name) for name in INPUT_FIELDS if name in kwargs}}
+        y = {"input_ids": translation["translation_input_ids"]}
+        mask_x_BT = padding_mask("x", input_ids if input_ids is not None else x.get("inputs_embeds"), attention_mask)
+        mask_y_BS = padding_mask("y", y["input_ids"], translation["translation_attention_mask"])
+        if len(mask_x_BT) != len(mask_y_BS):
+            raise ValueError(
+                f"x has {len(mask_x_BT)} rows and its translation y has {len(mask_y_BS)}: row i of one translates row "
+                "i of the other. Give both the same batch size."
+            )
+        # each H once; it serves the head and the other side
+        outputs = self.roberta(**x, attention_mask=mask_x_BT, return_dict=True, **kwargs)
+        alone_x_BTH = outputs.last_hidden_state
+        alone_y_BSH = self.roberta(**y, attention_mask=mask_y_BS, return_dict=True).last_hidden_state
+        features_x = torch.cat([alone_x_BTH, self.cross(x, mask_x_BT, alone_y_BSH, mask_y_BS)], dim=-1)
+        has_labels = set(given) - {"translation_input_ids", "translation_attention_mask"}
+        if not has_labels:
+            return outputs, features_x, None
+        return outputs, features_x, torch.cat([alone_y_BSH, self.cross(y, mask_y_BS, alone_x_BTH, mask_x_BT)], dim=-1)
+
+    def cross(self, side: dict, mask_BT, other_BSH, other_mask_BS):
+        """The S stream (B, T, H) of one side, with cross-attention to the H of the other."""
+        return self.roberta(
+            **side,
+            attention_mask=causal_mask(mask_BT) if self.config.cross_stream == "causal" else mask_BT,
+            encoder_hidden_states=other_BSH,
+            encoder_attention_mask=other_mask_BS,
+            return_dict=True,
+        ).last_hidden_state
+
+
+def padding_mask(side: str, pieces: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """The mask (B, T) of one side, all 1 by default. Raises ValueError for another shape and for an empty text."""
+    if attention_mask is None:
+        attention_mask = torch.ones(pieces.shape[:2], dtype=torch.long, device=pieces.device)
+    if attention_mask.shape != pieces.shape[:2]:
+        raise ValueError(
+            f"the attention mask of {side} has shape {tuple(attention_mask.shape)}, and its text has "
+            f"{tuple(pieces.shape[:2])}: plugged in, the other side has to know its padding. Give a mask (B, T), 1 for "
+            "pieces and 0 for padding."
+        )
+    is_empty_B = ~attention_mask.bool().any(-1)
+    if is_empty_B.any():
+        raise ValueError(
+            f"row {int(is_empty_B.nonzero()[0])} of {side} is empty (its attention mask is all 0): the other side "
+            "would have nothing to attend to. Leave the pair out, or give it a text."
+        )
+    return attention_mask
+
+
+def mean_of_sides(losses: list[torch.Tensor]) -> torch.Tensor | None:
+    """Mean over the sides that have labels; None where none has."""
+    return torch.stack(losses).mean() if losses else None
 
 
 def head_dropout(config) -> nn.Dropout:
@@ -34,17 +148,20 @@ def head_dropout(config) -> nn.Dropout:
 
 
 class ClassificationHead(nn.Module):
-    """Dropout, dense, tanh, dropout, linear, on the state of `<s>`: (B, T, H) -> (B, L)."""
+    """Dropout, dense (F to H), tanh, dropout, linear, on the features of `<s>`: (B, T, F) -> (B, L).
+
+    Plugged in, only the input is twice as wide; the paper does not give the inner width.
+    """
 
     def __init__(self, config):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(feature_size(config), config.hidden_size)
         self.dropout = head_dropout(config)
         self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, states_BTH):
-        first_BH = self.dropout(states_BTH[:, 0])
-        return self.out_proj(self.dropout(torch.tanh(self.dense(first_BH))))
+    def forward(self, features_BTF):
+        first_BF = self.dropout(features_BTF[:, 0])
+        return self.out_proj(self.dropout(torch.tanh(self.dense(first_BF))))
 
 
 class ForSequenceClassification(HeadModel):
@@ -55,21 +172,52 @@ class ForSequenceClassification(HeadModel):
         self.classifier = ClassificationHead(config)
 
     @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs) -> SequenceClassifierOutput:
-        """Logits (B, L).
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        labels=None,
+        translation_input_ids=None,
+        translation_attention_mask=None,
+        **kwargs,
+    ) -> SequenceClassifierOutput:
+        """Logits (B, L) of x.
 
         Args:
             labels: (B,) class ids, (B, L) zeros and ones for several labels, or floats for regression;
                 `config.problem_type` says which, and is guessed from their type where it does not.
+            translation_input_ids, translation_attention_mask: (B, S), x's translation y; for plug-in, and only there.
+            translation_labels: y's labels, as x's. The loss is the mean over the sides that have labels.
+
+        Raises:
+            ValueError: as `HeadModel.encode`.
         """
-        outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        logits_BL = self.classifier(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
+        # Not in the signature: Trainer would take it for a label without which nothing can be evaluated.
+        translation_labels = kwargs.pop("translation_labels", None)
+        outputs, features_x, features_y = self.encode(
+            input_ids,
+            attention_mask,
+            dict(
+                translation_input_ids=translation_input_ids,
+                translation_attention_mask=translation_attention_mask,
+                translation_labels=translation_labels,
+            ),
+            **kwargs,
+        )
+
+        def loss(logits_BL, gold):
             # the library's loss for sequence classification, which also guesses the problem type
-            loss = self.loss_function(labels=labels, pooled_logits=logits_BL, config=self.config)
+            return self.loss_function(labels=gold, pooled_logits=logits_BL, config=self.config)
+
+        logits_BL = self.classifier(features_x)
+        losses = [] if labels is None else [loss(logits_BL, labels)]
+        if features_y is not None:
+            losses.append(loss(self.classifier(features_y), translation_labels))
         return SequenceClassifierOutput(
-            loss=loss, logits=logits_BL, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+            loss=mean_of_sides(losses),
+            logits=logits_BL,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 
@@ -79,18 +227,52 @@ class ForTokenClassification(HeadModel):
     def make_head(self, config):
         self.num_labels = config.num_labels
         self.dropout = head_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(feature_size(config), config.num_labels)
 
     @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs) -> TokenClassifierOutput:
-        """Logits (B, T, L); `labels` (B, T), -100 where none is wanted (specials, later subwords, padding)."""
-        outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        logits_BTL = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            loss = nn.functional.cross_entropy(logits_BTL.flatten(0, 1), labels.flatten())
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        labels=None,
+        translation_input_ids=None,
+        translation_attention_mask=None,
+        **kwargs,
+    ) -> TokenClassifierOutput:
+        """Logits (B, T, L) of x.
+
+        Args:
+            labels: (B, T), -100 where none is wanted (specials, later subwords, padding).
+            translation_input_ids, translation_attention_mask: (B, S), x's translation y; for plug-in, and only there.
+            translation_labels: (B, S), y's labels. The loss is the mean over the sides that have labels.
+
+        Raises:
+            ValueError: as `HeadModel.encode`.
+        """
+        translation_labels = kwargs.pop("translation_labels", None)  # for the reason given above
+        outputs, features_x, features_y = self.encode(
+            input_ids,
+            attention_mask,
+            dict(
+                translation_input_ids=translation_input_ids,
+                translation_attention_mask=translation_attention_mask,
+                translation_labels=translation_labels,
+            ),
+            **kwargs,
+        )
+
+        def loss(logits_BTL, gold_BT):
+            return nn.functional.cross_entropy(logits_BTL.flatten(0, 1), gold_BT.flatten())
+
+        logits_BTL = self.classifier(self.dropout(features_x))
+        losses = [] if labels is None else [loss(logits_BTL, labels)]
+        if features_y is not None:
+            losses.append(loss(self.classifier(self.dropout(features_y)), translation_labels))
         return TokenClassifierOutput(
-            loss=loss, logits=logits_BTL, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+            loss=mean_of_sides(losses),
+            logits=logits_BTL,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 
@@ -99,25 +281,61 @@ class ForQuestionAnswering(HeadModel):
 
     def make_head(self, config):
         # always start and end: `num_labels` may be left over from a classifier that the folder was saved from
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs = nn.Linear(feature_size(config), 2)
 
     @can_return_tuple
     def forward(
-        self, input_ids=None, attention_mask=None, start_positions=None, end_positions=None, **kwargs
+        self,
+        input_ids=None,
+        attention_mask=None,
+        start_positions=None,
+        end_positions=None,
+        translation_input_ids=None,
+        translation_attention_mask=None,
+        translation_start_positions=None,
+        translation_end_positions=None,
+        **kwargs,
     ) -> QuestionAnsweringModelOutput:
-        """Start and end logits (B, T); positions (B,), those outside the input are ignored."""
-        outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        start_BT, end_BT = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            outside = start_BT.shape[1]
+        """Start and end logits (B, T) of x.
+
+        Args:
+            start_positions, end_positions: (B,), those outside the input are ignored.
+            translation_input_ids, translation_attention_mask: (B, S), x's translation y; for plug-in, and only there.
+            translation_start_positions, translation_end_positions: (B,), the answer in y. The loss is the mean over the
+                sides that have both positions.
+
+        Raises:
+            ValueError: as `HeadModel.encode`.
+        """
+        outputs, features_x, features_y = self.encode(
+            input_ids,
+            attention_mask,
+            dict(
+                translation_input_ids=translation_input_ids,
+                translation_attention_mask=translation_attention_mask,
+                translation_start_positions=translation_start_positions,
+                translation_end_positions=translation_end_positions,
+            ),
+            **kwargs,
+        )
+
+        def loss(spans, gold):
+            outside = spans[0].shape[1]
             losses = [
-                nn.functional.cross_entropy(logits, gold.view(-1).clamp(0, outside), ignore_index=outside)
-                for logits, gold in ((start_BT, start_positions), (end_BT, end_positions))
+                nn.functional.cross_entropy(logits_BT, gold_B.view(-1).clamp(0, outside), ignore_index=outside)
+                for logits_BT, gold_B in zip(spans, gold, strict=True)
             ]
-            loss = sum(losses) / 2
+            return sum(losses) / 2
+
+        start_BT, end_BT = self.qa_outputs(features_x).unbind(-1)
+        losses = []
+        if start_positions is not None and end_positions is not None:
+            losses.append(loss((start_BT, end_BT), (start_positions, end_positions)))
+        if translation_start_positions is not None and translation_end_positions is not None:
+            spans_y = self.qa_outputs(features_y).unbind(-1)
+            losses.append(loss(spans_y, (translation_start_positions, translation_end_positions)))
         return QuestionAnsweringModelOutput(
-            loss=loss,
+            loss=mean_of_sides(losses),
             start_logits=start_BT,
             end_logits=end_BT,
             hidden_states=outputs.hidden_states,

@@ -12,10 +12,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.masking import IGNORED, keyed_rng, mask_pieces
+from pretraining.recipe import OBJECTIVES
 from pretraining.tokenised import Example
 
 Row = dict[str, np.ndarray]  # (T,) arrays of one example: input_ids, special_tokens_mask, segment_ids, ...
-MaskedExample = tuple[str, str, Row]  # objective, corpus name, row with labels
+MaskedExample = tuple[str, str, list[Row]]  # objective, corpus name, row with labels; two where the sides are apart
+SIDES = ("x", "y")
 
 
 def encode_pieces(sides: Sequence[np.ndarray], tokenizer: PreTrainedTokenizerBase) -> Row:
@@ -77,22 +79,31 @@ class Masker:
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids)
 
     def __call__(self, example: Example, objective: str, probability: float) -> MaskedExample:
-        """The row of an example with its labels. The unknown piece is never predicted either: it tells nothing."""
-        row = encode_pieces(example.sides, self.tokenizer)
+        """The row of an example with its labels, or its two rows where the objective reads the sides apart.
+
+        The unknown piece is never predicted either: it tells nothing. Adjacent segments come in either order.
+        """
         rng = keyed_rng(*self.key, objective, example.name, example.epoch, example.example_id)
-        unpredictable = (row["special_tokens_mask"] == 1) | (row["input_ids"] == self.tokenizer.unk_token_id)
-        row["input_ids"], row["labels"] = mask_pieces(
-            row["input_ids"], unpredictable, probability, rng, self.tokenizer.mask_token_id, self.vocabulary
-        )
-        return objective, example.name, row
+        kind, sides = OBJECTIVES[objective], example.sides
+        if kind.apart and kind.text == "monolingual" and rng.random() < 0.5:
+            sides = sides[::-1]
+        inputs = [[side] for side in sides] if kind.apart else [sides]
+        rows = [encode_pieces(pieces, self.tokenizer) for pieces in inputs]
+        for row in rows:
+            unpredictable = (row["special_tokens_mask"] == 1) | (row["input_ids"] == self.tokenizer.unk_token_id)
+            row["input_ids"], row["labels"] = mask_pieces(
+                row["input_ids"], unpredictable, probability, rng, self.tokenizer.mask_token_id, self.vocabulary
+            )
+        return objective, example.name, rows
 
 
 @dataclass
 class Collator:
     """Turns masked examples into a batch: {objective: {input_ids, labels, attention_mask, ..., languages}}.
 
-    Tensors are (B, T) int64; `languages` is a list of B corpus names. There are no position_ids: rows are not packed,
-    and the model counts the positions of padded rows itself. A row without predictions is valid.
+    Tensors are (B, T) int64; `languages` is a list of B corpus names. Where an objective reads the sides apart, its
+    sub-batch holds `x` and `y`, each a full set of its own length. There are no position_ids: rows are not packed, and
+    the model counts the positions of padded rows itself. A row without predictions is valid.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -100,7 +111,13 @@ class Collator:
     def __call__(self, examples: list[MaskedExample]) -> dict[str, dict]:
         batch = {}
         for objective in dict.fromkeys(objective for objective, _, _ in examples):
-            own = [(name, row) for other, name, row in examples if other == objective]
-            batch[objective] = pad_rows([row for _, row in own], self.tokenizer)
+            own = [(name, rows) for other, name, rows in examples if other == objective]
+            sides = [pad_rows(rows, self.tokenizer) for rows in zip(*(rows for _, rows in own), strict=True)]
+            batch[objective] = dict(zip(SIDES, sides, strict=True)) if OBJECTIVES[objective].apart else sides[0]
             batch[objective]["languages"] = [name for name, _ in own]
         return batch
+
+
+def inputs_of(sub_batch: dict) -> list[dict[str, torch.Tensor]]:
+    """The sets of (B, T) fields in a sub-batch: itself, or its two sides."""
+    return [sub_batch[side] for side in SIDES] if SIDES[0] in sub_batch else [sub_batch]

@@ -4,7 +4,6 @@
 `held_out_batches` those of an evaluation. Where rows come from is in sources.py, which are drawn in sampling.py.
 """
 
-import copy
 import logging
 import os
 from collections.abc import Iterator
@@ -17,16 +16,10 @@ from transformers import PreTrainedTokenizerBase
 from pretraining.collators import Collator, MaskedExample, Masker
 from pretraining.recipe import OBJECTIVES, Phase, Recipe
 from pretraining.sampling import Draw, UpdateSampler, check_batch_sizes, plan_phase, sampling_probabilities
-from pretraining.sources import Source, corpus_name, held_out_below, match_corpora, open_sources
-from pretraining.streams import StreamCursor, StreamedCorpus, no_text
-from pretraining.tokenised import (
-    SPECIALS_OF_PAIR,
-    SPECIALS_OF_TEXT,
-    Example,
-    TokenisedColumn,
-    cut_pair,
-    tokenizer_fingerprint,
-)
+from pretraining.sources import corpus_name, match_corpora, open_sources
+from pretraining.stored import Corpus, stored_corpus
+from pretraining.streams import StreamCursor, StreamedCorpus
+from pretraining.tokenised import Example, TokenisedColumn, tokenizer_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -34,116 +27,10 @@ KINDS = {1: "monolingual", 2: "bitext"}  # by the number of languages
 LOSSES = {
     "empty": "rows dropped, because they or one side are empty",
     "windowed": "texts longer than max_length, read in windows",
+    "alone": "texts of one piece without a neighbour in their document",
     "cut": "pairs cut to max_length",
     "held_out": "rows held out",
 }
-
-
-class Corpus:
-    """Text of one language, or translation pairs, as piece ids; `fetch` reads an example from disk.
-
-    name: `en` or `en-de`; languages: its one or two; lengths: (N,) pieces of each training example; size: the declared
-    size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out: the examples of
-    evaluation.
-
-    A text longer than max_length becomes consecutive windows that keep all its pieces; the sides of a pair that is
-    longer are cut, the longer one first. Empty texts, and pairs with an empty side, are dropped.
-    """
-
-    streaming = False
-
-    def __init__(
-        self,
-        source: Source,
-        columns: list[TokenisedColumn],
-        max_length: int,
-        held_out_fraction: float,
-        max_held_out: int,
-    ):
-        self.source, self.columns, self.max_length = source, columns, max_length
-        self.name, self.languages = source.name, source.languages
-        self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
-        self._arrange()
-
-    def with_max_length(self, max_length: int) -> "Corpus":
-        """The same text, windowed or cut to another length; cheap, nothing is tokenised anew."""
-        if max_length == self.max_length:
-            return self
-        other = copy.copy(self)
-        other.max_length = max_length
-        other._arrange()
-        return other
-
-    def _arrange(self) -> None:
-        """Numbers the windows of all rows; an example's id is its window's number, held out or not."""
-        counts = dict(self.source.counts)
-        if len(self.columns) == 1:
-            self.rows = np.arange(len(self.columns[0].lengths))[None]
-        elif self.source.alignment is not None:
-            self.rows = self.source.alignment
-        else:
-            self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(2, axis=0)
-        lengths = np.stack([column.lengths[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
-        keys = np.stack([column.keys[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
-        # The sides of a pair may be identified apart (one has ids, the other line numbers): a pair is trained on where
-        # neither side is held out, and evaluated where both are, so that no evaluated side is trained on anywhere.
-        held_out = (keys < self.held_out_below).any(0)
-        evaluated = (keys < self.held_out_below).all(0)
-        usable = lengths.min(0) > 0
-        counts |= {"rows": lengths.shape[1], "empty": int((~usable).sum()), "held_out": int((usable & held_out).sum())}
-
-        if len(self.columns) == 1:
-            self.room = self.max_length - SPECIALS_OF_TEXT
-            windows = -(-lengths[0] // self.room)
-            counts["windowed"] = int((windows > 1).sum())
-        else:
-            self.room = self.max_length - SPECIALS_OF_PAIR
-            windows = usable.astype(np.int64)
-            self.kept = cut_pair(lengths, self.room)
-            counts["cut"] = int((self.kept != lengths).any(0)[usable].sum())
-        # window w of row r is number first[r] + w
-        self.first = np.concatenate([[0], np.cumsum(windows, dtype=np.int64)])
-        row_of = np.repeat(np.arange(len(windows)), windows)
-        training = np.flatnonzero(~held_out[row_of])
-        if len(training) == 0:
-            raise ValueError(no_text(self.name))
-        self.example_ids = training.astype(np.min_scalar_type(self.first[-1]))
-        self.lengths = self._window_lengths(row_of, lengths)[training].astype(np.int32)
-        by_hash = sorted(np.flatnonzero(evaluated[row_of]), key=lambda window: (keys[0, row_of[window]], window))
-        self.held_out_ids = by_hash[: self.max_held_out]
-        self.size = self.source.declared_size or len(training)
-        self.counts = counts | {"examples": len(training)}
-
-    def _window_lengths(self, row_of: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        if len(self.columns) == 2:
-            return self.kept.sum(0)[row_of]
-        number = np.arange(len(row_of)) - self.first[row_of]
-        return np.minimum(lengths[0][row_of] - number * self.room, self.room)
-
-    @property
-    def held_out(self) -> list[Example]:
-        """The first `evaluation.max_examples` held-out examples, in the order of their hashes."""
-        return [self._read(int(window), 0) for window in self.held_out_ids]
-
-    def fetch(self, epoch: int, index: int) -> Example:
-        """Training example `index`, 0 <= index < len(lengths); the epoch keys its masks."""
-        return self._read(int(self.example_ids[index]), epoch)
-
-    def facts(self) -> dict:
-        """What the corpus was made of, for run.json."""
-        return self.source.facts() | {"size": self.size, "held_out": len(self.held_out_ids), "counts": self.counts}
-
-    def _read(self, window: int, epoch: int) -> Example:
-        row = int(np.searchsorted(self.first, window, side="right")) - 1
-        if len(self.columns) == 2:
-            sides = [
-                column.ids(int(rows[row]))[: self.kept[side, row]]
-                for side, (column, rows) in enumerate(zip(self.columns, self.rows, strict=True))
-            ]
-            return Example(sides, self.name, window, epoch)
-        start = (window - int(self.first[row])) * self.room
-        ids = self.columns[0].ids(row)[start : start + self.room]
-        return Example([ids], self.name, window, epoch, self.columns[0].document(row))
 
 
 def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_processes: int = 1) -> list[Corpus]:
@@ -165,13 +52,13 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
     fingerprint = tokenizer_fingerprint(tokenizer)
     corpora = []
     for source in open_sources(recipe):
-        max_length = _longest(recipe, KINDS[len(source.languages)])
-        common = (max_length, recipe.evaluation.held_out_fraction, recipe.evaluation.max_examples)
+        form = _longest_form(recipe, KINDS[len(source.languages)])
+        common = (*form, recipe.evaluation.held_out_fraction, recipe.evaluation.max_examples)
         if source.streaming:
             corpora.append(StreamedCorpus(source, tokenizer, *common, recipe.shuffle_buffer, recipe.seed))
         else:
             columns = [TokenisedColumn(side, tokenizer, fingerprint, source.name) for side in source.sides]
-            corpora.append(Corpus(source, columns, *common))
+            corpora.append(stored_corpus(source, columns, *common))
     _report(corpora, recipe)
     return corpora
 
@@ -233,9 +120,9 @@ def training_batches(
     _check_texts(kinds, phase, where)
     views: dict[str, dict[int, Corpus]] = {
         name: {
-            index: corpus.with_max_length(objective.max_length)
+            index: corpus.with_form(objective.max_length, OBJECTIVES[name].apart)
             for index, corpus in enumerate(corpora)
-            if kinds[corpus.name] == OBJECTIVES[name]
+            if kinds[corpus.name] == OBJECTIVES[name].text
         }
         for name, objective in phase.objectives.items()
     }
@@ -269,28 +156,33 @@ def held_out_batches(
     The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
     """
     masker, collate = Masker(tokenizer, ("held out",)), Collator(tokenizer)
-    probability, size = phase.objectives[objective].mask_probability, recipe.evaluation.batch_size
+    settings, kind = phase.objectives[objective], OBJECTIVES[objective]
+    size = recipe.evaluation.batch_size
     for corpus in corpora:
-        if KINDS[len(corpus.languages)] != OBJECTIVES[objective]:
+        if KINDS[len(corpus.languages)] != kind.text:
             continue
-        examples = sorted(corpus.held_out, key=lambda example: sum(map(len, example.sides)))
+        held_out = corpus.with_form(settings.max_length, kind.apart).held_out
+        examples = sorted(held_out, key=lambda example: sum(map(len, example.sides)))
         for start in range(0, len(examples), size):
-            yield corpus.name, collate([masker(e, objective, probability) for e in examples[start : start + size]])
+            chunk = examples[start : start + size]
+            yield corpus.name, collate([masker(example, objective, settings.mask_probability) for example in chunk])
 
 
-def _longest(recipe: Recipe, kind: str) -> int:
-    """The largest max_length of the objectives that read a kind of text, or of all where none does."""
+def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:
+    """(max_length, apart) of the objective that reads most of a kind of text, or of all where none reads it."""
     objectives = [item for phase in recipe.phases for item in phase.objectives.items()]
-    reading = [objective for name, objective in objectives if OBJECTIVES[name] == kind]
-    return max(objective.max_length for objective in reading or dict(objectives).values())
+    reading = [item for item in objectives if OBJECTIVES[item[0]].text == kind]
+    name, objective = max(reading or objectives, key=lambda item: item[1].max_length)
+    return objective.max_length, OBJECTIVES[name].apart and bool(reading)
 
 
 def _check_texts(kinds: dict[str, str], phase: Phase, where: str) -> None:
     """Raises ValueError where an objective finds no corpus of its kind among `kinds` (corpus name -> kind)."""
     for name in phase.objectives:
-        if OBJECTIVES[name] not in kinds.values():
+        text = OBJECTIVES[name].text
+        if text not in kinds.values():
             raise ValueError(
-                f"{where} ({phase.name}) has the objective {name}, which reads {OBJECTIVES[name]} text, and its "
+                f"{where} ({phase.name}) has the objective {name}, which reads {text} text, and its "
                 f"corpora are {', '.join(kinds) or 'none'}. Without text there is nothing to learn from. Widen the "
                 f"patterns of {where}.corpora ({', '.join(phase.corpora)}), add such a corpus, or take {name} out."
             )

@@ -1,27 +1,36 @@
 """What a model in training has learnt, measured on held-out text.
 
-Legend: `B` sequences, `T` positions, `H` hidden size, `P` pairs, `L` layers (0 = embeddings).
+Legend: `B` sequences, `T` positions, `S` positions of the other side, `H` hidden size, `P` pairs, `L` layers
+(0 = embeddings).
 """
 
+import numpy as np
 import torch
 from torch import nn
 
-from pretraining.collators import encode_side, pad_rows
+from modeling.encoder import position_ids_of
+from pretraining.collators import Row, encode_pieces, encode_side, pad_rows
 from pretraining.corpora import Corpus, held_out_batches, unigram_entropy
-from pretraining.recipe import OBJECTIVES, Phase, Recipe
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_names
+from pretraining.tokenised import SPECIALS_OF_PAIR, Example
 from pretraining.tracking import LossMeter
+
+# How the sides of a pair are encoded for their alignment: in one input, or each without seeing the other.
+ENCODINGS = ("joint", "separate")
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, corpora: list[Corpus], phase: Phase, recipe: Recipe, tokenizer, accelerator) -> dict:
-    """Held-out losses in nats by objective and corpus, their unigram entropies, and retrieval accuracy of the pairs.
+    """Held-out losses in nats by objective and corpus, their unigram entropies, and of translation pairs the accuracy
+    of retrieval and of word alignment, as the recipe asks for.
 
     The masks are the same at every call. A loss below the unigram entropy of the same text says that the model has
     learnt more than how frequent each piece is. Processes share the batches.
     """
     was_training = model.training
     model.eval()
-    meter = LossMeter(list(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
+    losses = loss_names(phase.objectives)
+    meter = LossMeter(losses, [corpus.name for corpus in corpora], accelerator.device)
     figures = {}
     for objective in phase.objectives:
         batches = held_out_batches(corpora, phase, recipe, tokenizer, objective)
@@ -32,16 +41,26 @@ def evaluate(model: nn.Module, corpora: list[Corpus], phase: Phase, recipe: Reci
                     meter.add(batch, model(**batch))
     means, _ = meter.means(accelerator)
     figures |= {f"held_out/{key}": value for key, value in means.items()}
-    for objective in phase.objectives:
+    for loss in losses:
         for corpus in corpora:
-            if f"held_out/{objective}/{corpus.name}" in figures:
-                figures[f"unigram_entropy/{objective}/{corpus.name}"] = unigram_entropy(corpus.held_out)
-    if recipe.evaluation.retrieval and any(OBJECTIVES[name] == "bitext" for name in phase.objectives):
+            if f"held_out/{loss}/{corpus.name}" in figures:
+                figures[f"unigram_entropy/{loss}/{corpus.name}"] = unigram_entropy(corpus.held_out)
+    if any(OBJECTIVES[name].text == "bitext" for name in phase.objectives):
         for corpus in corpora:
-            if len(corpus.languages) == 2 and len(corpus.held_out) > 1:
+            if len(corpus.languages) != 2:
+                continue
+            if corpus.apart:  # the sides meet in one input when their joint alignment is looked at
+                longest = model.config.longest_input
+                corpus = corpus.with_form(min(2 * corpus.max_length, longest), False)
+            if recipe.evaluation.retrieval and len(corpus.held_out) > 1:
                 accuracy_L = retrieval_accuracy(model, corpus, recipe, tokenizer, accelerator)
                 figures[f"retrieval/{corpus.name}"] = max(accuracy_L)
                 figures[f"retrieval_by_layer/{corpus.name}"] = accuracy_L
+            if recipe.evaluation.alignment and corpus.held_out:
+                for encoding in ENCODINGS:
+                    accuracy_L = alignment_accuracy(model, corpus, encoding, recipe, tokenizer, accelerator)
+                    figures[f"alignment_{encoding}/{corpus.name}"] = max(accuracy_L)
+                    figures[f"alignment_{encoding}_by_layer/{corpus.name}"] = accuracy_L
     model.train(was_training)
     return figures
 
@@ -63,6 +82,71 @@ def retrieval_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, acceler
     return accuracy_L
 
 
+@torch.no_grad()
+def alignment_accuracy(model, corpus: Corpus, encoding: str, recipe: Recipe, tokenizer, accelerator) -> list[float]:
+    """Share of the pieces of held-out pairs whose nearest piece on the other side is their translation, by layer.
+
+    Piece i of one side is translated by piece i of the other, as in the controlled pair. Neighbours are by cosine,
+    among the pieces of the same pair, special tokens left out; both directions count. Chance is the mean of 1/length.
+
+    encoding: `joint`, both sides in one input `<s> x </s></s> y </s>`; `separate`, each side on its own, at the
+    positions it has in the joint input: were both counted from the start, equal position embeddings would align even
+    untrained vectors. `corpus` is of the form in which both sides fit into one input.
+
+    Raises ValueError for pairs whose sides differ in length.
+    """
+    room = corpus.max_length - SPECIALS_OF_PAIR
+    pairs = sorted((_one_to_one(example, room) for example in corpus.held_out), key=lambda sides: len(sides[0]))
+    right_L, count = 0, 0
+    for start in range(0, len(pairs), recipe.evaluation.batch_size):
+        chunk = pairs[start : start + recipe.evaluation.batch_size]
+        if encoding == "joint":
+            rows = [encode_pieces(sides, tokenizer) for sides in chunk]
+            batch, states = _encode(model, rows, tokenizer, accelerator)
+            encoded = [(_ordinary(batch) & (batch["segment_ids"] == side), states) for side in (0, 1)]
+        else:
+            encoded = []
+            for side in (0, 1):
+                rows = [encode_side(sides[side], tokenizer) for sides in chunk]
+                first = [side * len(row["input_ids"]) for row in rows]  # y begins where `<s> x </s>` ends
+                batch, states = _encode(model, rows, tokenizer, accelerator, first)
+                encoded.append((_ordinary(batch), states))
+        (x_BT, x_states), (y_BS, y_states) = encoded
+        layers = zip(x_states, y_states, strict=True)
+        right_L = right_L + torch.stack([aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) for x_BTH, y_BSH in layers])
+        count += int(x_BT.sum() + y_BS.sum())
+    return (right_L / count).tolist()
+
+
+def aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
+    """How many pieces of both sides have the piece of the same number as their nearest by cosine.
+
+    x_BT, y_BS: boolean, which positions hold a piece of that side; every row has as many in one as in the other.
+    """
+    normalize = nn.functional.normalize
+    similarity_BTS = normalize(x_BTH.float(), dim=-1) @ normalize(y_BSH.float(), dim=-1).transpose(1, 2)
+    right = 0
+    for cosines, own, other in ((similarity_BTS, x_BT, y_BS), (similarity_BTS.transpose(1, 2), y_BS, x_BT)):
+        nearest = cosines.masked_fill(~other[:, None], -torch.inf).argmax(-1)
+        number_of_nearest = other.cumsum(1).gather(1, nearest)
+        right = right + (own & (number_of_nearest == own.cumsum(1))).sum()
+    return right
+
+
+def _one_to_one(example: Example, room: int) -> list[np.ndarray]:
+    """The sides of a pair whose pieces correspond one by one. Raises ValueError where they cannot."""
+    lengths = sorted(len(side) for side in example.sides)
+    # a pair that was cut to an odd room has one piece without its partner
+    if lengths[0] != lengths[1] and not (lengths[1] - lengths[0] == 1 and sum(lengths) == room):
+        raise ValueError(
+            f"evaluation.alignment is true, but a held-out pair of {example.name} has {len(example.sides[0])} pieces "
+            f"on one side and {len(example.sides[1])} on the other: piece i of one side cannot be the translation of "
+            "piece i of the other throughout. Set evaluation.alignment=false, or evaluate on pairs whose pieces "
+            "correspond, as `python -m pretraining.controlled_pair` writes them."
+        )
+    return [side[: lengths[0]] for side in example.sides]
+
+
 def _sentence_vectors(model, examples, side, recipe, tokenizer, accelerator) -> list[torch.Tensor]:
     """Mean-pooled states (P, H) for each layer."""
     size = recipe.evaluation.batch_size
@@ -70,15 +154,33 @@ def _sentence_vectors(model, examples, side, recipe, tokenizer, accelerator) -> 
     chunks = []
     for start in range(0, len(order), size):
         rows = [encode_side(examples[index].sides[side], tokenizer) for index in order[start : start + size]]
-        batch = _to(pad_rows(rows, tokenizer), accelerator.device)
-        with accelerator.autocast():
-            states = model.roberta(
-                batch["input_ids"], attention_mask=batch["attention_mask"], output_hidden_states=True
-            ).hidden_states
-        keep_BT1 = (batch["attention_mask"].bool() & ~batch["special_tokens_mask"].bool()).unsqueeze(-1)
+        batch, states = _encode(model, rows, tokenizer, accelerator)
+        keep_BT1 = _ordinary(batch).unsqueeze(-1)
         chunks.append([(layer * keep_BT1).sum(1).float() / keep_BT1.sum(1) for layer in states])
     back = torch.tensor(order, device=accelerator.device).argsort()
     return [torch.cat(layer)[back] for layer in zip(*chunks, strict=True)]
+
+
+def _encode(model, rows: list[Row], tokenizer, accelerator, first: list[int] | None = None):
+    """The padded batch and the states (B, T, H) of all layers; `first`: where each row's positions begin, default 0."""
+    batch = _to(pad_rows(rows, tokenizer), accelerator.device)
+    position_ids = None
+    if first is not None:
+        position_ids = position_ids_of(batch["input_ids"], tokenizer.pad_token_id)
+        position_ids += torch.tensor(first, device=accelerator.device)[:, None] * batch["attention_mask"]
+    with accelerator.autocast():
+        output = model.roberta(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            position_ids=position_ids,
+            output_hidden_states=True,
+        )
+    return batch, output.hidden_states
+
+
+def _ordinary(batch) -> torch.Tensor:
+    """(B, T), True where a piece of the text stands: neither padding nor a special token."""
+    return ~batch["special_tokens_mask"].bool()
 
 
 def _to(batch, device):

@@ -95,8 +95,19 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             f"the tokenizer pads with id {tokenizer.pad_token_id} and {source} with {config.pad_token_id}: positions "
             "are counted from it. Use the tokenizer that belongs to the model."
         )
+    has = model_class(recipe.model.type).objectives
     for index, phase in enumerate(recipe.phases):
         for name, objective in phase.objectives.items():
+            if name not in has:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name}: a {recipe.model.type!r} model does not have this objective. It "
+                    f"has {', '.join(has)}. Take one of these, or another model.type."
+                )
+            if name.startswith("ca_mlm") and not config.cross_attention:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name} needs cross-attention, and {source} sets cross_attention to "
+                    "false: one side could not read the other. Set model.config.cross_attention to true."
+                )
             if objective.max_length > config.longest_input:
                 raise ValueError(
                     f"phases.{index}.objectives.{name}.max_length is {objective.max_length}, but the model has "

@@ -6,9 +6,10 @@ from rich.table import Table
 from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
+from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
 from pretraining.initialization import model_class
-from pretraining.recipe import OBJECTIVES, Phase, Recipe
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms
 from pretraining.training import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
@@ -37,7 +38,7 @@ def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_pro
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         console.print(_phase_table(phase, index, micro_batches, num_processes))
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
-        console.print(_memory_table(config, recipe, sum(parts.values()), trainable, micro_batches[0]))
+        console.print(_memory_table(config, recipe, phase, sum(parts.values()), trainable, micro_batches[0]))
         if index == 0:
             _print_first_batch(console, micro_batches[0], tokenizer)
     console.print("dry run: nothing was trained or written.")
@@ -91,14 +92,16 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
     for column in ("objective", "text", "weight", "examples a step", "tokens a step", "padding", "predictions a step"):
         table.add_column(column, justify="left" if column in ("objective", "text") else "right")
     for name, objective in phase.objectives.items():
-        fields = [batch[name] for batch in micro_batches]
+        fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first update, times the processes
         tokens = sum(int(batch["attention_mask"].sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
-        predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes
+        terms = learnt_terms(name, objective)
+        # every term predicts the same pieces anew
+        predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes * (len(terms) or 1)
         table.add_row(
-            name,
-            OBJECTIVES[name],
+            name + (f" ({' + '.join(terms)})" if terms else ""),
+            OBJECTIVES[name].text,
             f"{objective.weight:g}",
             f"{objective.batch_size:,}",
             f"{tokens:,}",
@@ -108,14 +111,21 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
     return table
 
 
-def _memory_table(config, recipe: Recipe, total: int, trainable: int, batch: dict) -> Table:
+def _memory_table(config, recipe: Recipe, phase: Phase, total: int, trainable: int, batch: dict) -> Table:
     """Bytes a process needs, from the shapes of its first micro-batch; an estimate, to choose hardware by."""
     half = recipe.precision != "fp32"
     width = 2 if half else 4
-    tokens = sum(fields["input_ids"].numel() for fields in batch.values())
-    longest = max(fields["input_ids"].shape[1] for fields in batch.values())
-    rows = sum(fields["input_ids"].shape[0] for fields in batch.values())
-    predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in batch.values())
+    # a pass through the layers for each set of inputs and each term: an objective without terms is one
+    inputs = [
+        fields
+        for name, sub_batch in batch.items()
+        for _ in learnt_terms(name, phase.objectives[name]) or (None,)
+        for fields in inputs_of(sub_batch)
+    ]
+    tokens = sum(fields["input_ids"].numel() for fields in inputs)
+    longest = max(fields["input_ids"].shape[1] for fields in inputs)
+    rows = sum(fields["input_ids"].shape[0] for fields in inputs)
+    predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in inputs)
     hidden, layers = config.hidden_size, config.num_hidden_layers
     # states a layer keeps for its backward: query, key, value, context, two residual sums and their norms (8 H), and
     # the feed-forward block before and after its activation (2 I)
@@ -144,18 +154,23 @@ def _memory_table(config, recipe: Recipe, total: int, trainable: int, batch: dic
 
 
 def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
-    for objective, fields in batch.items():
+    for objective, sub_batch in batch.items():
         legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a piece is predicted"
         console.print(f"first batch, {objective}: {legend}")
-        for row in range(min(EXAMPLES_SHOWN, len(fields["input_ids"]))):
-            line = Text(f"  [{fields['languages'][row]}] ")
-            length = int(fields["attention_mask"][row].sum())
-            shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row, :length].tolist())
-            labels = fields["labels"][row, :length].tolist()
-            for piece, label in zip(shown, labels, strict=True):
-                if label != -100:
-                    line.append(tokenizer.convert_ids_to_tokens(label), style="bold")
-                    line.append(f"→{piece} ", style="reverse")
-                else:
-                    line.append(f"{piece} ")
-            console.print(line)
+        for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
+            for fields in inputs_of(sub_batch):
+                console.print(_masked_text(Text(f"  [{name}] "), fields, row, tokenizer))
+
+
+def _masked_text(line: Text, fields: dict, row: int, tokenizer) -> Text:
+    """`line` with the pieces of a row appended, predicted ones as gold→shown."""
+    length = int(fields["attention_mask"][row].sum())
+    shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row, :length].tolist())
+    labels = fields["labels"][row, :length].tolist()
+    for piece, label in zip(shown, labels, strict=True):
+        if label != -100:
+            line.append(tokenizer.convert_ids_to_tokens(label), style="bold")
+            line.append(f"→{piece} ", style="reverse")
+        else:
+            line.append(f"{piece} ")
+    return line

@@ -4,6 +4,8 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 (`phases.0.steps=10`). Reading, checking and printing is done by `common.recipes`.
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +23,11 @@ class Monolingual(Table):
     text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
     document_column: str | None = option(
         None, "column that names the document of a row, so that adjacent rows can be told from neighbours by chance"
+    )
+    document_pattern: str | None = option(
+        None,
+        "regular expression: what it matches in `document_column` names the document; `^\\d{5}` makes chapters of "
+        "verses with ids such as 01049027",
     )
     size: int | None = option(
         None, "N_i of the sampling formula where it cannot be counted (streaming), in any unit the others share"
@@ -71,8 +78,14 @@ class Objective:
         MISSING, "examples per update over all processes and accumulated micro-batches (a pair is one example)"
     )
     weight: float = option(1.0, "factor of this objective's cross-entropies in the loss")
+    terms: list[str] = option(
+        [],
+        "of ca_mlm: `inner` (a side from itself), `cross` (a side from both), default both; the others have no terms",
+    )
     mask_probability: float = option(0.15, "share of the ordinary pieces that is predicted")
-    max_length: int = option(256, "positions of an example, special tokens included")
+    max_length: int = option(
+        256, "positions of an example, special tokens included; of each side where an objective reads them apart"
+    )
 
 
 @dataclass
@@ -81,7 +94,12 @@ class Phase:
 
     name: str = option(MISSING, "name in the logs")
     steps: int = option(MISSING, "number of updates")
-    objectives: dict[str, Objective] = option({}, "objectives by name: mlm (monolingual text), tlm (translation pairs)")
+    objectives: dict[str, Objective] = option(
+        {},
+        "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
+        "segments of monolingual text) and ca_mlm_pairs (translation pairs). Those that read one kind of text with the "
+        "same batch_size see the same examples, each with masks of its own",
+    )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
     )
@@ -118,6 +136,11 @@ class Evaluation:
     retrieval: bool = option(
         True, "also find each held-out sentence's translation by cosine of mean-pooled states, at every layer"
     )
+    alignment: bool = option(
+        False,
+        "also find each piece's translation within its held-out pair, by cosine at every layer: for pairs whose pieces "
+        "correspond one by one, such as the controlled pair; others are an error",
+    )
 
 
 @dataclass
@@ -150,8 +173,44 @@ class Recipe:
     keep_checkpoints: int = option(2, "newest checkpoints kept; 0: all")
 
 
-# Which kind of text an objective reads.
-OBJECTIVES = {"mlm": "monolingual", "tlm": "bitext"}
+@dataclass(frozen=True)
+class ObjectiveKind:
+    """What an objective reads, and what its losses are called.
+
+    text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text they
+    are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`.
+    """
+
+    text: Literal["monolingual", "bitext"]
+    apart: bool = False
+    terms: tuple[str, ...] = ()
+
+
+OBJECTIVES = {
+    "mlm": ObjectiveKind("monolingual"),
+    "tlm": ObjectiveKind("bitext"),
+    "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross")),
+    "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross")),
+}
+
+
+def loss_names(objectives: Iterable[str]) -> list[str]:
+    """`mlm`, `ca_mlm_pairs.inner`, ...: how the losses of objectives are called in logs and by the model."""
+    return [f"{name}.{term}" if term else name for name in objectives for term in (OBJECTIVES[name].terms or (None,))]
+
+
+def learnt_terms(name: str, objective: Objective) -> tuple[str, ...]:
+    """The terms of an objective that a phase learns; empty where it has none."""
+    return tuple(term for term in OBJECTIVES[name].terms if not objective.terms or term in objective.terms)
+
+
+def loss_weights(phase: Phase) -> dict[str, float]:
+    """Weight of each loss of a phase; 0 for a term that is not learnt, which the model then leaves out."""
+    return {
+        loss: objective.weight if loss == name or loss.partition(".")[2] in learnt_terms(name, objective) else 0.0
+        for name, objective in phase.objectives.items()
+        for loss in loss_names([name])
+    }
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -186,7 +245,7 @@ def check_recipe(recipe: Recipe) -> None:
             place = f"{field_name}.objectives.{name}"
             if name not in OBJECTIVES:
                 raise ValueError(f"{place}: there is no objective {name!r}. {nearest(name, OBJECTIVES)}")
-            kind = OBJECTIVES[name]
+            kind = OBJECTIVES[name].text
             if not getattr(recipe, kind):
                 raise ValueError(
                     f"{place} reads {kind} text, but `{kind}` lists no corpus. Add one, or take {name} out "
@@ -206,6 +265,14 @@ def check_recipe(recipe: Recipe) -> None:
                 "an example needs room for a few pieces beside its special tokens; give 8 or more",
             )
             _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
+            terms = OBJECTIVES[name].terms
+            if unknown := [term for term in objective.terms if term not in terms]:
+                known = (
+                    f"the terms of {name} are {', '.join(terms)}" if terms else f"{name} has no terms to choose from"
+                )
+                raise ValueError(f"{place}.terms names {unknown[0]!r}: {known}. Leave it out, or name one of those.")
+    for index, corpus in enumerate(recipe.monolingual):
+        _check_document_pattern(corpus, f"monolingual.{index}")
     for kind in ("monolingual", "bitext"):
         for index, corpus in enumerate(getattr(recipe, kind)):
             size, place = corpus.size, f"{kind}.{index}"
@@ -233,6 +300,22 @@ def check_recipe(recipe: Recipe) -> None:
     two = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
     _require(two, "optimizer.betas", betas, "Adam has two, beta1 and beta2, each from 0 to below 1")
     _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "random generators take a number from 0 to 2^32 - 1")
+
+
+def _check_document_pattern(corpus: Monolingual, place: str) -> None:
+    pattern = corpus.document_pattern
+    if pattern is None:
+        return
+    _require(
+        corpus.document_column is not None, f"{place}.document_pattern", pattern, "it needs document_column to match in"
+    )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"{place}.document_pattern is {pattern!r}, which is no regular expression: {error}. Mend it, such as "
+            "'^\\d{5}'."
+        ) from error
 
 
 def _require(condition: bool, name: str, value, why: str) -> None:

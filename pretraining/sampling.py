@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from pretraining.masking import keyed_rng, keyed_seed
-from pretraining.recipe import Objective, Phase
+from pretraining.recipe import OBJECTIVES, Objective, Phase
 
 UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go
 
@@ -55,7 +55,8 @@ class ObjectivePlan:
         self, seed: int, phase_index: int, name: str, batch_size: int, corpora: dict[int, Countable], alpha: float
     ):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
-        self.key = (seed, phase_index, name)
+        # by the kind of text, not the objective: TLM and CA-MLM take the same pairs (VECO, section 4)
+        self.key = (seed, phase_index, OBJECTIVES[name].text)
         self.name, self.batch_size, self.corpora = name, batch_size, corpora
         self.indices = list(corpora)
         probabilities = sampling_probabilities([corpus.size for corpus in corpora.values()], alpha)

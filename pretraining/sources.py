@@ -36,6 +36,7 @@ class TextColumn:
     column: str
     identity: str | None  # None: the row's number
     document: str | None = None
+    document_pattern: str | None = None  # the part of the document column's value that names the document
 
 
 @dataclass
@@ -210,6 +211,7 @@ def _open_monolingual(corpus: Monolingual, joins: list[str], hub_root: str | Non
     name = corpus_name(corpus)
     rows = _load(corpus, name, corpus.size, hub_root)
     side = _text_column(rows, corpus.text_column, name, joins, corpus.document_column)
+    side.document_pattern = corpus.document_pattern
     table = Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)})
     return Source(name, (corpus.language,), [side], [table], corpus.size, corpus.size_source, hub_root)
 

@@ -4,6 +4,7 @@ Every process and every data-loading worker reads the whole stream and tokenises
 that neither their number nor a resumed run changes which text is seen.
 """
 
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,7 @@ from pretraining.masking import keyed_rng, keyed_seed
 from pretraining.sources import Source, held_out_below, plain_rows, row_identity, row_key
 from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair, encode_texts
 
+ROWS_PASSED_OVER = 1000  # in a row: a stream of single words has no segments
 NUMBER = "_row_number"  # column added to rows that have no id
 
 
@@ -22,7 +24,9 @@ class StreamedCorpus:
     """A streamed corpus. `size` is the declared one; `counts` are those of the rows read for `held_out`.
 
     One example a row: of a text longer than `max_length` one window, at an offset keyed by (seed, epoch, row); the
-    sides of a pair are cut, longest first. Empty texts and held-out rows are passed over.
+    sides of a pair are cut, longest first, or each to `max_length` where they are read `apart`. A text read apart gives
+    two adjacent segments: its window, twice as long, in two halves; the rows of a shuffled stream have no neighbours.
+    Empty texts and held-out rows are passed over, and so are texts of one piece where there should be two segments.
     """
 
     streaming = True
@@ -32,22 +36,25 @@ class StreamedCorpus:
         source: Source,
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
+        apart: bool,
         held_out_fraction: float,
         max_held_out: int,
         shuffle_buffer: int,
         seed: int,
     ):
-        self.source, self.tokenizer, self.max_length = source, tokenizer, max_length
+        self.source, self.tokenizer, self.max_length, self.apart = source, tokenizer, max_length, apart
         self.name, self.languages, self.size = source.name, source.languages, source.declared_size
         self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
         self.shuffle_buffer, self.seed = shuffle_buffer, seed
         self.counts: dict[str, int] = {}
-        self.held_out = self._read_held_out() if self.held_out_below else []
+        self.held_out_rows = self._read_held_out() if self.held_out_below else []
 
-    def with_max_length(self, max_length: int) -> "StreamedCorpus":
-        """The same stream, its texts cut to another length."""
+    def with_form(self, max_length: int, apart: bool = False) -> "StreamedCorpus":
+        """The same stream, its texts cut to another length, or with its sides apart."""
+        if (max_length, apart) == (self.max_length, self.apart):
+            return self
         other = object.__new__(StreamedCorpus)
-        other.__dict__.update(self.__dict__, max_length=max_length)
+        other.__dict__.update(self.__dict__, max_length=max_length, apart=apart, held_out_rows=self.held_out_rows)
         return other
 
     def facts(self) -> dict:
@@ -72,27 +79,43 @@ class StreamedCorpus:
             if all(text and not text.isspace() for text in texts):
                 yield [row_key(row_identity(row, row.get(NUMBER), side.identity)) for side in sides], texts
 
-    def example(self, key: int, texts: list[str], epoch: int) -> Example:
-        """Tokenises and cuts one row; `key` is its stable hash, which serves as the example's id."""
-        sides = [np.array(ids, dtype=np.int32) for ids in encode_texts(texts, self.tokenizer)]
-        if len(sides) == 2:
-            kept = cut_pair(np.array([[len(ids)] for ids in sides]), self.max_length - SPECIALS_OF_PAIR)
-            sides = [ids[:length] for ids, length in zip(sides, kept[:, 0], strict=True)]
-        else:
-            room, length = self.max_length - SPECIALS_OF_TEXT, len(sides[0])
-            if length > room:
-                start = keyed_rng(self.seed, "window", self.name, epoch, key).integers(length - room + 1)
-                sides = [sides[0][start : start + room]]
-        return Example(sides, self.name, key, epoch, None if len(sides) == 2 else str(key))
+    @property
+    def held_out(self) -> list[Example]:
+        """The first `evaluation.max_examples` held-out rows of the stream, in its own order."""
+        examples = [self.example(key, texts, 0) for key, texts in self.held_out_rows]
+        return [example for example in examples if example is not None]
 
-    def _read_held_out(self) -> list[Example]:
-        """The first held-out rows of the stream, in its own order: a stream has no end to wait for."""
+    def example(self, key: int, texts: list[str], epoch: int) -> Example | None:
+        """Tokenises and cuts one row; `key` is its stable hash, which serves as the example's id.
+
+        None where a text of one piece cannot give two segments.
+        """
+        sides = [np.array(ids, dtype=np.int32) for ids in encode_texts(texts, self.tokenizer)]
+        room = self.max_length - SPECIALS_OF_TEXT
+        if len(sides) == 2:
+            if self.apart:
+                sides = [ids[:room] for ids in sides]
+            else:
+                kept = cut_pair(np.array([[len(ids)] for ids in sides]), self.max_length - SPECIALS_OF_PAIR)
+                sides = [ids[:length] for ids, length in zip(sides, kept[:, 0], strict=True)]
+            return Example(sides, self.name, key, epoch)
+        room = 2 * room if self.apart else room
+        (ids,) = sides
+        if len(ids) > room:
+            start = keyed_rng(self.seed, "window", self.name, epoch, key).integers(len(ids) - room + 1)
+            ids = ids[start : start + room]
+        if not self.apart:
+            return Example([ids], self.name, key, epoch, str(key))
+        half = len(ids) // 2
+        return Example([ids[:half], ids[half:]], self.name, key, epoch, str(key)) if half else None
+
+    def _read_held_out(self) -> list[tuple[int, list[str]]]:
+        """(key, texts) of the first held-out rows, in the stream's own order: a stream has no end to wait for."""
         held_out = []
         for number, (keys, texts) in enumerate(self.rows(None), start=1):
             if max(keys) < self.held_out_below:  # as in Corpus: evaluated where all sides are held out
-                example = self.example(keys[0], texts, 0)
-                if all(map(len, example.sides)):
-                    held_out.append(example)
+                if all(encode_texts(texts, self.tokenizer)):
+                    held_out.append((keys[0], texts))
             if len(held_out) == self.max_held_out:
                 break
             self.counts["read_for_held_out"] = number
@@ -109,25 +132,39 @@ class StreamCursor:
     def fetch(self, position: int) -> Example:
         """Example number `position` (0-based). Rows on the way are read, but not tokenised.
 
+        A row that gives no example is passed over for the one after it, which is read again in its own place: no
+        position depends on what another one found.
+
         Raises ValueError where an epoch holds no example at all.
         """
         if position < self.position:
             self._restart()
-        while True:
-            key, texts = self._next_row()
+        while self.position < position:
+            self._next_row()
             self.position += 1
-            if self.position > position:
-                return self.corpus.example(key, texts, self.epoch)
+        passed_over: list[tuple[int, list[str], int]] = []
+        example = None
+        while example is None:
+            passed_over.append(row := self._next_row())
+            example = self.corpus.example(*row)
+            if len(passed_over) > ROWS_PASSED_OVER:
+                raise ValueError(no_text(self.corpus.name))
+        self.position += 1
+        self.ahead.extendleft(reversed(passed_over[1:]))
+        return example
 
     def _restart(self) -> None:
         self.position, self.epoch, self.rows, self.found_any = 0, -1, iter(()), True
+        self.ahead: deque[tuple[int, list[str], int]] = deque()
 
-    def _next_row(self) -> tuple[int, list[str]]:
+    def _next_row(self) -> tuple[int, list[str], int]:
+        if self.ahead:
+            return self.ahead.popleft()
         while True:
             for keys, texts in self.rows:
                 if min(keys) >= self.corpus.held_out_below:
                     self.found_any = True
-                    return keys[0], texts
+                    return keys[0], texts, self.epoch
             if not self.found_any:
                 raise ValueError(no_text(self.corpus.name))
             self.epoch, self.found_any = self.epoch + 1, False

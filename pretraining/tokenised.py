@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,8 @@ class TokenisedColumn:
 
     def __init__(self, column: TextColumn, tokenizer: PreTrainedTokenizerBase, fingerprint: str, name: str):
         parts = (FORMAT, column.rows._fingerprint, fingerprint, column.column, column.identity, column.document)
+        if column.document_pattern is not None:
+            parts += (column.document_pattern,)
         features = {"ids": List(Value("int32")), "key": Value("int64")}
         if column.document is not None:
             features["document"] = Value("string")
@@ -90,6 +93,15 @@ class TokenisedColumn:
         """(T,) int32 piece ids of a row; a view of the file, not to be written to."""
         return self.rows.data.column("ids")[row].values.to_numpy()
 
+    def new_documents(self) -> np.ndarray:
+        """(N,) true where a row does not go on with the document of the row before it."""
+        is_new = np.ones(len(self.lengths), dtype=bool)
+        if self.has_documents and len(is_new) > 1:
+            documents = self.rows.data.column("document")
+            same = pc.equal(documents[1:], documents[:-1])  # null where a row names no document
+            is_new[1:] = ~pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+        return is_new
+
     def document(self, row: int) -> str:
         """The document of a row: the value of the document column, or the row itself."""
         value = self.rows.data.column("document")[row].as_py() if self.has_documents else None
@@ -105,8 +117,23 @@ def _tokenise(
         "key": [row_key(number if value is None else value) for value, number in zip(identities, numbers, strict=True)],
     }
     if column.document is not None:
-        out["document"] = [None if value is None else str(value) for value in get_column(batch, column.document)]
+        documents = [None if value is None else str(value) for value in get_column(batch, column.document)]
+        if column.document_pattern is not None:
+            documents = [_document_of(value, column.document_pattern, column.document) for value in documents]
+        out["document"] = documents
     return out
+
+
+def _document_of(value: str | None, pattern: str, column: str) -> str | None:
+    if value is None:
+        return None
+    match = re.search(pattern, value)
+    if match is None:
+        raise ValueError(
+            f"document_pattern {pattern!r} matches nothing in {value!r}, a value of {column}: its document would have "
+            "no name. Give a pattern that fits every row."
+        )
+    return match[0]
 
 
 def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:

@@ -17,9 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class Events:
     """events.jsonl: one JSON object a line, each with `step` (updates done in all phases) and `phase`.
 
-    Training lines carry `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before),
+    Training lines carry `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before; an
+    objective of several terms has `<objective>.<term>`),
     `learning_rate`, `grad_norm`, `tokens_per_second` (real pieces, padding left out), `predictions` and `memory_gib`;
-    evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`.
+    evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`,
+    `alignment_joint/<pair>`, `alignment_separate/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`).
     """
 
     def __init__(self, folder: Path, keep_until: int = 0):
@@ -49,21 +51,20 @@ def read_events(folder: Path) -> list[dict]:
 
 
 class LossMeter:
-    """Sums of token losses by objective and corpus, kept on the device until a log line is due."""
+    """Sums of token losses by loss (an objective or one of its terms) and corpus, on the device until a line is due."""
 
-    def __init__(self, objectives: list[str], corpora: list[str], device: torch.device):
-        self.keys = [(objective, corpus) for objective in objectives for corpus in corpora]
+    def __init__(self, losses: list[str], corpora: list[str], device: torch.device):
+        self.keys = [(loss, corpus) for loss in losses for corpus in corpora]
         self.slots = {key: slot for slot, key in enumerate(self.keys)}
         # row 0: sum of losses in nats, row 1: number of predictions
         self.sums_2K = torch.zeros(2, len(self.keys), dtype=torch.float64, device=device)
 
     def add(self, batch: dict, output) -> None:
         """Add the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
-        for objective, losses_N in output.token_losses.items():
-            slots_B = torch.tensor(
-                [self.slots[objective, name] for name in batch[objective]["languages"]], device=losses_N.device
-            )
-            slots_N = slots_B[output.batch_rows[objective]]
+        for loss, losses_N in output.token_losses.items():
+            languages = batch[loss.partition(".")[0]]["languages"]
+            slots_B = torch.tensor([self.slots[loss, name] for name in languages], device=losses_N.device)
+            slots_N = slots_B[output.batch_rows[loss]]
             self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
             self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
 
@@ -72,8 +73,8 @@ class LossMeter:
         sums, counts = accelerator.reduce(self.sums_2K, reduction="sum").tolist()
         self.sums_2K.zero_()
         means = {
-            f"{objective}/{corpus}": total / count
-            for (objective, corpus), total, count in zip(self.keys, sums, counts, strict=True)
+            f"{loss}/{corpus}": total / count
+            for (loss, corpus), total, count in zip(self.keys, sums, counts, strict=True)
             if count
         }
         return means, sum(sums) / max(1.0, sum(counts))
@@ -147,6 +148,8 @@ def plot_curves(folder: Path) -> Path | None:
     panels += [
         ("training loss (nats)", named("loss/"), {}),
         ("retrieval accuracy of held-out sentences, best layer", named("retrieval/"), {}),
+        ("word alignment accuracy, best layer, sides in one input", named("alignment_joint/"), {}),
+        ("word alignment accuracy, best layer, sides apart", named("alignment_separate/"), {}),
         ("learning rate", {"": series.get("learning_rate", [])}, {}),
         ("gradient norm", {"": series.get("grad_norm", [])}, {}),
         ("tokens/s", {"": series.get("tokens_per_second", [])}, {}),

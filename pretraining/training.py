@@ -33,10 +33,11 @@ from pretraining.checkpoints import (
     save_checkpoint,
     start_run_folder,
 )
+from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_batches
 from pretraining.evaluation import evaluate
 from pretraining.initialization import build_config, build_model, load_tokenizer
-from pretraining.recipe import Phase, Recipe
+from pretraining.recipe import Phase, Recipe, loss_names, loss_weights
 from pretraining.tokenised import tokenizer_fingerprint
 from pretraining.tracking import Events, LossMeter, ProgressLine, plot_curves
 
@@ -164,8 +165,8 @@ class Training:
     def _run_phase(self, index: int, start: int) -> None:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[index], self.accelerator
         corpora = phase_corpora(self.corpora, phase)
-        weights = {name: objective.weight for name, objective in phase.objectives.items()}
-        meter = LossMeter(list(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
+        weights = loss_weights(phase)
+        meter = LossMeter(loss_names(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
         batches = iter(
             training_batches(
                 corpora,
@@ -191,7 +192,8 @@ class Training:
                 meter.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
                 totals[1] += output.loss.detach()
-                tokens += sum(int(fields["attention_mask"].sum()) for fields in batch.values())
+                inputs = [fields for sub_batch in batch.values() for fields in inputs_of(sub_batch)]
+                tokens += sum(int(fields["attention_mask"].sum()) for fields in inputs)
             predictions, loss_sum = accelerator.reduce(totals, reduction="sum").tolist()
             if not math.isfinite(loss_sum):
                 raise self._diverged(f"the loss is {loss_sum}", phase)
@@ -267,9 +269,8 @@ class Training:
         figures = evaluate(model, corpora, phase, self.recipe, self.tokenizer, self.accelerator)
         if self.accelerator.is_main_process and figures:
             self.events.write(step=self.step, phase=phase.name, **figures)
-            shown = [
-                f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(("held_out", "retrieval/"))
-            ]
+            wanted = ("held_out", "retrieval/", "alignment_joint/", "alignment_separate/")
+            shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(wanted)]
             self.line.say(f"step {self.step}  " + "  ".join(shown))
 
     def _save(self, index: int, update: int) -> None:

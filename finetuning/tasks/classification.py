@@ -17,6 +17,7 @@ from common.tables import require_column
 from finetuning.recipe import LabelledTable, Recipe
 from finetuning.task_tables import (
     DATA_SEED,
+    TRANSLATION,
     Rows,
     TableReader,
     check_tables,
@@ -33,7 +34,11 @@ TEXTS = ("text", "pair")  # names of the text columns once they are read
 
 @dataclass
 class ClassificationData:
-    """Rows of `text`, perhaps `pair`, and `labels` (ids); after `encode`: input_ids, attention_mask, labels, length."""
+    """Rows of `text`, perhaps `pair`, and `labels` (ids); after `encode`: input_ids, attention_mask, labels, length.
+
+    Plug-in, also the texts and fields of the translation, with `translation_` before their names, and in `train`
+    `translation_labels`: a translation has its text's label.
+    """
 
     label_names: list[str]
     train: Dataset
@@ -46,8 +51,8 @@ class ClassificationData:
 def read(recipe: Recipe) -> ClassificationData:
     """Reads and checks every table of the recipe, before a model is loaded.
 
-    Raises ValueError for missing columns, texts or labels, labels that the training data do not have, an evaluated
-    language whose labels are all the same, and what `task_tables` refuses.
+    Raises ValueError for missing columns, texts, translations or labels, labels that the training data do not have, an
+    evaluated language whose labels are all the same, and what `task_tables` refuses.
     """
     check_tables(recipe)
     _check_columns(recipe)
@@ -69,6 +74,12 @@ def read(recipe: Recipe) -> ClassificationData:
 
     dev_data: Any = identities([rows for parts in dev_rows.values() for rows in parts])
     if recipe.selection == "source_dev" and not dev:
+        if recipe.setting == "translate_train_all":
+            raise ValueError(
+                "setting is translate_train_all, and selection=source_dev finds no dev_split of the source language "
+                f"{recipe.source_language}. Of training rows held out, translations would stay in training. Name a "
+                "dev_split, or use selection=mean_dev or selection=last."
+            )
         if not 0 < recipe.dev_fraction < 1:
             raise ValueError(
                 f"dev_fraction is {recipe.dev_fraction}, and no table has a dev_split. selection=source_dev needs "
@@ -87,6 +98,8 @@ def read(recipe: Recipe) -> ClassificationData:
     protocol = {
         "training_data": identities(train_rows),
         "training_rows": len(train),
+        "plug_in": recipe.plug_in,
+        "translations": recipe.translations_from,
         "labels": names,
         "evaluation_data": identities(list(evaluated.values())),
         "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated.values())),
@@ -104,21 +117,28 @@ def read(recipe: Recipe) -> ClassificationData:
 
 
 def encode(data: ClassificationData, tokenizer: Any, max_length: int) -> ClassificationData:
-    """Texts to input_ids and attention_mask; two texts become `<s> x </s></s> y </s>`.
+    """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
 
-    Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language.
+    Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language. A translation is an
+    input of its own, cut and counted likewise.
     """
     cut: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
 
     def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
-        columns = [column for column in TEXTS if column in dataset.column_names]
+        sides = {
+            prefix: columns
+            for prefix in ("", TRANSLATION)
+            if (columns := [prefix + column for column in TEXTS if prefix + column in dataset.column_names])
+        }
         dataset = dataset.map(
             _encode_batch,
             batched=True,
-            remove_columns=columns,
-            fn_kwargs={"columns": columns, "tokenizer": tokenizer, "max_length": max_length},
+            remove_columns=[column for columns in sides.values() for column in columns],
+            fn_kwargs={"sides": sides, "tokenizer": tokenizer, "max_length": max_length},
             desc=f"Encoding {part} {language}".strip(),
         )
+        if part == "train" and TRANSLATION in sides:
+            dataset = dataset.add_column(TRANSLATION + "labels", dataset["labels"][:])
         cut[part][language or "all"] = int(np.sum(dataset["cut"][:]))
         return dataset.remove_columns("cut")
 
@@ -132,18 +152,25 @@ def encode(data: ClassificationData, tokenizer: Any, max_length: int) -> Classif
     )
 
 
-def _encode_batch(batch: dict[str, list], columns: list[str], tokenizer: Any, max_length: int) -> dict[str, list]:
-    texts = [batch[column] for column in columns]
-    encoded = tokenizer(*texts, truncation=True, max_length=max_length)
-    lengths = [len(ids) for ids in encoded["input_ids"]]
-    # only an input that fills the limit can have been cut: encode those once more to know
-    full = [row for row, length in enumerate(lengths) if length == max_length]
-    cut = [0] * len(lengths)
-    if full:
-        whole = tokenizer(*[[column[row] for row in full] for column in texts], verbose=False)
-        for row, ids in zip(full, whole["input_ids"], strict=True):
-            cut[row] = int(len(ids) > max_length)
-    return {**encoded, "length": lengths, "cut": cut}
+def _encode_batch(
+    batch: dict[str, list], sides: dict[str, list[str]], tokenizer: Any, max_length: int
+) -> dict[str, list]:
+    """Fields of each side, `length` and `cut` over all of them; `sides` are the text columns by prefix."""
+    rows = len(batch["labels"])
+    fields: dict[str, list] = {"length": [0] * rows, "cut": [0] * rows}
+    for prefix, columns in sides.items():
+        texts = [batch[column] for column in columns]
+        encoded = tokenizer(*texts, truncation=True, max_length=max_length)
+        fields |= {prefix + name: values for name, values in encoded.items()}
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        fields["length"] = [sum(both) for both in zip(fields["length"], lengths, strict=True)]
+        # only an input that fills the limit can have been cut: encode those once more to know
+        full = [row for row, length in enumerate(lengths) if length == max_length]
+        if full:
+            whole = tokenizer(*[[column[row] for row in full] for column in texts], verbose=False)
+            for row, ids in zip(full, whole["input_ids"], strict=True):
+                fields["cut"][row] += int(len(ids) > max_length)
+    return fields
 
 
 def _check_columns(recipe: Recipe) -> None:
@@ -161,30 +188,48 @@ def _check_columns(recipe: Recipe) -> None:
                 f"{where}.text_columns names {len(table.text_columns)} and train.0.text_columns {wanted}. A classifier "
                 "of pairs cannot judge single texts, nor the reverse. Give all tables as many."
             )
+        translations = table.translation_columns or (table.translations and table.translations.text_columns)
+        if translations and len(translations) != len(table.text_columns):
+            raise ValueError(
+                f"{where} has {len(table.text_columns)} text_columns and {len(translations)} of translations, "
+                f"{', '.join(translations)}. Each text has one translation. Name as many, in the same order."
+            )
         if len(set(table.label_names)) < len(table.label_names):
             raise ValueError(f"{where}.label_names is {table.label_names}. Labels need different names. Correct it.")
 
 
 def _normalise(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
-    """Columns `text`, `pair` and `labels` (ids in `names`), checked."""
-    table, dataset = rows.table, rows.dataset
-    renamed = dict(zip(table.text_columns, TEXTS, strict=False))
-    for column in renamed:
-        feature = require_column(dataset, column, rows.name)
-        if getattr(feature, "dtype", None) not in ("string", "large_string"):
-            raise ValueError(
-                f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not text. Only text can be "
-                f"encoded. Name a text column in `text_columns`; the columns are {', '.join(dataset.column_names)}."
-            )
+    """Columns `text`, `pair`, those of their translations, and `labels` (ids in `names`), checked."""
+    table = rows.table
     ids = _label_ids(rows, names, is_order_declared, warnings)
-    texts = {new: dataset[old][:] for old, new in renamed.items()}
-    for old, new in renamed.items():
-        if None in texts[new]:
-            raise ValueError(
-                f"{rows.name}, language {rows.language}, row {texts[new].index(None)} (from 0): column {old} has no "
-                "text. It cannot be classified. Fill or remove the row."
-            )
+    sides = {"": table.text_columns, TRANSLATION: table.translation_columns}
+    texts = {
+        prefix + new: _texts(rows, old, "translation" if prefix else "text")
+        for prefix, columns in sides.items()
+        for new, old in zip(TEXTS, columns, strict=False)
+    }
+    if table.translation_columns and all(texts[name] == texts[TRANSLATION + name] for name in TEXTS if name in texts):
+        warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
     return Dataset.from_dict({**texts, "labels": ids})
+
+
+def _texts(rows: Rows, column: str, what: str) -> list[str]:
+    """A column of text. Raises ValueError for another type and a row without text; plug-in, for blank text too."""
+    feature = require_column(rows.dataset, column, rows.name)
+    if getattr(feature, "dtype", None) not in ("string", "large_string"):
+        raise ValueError(
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not text. Only text can be "
+            f"encoded. Name a text column in `text_columns`; the columns are {', '.join(rows.dataset.column_names)}."
+        )
+    texts = rows.dataset[column][:]
+    for row, text in enumerate(texts):
+        if text is None or (rows.table.translation_columns and not text.strip()):
+            why = "Plug-in reads both sides" if rows.table.translation_columns else "It cannot be classified"
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has no {what}. {why}. "
+                "Fill or remove the row."
+            )
+    return texts
 
 
 def _declared_names(table: LabelledTable, dataset: Dataset) -> list[str]:

@@ -46,3 +46,51 @@ def topics(sample_corpus_dir, tiny_model, tmp_path):
         "training.epochs=1",
         "seeds=[1, 2]",
     ]
+
+
+@pytest.fixture(scope="session")
+def tiny_veco(sample_tokenizer, tmp_path_factory):
+    """Folder of a random VECO of 2 layers of 32, as pre-training would leave it."""
+    from modeling.configuration_veco import VecoConfig
+    from modeling.modeling_veco import VecoForPreTraining
+
+    folder = tmp_path_factory.mktemp("tiny_veco") / "model"
+    set_seed(0)
+    config = VecoConfig(
+        vocab_size=len(sample_tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=66,
+    )
+    VecoForPreTraining(config).save_pretrained(folder)
+    sample_tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def captions(sample_corpus_dir, tiny_veco, tmp_path):
+    """Overrides of a translation recipe: the sample corpus, English to German, one seed of six updates."""
+    table = (
+        f"path: {sample_corpus_dir}, config: en, source_column: text, target_column: text, join_on: id, "
+        f"target: {{path: {sample_corpus_dir}, config: de, split: SPLIT}}, split: SPLIT"
+    )
+    return [
+        "kind=translation",
+        f"model={tiny_veco}",
+        f"output_dir={tmp_path / 'out'}",
+        "task=sample",
+        "source_language=en",
+        "target_language=de",
+        f"train=[{{{table.replace('SPLIT', 'train')}}}]",
+        f"test=[{{{table.replace('SPLIT', 'test')}}}]",
+        "max_source_length=48",
+        "max_target_length=48",
+        "max_test_examples=3",
+        "training.max_tokens=1000",
+        "training.learning_rate=1e-2",
+        "training.max_steps=6",
+        "evaluate_every_steps=2",
+        "generation.beams=2",
+    ]

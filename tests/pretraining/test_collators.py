@@ -92,7 +92,7 @@ def test_masks_do_not_depend_on_the_company(examples, sample_tokenizer):
 
 def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sample_tokenizer):
     sides = examples[0].sides
-    first = Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "mlm", 0.5)[2]["labels"]
+    first = Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "mlm", 0.5)[2][0]["labels"]
     others = [
         Masker(sample_tokenizer, (2, 0))(Example(sides, "en", 0), "mlm", 0.5),
         Masker(sample_tokenizer, (1, 1))(Example(sides, "en", 0), "mlm", 0.5),
@@ -101,7 +101,7 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
         Masker(sample_tokenizer, (1, 0))(Example(sides, "de", 0), "mlm", 0.5),
         Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "tlm", 0.5),
     ]
-    for _, _, row in others:
+    for _, _, (row,) in others:
         assert (row["labels"] != first).any()
 
 
@@ -110,7 +110,7 @@ def test_unknown_and_special_pieces_are_never_predicted_nor_drawn(sample_tokeniz
     assert not set(masker.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(masker.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id
-    row = masker(Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0), "mlm", 1.0)[2]
+    row = masker(Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0), "mlm", 1.0)[2][0]
     assert row["labels"].tolist() == [IGNORED, IGNORED, 50, IGNORED, IGNORED]
     assert row["special_tokens_mask"].tolist() == [1, 0, 0, 0, 1]  # but it is a piece of the text
 

@@ -41,9 +41,9 @@ def test_windows_keep_every_piece_and_their_document(files, recipe_of, sample_to
     assert [e.document for e in examples] == ["a", *["b"] * len(windows), "5"]  # a row without one is its own
     assert len({e.example_id for e in examples}) == len(examples)
 
-    shorter = corpus.with_max_length(12)
+    shorter = corpus.with_form(12)
     assert max(shorter.lengths) == 10 and shorter.lengths.sum() == corpus.lengths.sum()
-    assert corpus.with_max_length(20) is corpus
+    assert corpus.with_form(20) is corpus
 
 
 def test_pairs_are_cut_longest_side_first(files, recipe_of, sample_tokenizer):

@@ -86,7 +86,7 @@ def test_of_a_long_text_one_window_an_epoch(files, recipe_of, sample_tokenizer):
     places = [[start for start in range(len(ids)) if ids[start : start + 18] == window] for window in windows]
     assert all(places) and len(set(windows)) > 4
     assert windows == [window for (window,) in read(corpus, range(8))]
-    assert len(read(corpus.with_max_length(12), [0])[0][0]) == 10
+    assert len(read(corpus.with_form(12), [0])[0][0]) == 10
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
@@ -121,7 +121,7 @@ def test_pairs_of_two_streams(files, recipe_of, sample_tokenizer):
         ids_of(LINES, sample_tokenizer), ids_of([line.upper() for line in LINES], sample_tokenizer), strict=True
     )
     assert sorted(read(corpus, range(60))) == sorted(wanted)
-    short = corpus.with_max_length(10)
+    short = corpus.with_form(10)
     assert all(len(source) + len(target) <= 6 for source, target in read(short, range(10)))
     assert json.dumps(corpus.facts()).count("fingerprint") == 2
 

@@ -117,9 +117,18 @@ def largest_difference(first, second):
     return max((first[key] - second[key]).abs().max().item() for key in first)
 
 
-def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(recipe_file, tmp_path, pytestconfig):
-    # VECO: its cross-attention gets no gradient here, which plain DDP would not bear
-    plain = ["optimizer.max_grad_norm=0.5", "model.type=veco"]
+CA_MLM = [
+    f"phases.0.objectives.ca_mlm_{kind}={{batch_size: 8, max_length: 48, mask_probability: 0.25}}"
+    for kind in ("segments", "pairs")
+]
+
+
+@pytest.mark.parametrize("objectives", [[], CA_MLM], ids=["mlm-tlm", "ca-mlm"])
+def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(
+    objectives, recipe_file, tmp_path, pytestconfig
+):
+    # VECO: its cross-attention gets no gradient from mlm and tlm, which plain DDP would not bear
+    plain = ["optimizer.max_grad_norm=0.5", "model.type=veco", *objectives]
     train(recipe_file, *plain, f"output_dir={tmp_path / 'whole'}")
     train(recipe_file, *plain, f"output_dir={tmp_path / 'split'}", "gradient_accumulation_steps=2")
     launched(pytestconfig, recipe_file, *plain, f"output_dir={tmp_path / 'two'}", processes=2)
@@ -167,6 +176,36 @@ def recording(self, index, start):
 training.Training._run_phase = recording
 run.main(sys.argv[1:])
 """
+
+
+def test_vecos_two_phases(recipe_file, tmp_path, capsys):
+    """Cross-attention alone, by the cross terms alone; then everything by all terms."""
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    recipe["model"]["type"] = "veco"
+    names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
+    objectives = {name: settings | {"terms": ["cross"]} for name in names}
+    first = {"name": "cross", "steps": 2, "learning_rate": 1e-3, "trainable": ["*.crossattention.*"]}
+    second = {"name": "all", "steps": 2, "learning_rate": 1e-3, "objectives": {name: settings for name in names}}
+    recipe["phases"] = [first | {"objectives": objectives}, second]
+    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
+    recipe["evaluation"] = {"held_out_fraction": 0.1, "max_examples": 8}
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    train(recipe_file)
+    run = tmp_path / "run"
+    before, after = (weights(run / "checkpoints" / f"step-{step}") for step in (1, 2))
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved and all(".crossattention." in name for name in moved)
+    moved = {name for name in after if not torch.equal(after[name], weights(run)[name])}
+    assert any(".crossattention." in name for name in moved) and any("embeddings" in name for name in moved)
+    events = read_events(run)
+    of_first = {key.split("/")[1] for key in events[0] if key.startswith("loss/")}
+    assert of_first == {f"{name}.cross" for name in names}
+    of_second = {key.split("/")[1] for key in events[-2] if key.startswith("loss/")}
+    assert of_second == {f"{name}.{term}" for name in names for term in ("inner", "cross")}
+    # both terms are looked at in both phases, and the sentences are compared plugged out
+    held_out = [event for event in events if "held_out/ca_mlm_pairs.inner/en-de" in event]
+    assert [event["step"] for event in held_out] == [2, 4]
+    assert all("unigram_entropy/ca_mlm_pairs.cross/en-de" in e and "retrieval/en-de" in e for e in held_out)
 
 
 def test_phases_on_two_processes(recipe_file, tmp_path, pytestconfig):
@@ -366,6 +405,35 @@ def test_recipe_errors(recipe_file, capsys):
     assert "names no tokenizer" in message("tokenizer=null")
     assert "Lower it" in message("model.config.max_position_embeddings=60")
     assert "gradient_accumulation_steps" in message("gradient_accumulation_steps=9")
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["phases.0.objectives.ca_mlm_pairs={batch_size: 4}"], "a 'xlm_align' model does not have this objective"),
+        (
+            [
+                "phases.0.objectives.ca_mlm_pairs={batch_size: 4}",
+                "model.type=veco",
+                "model.config.cross_attention=false",
+            ],
+            "needs cross-attention",
+        ),
+        (["phases.0.objectives.tlm.terms=[cross]"], "tlm has no terms to choose from"),
+        (
+            ["phases.0.objectives.ca_mlm_pairs={batch_size: 4, terms: [crosss]}", "model.type=veco"],
+            "the terms of ca_mlm_pairs are inner, cross",
+        ),
+        (["monolingual.0.document_pattern=x"], "it needs document_column"),
+        (["monolingual.0.document_column=id", "monolingual.0.document_pattern='('"], "no regular expression"),
+        (["monolingual.0.document_column=id", "monolingual.0.document_pattern='^zz'"], "matches nothing in"),
+    ],
+)
+def test_veco_recipe_errors(recipe_file, capsys, overrides, message):
+    with pytest.raises(SystemExit) as stop:
+        train(recipe_file, *overrides)
+    assert stop.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_another_tokenizer_or_architecture_is_refused(recipe_file, tmp_path, capsys, sample_tokenizer_dir):

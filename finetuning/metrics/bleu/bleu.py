@@ -1,0 +1,76 @@
+"""BLEU in the two forms that translation papers print, and chrF, as an `evaluate` module on sacreBLEU.
+
+Loaded by its path, so that it works without the Hub.
+"""
+
+import datasets
+import evaluate
+from sacrebleu.metrics import BLEU, CHRF
+
+_DESCRIPTION = """
+sacrebleu: detokenised, case-sensitive BLEU with sacreBLEU's own tokenizer (Post 2018). The main figure.
+
+bleu: tokenised, case-insensitive BLEU, as `multi-bleu.perl -lc` gives on text that the Moses tokenizer has split. The
+script and the tokenizer are Perl, so this is the nearest that sacreBLEU offers: lower case, no smoothing, and the
+tokenizer `intl` where `13a` is asked for. `intl` splits hyphens, apostrophes and all Unicode punctuation off, as
+`tokenizer.perl -a` does; `13a` leaves hyphens, apostrophes and quotation marks such as the German ones in the word. It
+is not the same number: figures of multi-bleu.perl depend on the Moses version, and compound splitting on the paper.
+
+chrf: character n-gram F-score (Popovic 2015), sacreBLEU's default.
+
+All in percent, over the whole corpus, with one reference.
+"""
+
+_INPUTS = """
+predictions: list of str, detokenised translations
+references: list of str, one reference each
+tokenize: sacreBLEU's tokenizer of the target language: 13a, intl, zh, ja-mecab, ko-mecab, char or none
+Returns {"sacrebleu", "bleu", "chrf": float in [0, 100], "length_ratio": float, hypothesis over reference in tokens,
+"signatures": {"sacrebleu", "bleu", "chrf": sacreBLEU's signature}}. Raises ValueError for no sentence and for another
+tokenizer.
+"""
+
+TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none")
+
+
+class Bleu(evaluate.Metric):
+    """Corpus BLEU and chrF; never a mean over sentences."""
+
+    version = "1.0.0"  # of the definition; results carry it
+
+    def _info(self):
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="",
+            inputs_description=_INPUTS,
+            features=datasets.Features(
+                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
+            ),
+        )
+
+    def _compute(self, predictions, references, tokenize="13a"):
+        if len(references) == 0:
+            raise ValueError("BLEU of 0 sentences is not defined. Evaluate at least one.")
+        if tokenize not in TOKENIZERS:
+            raise ValueError(
+                f"The BLEU tokenizer {tokenize!r} is not one of sacreBLEU's: {', '.join(TOKENIZERS)}. BLEU counts what "
+                "it splits. Name the one of the target language; 13a serves languages with spaces between words."
+            )
+        try:
+            # force: sacreBLEU would else warn of references that look tokenised
+            sacrebleu = BLEU(tokenize=tokenize, force=True)
+            bleu = BLEU(
+                tokenize="intl" if tokenize == "13a" else tokenize, lowercase=True, smooth_method="none", force=True
+            )
+        except RuntimeError as error:  # the packages of ja-mecab and ko-mecab
+            raise ValueError(
+                f"The BLEU tokenizer {tokenize!r} is not installed: {error}. Japanese and Korean are split by packages "
+                "of their own. Install sacrebleu[ja] or sacrebleu[ko], or use char."
+            ) from error
+        scorers = {"sacrebleu": sacrebleu, "bleu": bleu, "chrf": CHRF()}
+        scores = {name: scorer.corpus_score(predictions, [references]) for name, scorer in scorers.items()}
+        return {
+            **{name: score.score for name, score in scores.items()},
+            "length_ratio": scores["sacrebleu"].ratio,
+            "signatures": {name: str(scorer.get_signature()) for name, scorer in scorers.items()},
+        }

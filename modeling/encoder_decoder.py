@@ -1,0 +1,474 @@
+"""An encoder of the zoo made into a translation model: the encoder as it is, and a decoder built from its layers.
+
+VECO (Luo et al., ACL 2021), section 3.2 "Generation": all layers encode, with cross-attention plugged out; n of them
+decode, with cross-attention plugged in and self-attention causal. Source `<s> x </s>`, decoder inputs
+`</s> y_1 .. y_n`, predictions `y_1 .. y_n </s>`.
+
+Legend: `B` sequences, `T` target positions, `S` source positions, `N` predictions, `H` hidden size, `V` vocabulary.
+"""
+
+import copy
+import dataclasses
+import logging
+
+import torch
+from torch import nn
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions, Seq2SeqLMOutput
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
+
+from .attention_masks import prepare_attention_mask
+from .encoder import EncoderLayer, EncoderPreTrainedModel, position_ids_of
+from .masked_lm import LMHeadModel
+
+logger = logging.getLogger(__name__)
+
+# A translation ends at the latest this many pieces beyond its source's length: Vaswani et al. 2017, section 6.1.
+LONGER_THAN_SOURCE = 50
+
+# What a decoder layer takes over from an encoder layer; its cross-attention is its own.
+SHARED_MODULES = ("attention", "intermediate", "output")
+
+
+class Decoder(EncoderPreTrainedModel):
+    """Layers of an encoder with causal self-attention and with cross-attention to another sequence, on a KV cache."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = nn.ModuleList(
+            EncoderLayer(config, cross_attention=True, layer_index=index) for index in range(config.decoder_layers)
+        )
+        for layer in self.layer:
+            layer.attention.self.is_causal = True
+        self.post_init()
+
+    @capture_outputs
+    def forward(
+        self,
+        states_BTH: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        encoder_states_BSH: torch.Tensor,
+        encoder_attention_mask: torch.Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """States of embedded pieces, the newest T of a sequence whose beginning is in the cache."""
+        attention_mask = create_causal_mask(self.config, states_BTH, attention_mask, past_key_values)
+        encoder_attention_mask = prepare_attention_mask(
+            self.config, states_BTH, encoder_attention_mask, encoder_states_BSH
+        )
+        for layer in self.layer:
+            states_BTH = layer(
+                states_BTH,
+                attention_mask,
+                encoder_states_BSH,
+                encoder_attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, past_key_values=past_key_values)
+
+
+class SourceLengthLimit(LogitsProcessor):
+    """Ends every translation at its own limit (B,), in pieces after the prompt, so that a batch equals its rows alone.
+
+    `max_new_tokens`, the library's limit, is one for the whole batch.
+    """
+
+    def __init__(self, limits_B, prompt_length: int, end_ids):
+        self.limits_B, self.prompt_length, self.end_ids = limits_B, prompt_length, end_ids
+
+    def __call__(self, input_ids, scores):
+        """Only the end is possible where the next piece is the last allowed one; beams of a row stand together."""
+        rows = len(scores) // len(self.limits_B)
+        is_last = input_ids.shape[1] - self.prompt_length + 1 >= self.limits_B.to(scores.device).repeat_interleave(rows)
+        ended = torch.full_like(scores, -torch.inf)
+        ended[:, self.end_ids] = 0.0
+        return torch.where(is_last[:, None], ended, scores)
+
+
+class ForConditionalGeneration(LMHeadModel, GenerationMixin):
+    """Translation; built by `from_encoder`, loaded by AutoModelForSeq2SeqLM.
+
+    Parameters: `roberta.*`, the encoder; `decoder.layer.J.*` with the names of an encoder's layer; `lm_head.*`.
+    Embeddings (words, positions, LayerNorm) serve both sides, and the words are the output layer. With
+    `config.tie_decoder`, `attention`, `intermediate` and `output` of decoder layer j are those of encoder layer
+    `config.decoder_layer_indices[j]`, the same tensors, saved once; without, they began as copies.
+
+    Deviations from the paper: it calls it "okay whether you continue to tie the self-attention parameters" (3.2) and
+    ties them (6.1). Of the feed-forward it says nothing: here it goes with the self-attention, since pre-training has
+    one of each for both streams.
+    """
+
+    starts_from = None  # the masked-LM model of the architecture, which `from_encoder` loads; set by its file
+
+    def __init__(self, config):
+        check_decoder(config, type(self).__name__)
+        super().__init__(config)
+        self.decoder = Decoder(config)
+        if config.tie_decoder:
+            shared = {
+                f"decoder.layer.{index}.{name}": f"roberta.encoder.layer.{source}.{name}"
+                for index, source in enumerate(config.decoder_layer_indices)
+                for name, _ in self.decoder.layer[index].named_parameters()
+                if name.split(".")[0] in SHARED_MODULES
+            }
+            self._tied_weights_keys = self._tied_weights_keys | shared
+        self.post_init()
+        # the encoder's, which leaves a decoder unread
+        self._keys_to_ignore_on_load_unexpected = set()
+        self.generation_config = self.translation_settings()
+
+    def translation_settings(self) -> GenerationConfig:
+        """What `generate` does by default: beam 5 (section 6.1), from `</s>` (fairseq's convention) to `</s>`."""
+        return GenerationConfig(
+            decoder_start_token_id=first(self.config.eos_token_id),
+            bos_token_id=self.config.bos_token_id,
+            eos_token_id=self.config.eos_token_id,
+            pad_token_id=self.config.pad_token_id,
+            num_beams=5,
+            # fairseq never chooses it either; positions do not count it, so that it would shift all that follows
+            suppress_tokens=[self.config.pad_token_id],
+        )
+
+    def get_encoder(self, modality=None):
+        return self.roberta
+
+    def get_decoder(self):
+        return self.decoder
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """`</s>` and all labels but the last, -100 as padding: (B, T) -> (B, T)."""
+        start_B1 = labels.new_full((len(labels), 1), first(self.config.eos_token_id))
+        shifted_BT = torch.cat([start_B1, labels[:, :-1]], 1)
+        return shifted_BT.masked_fill(shifted_BT == -100, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: tuple | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        label_smoothing: float = 0.0,
+        output_logits: bool | None = None,
+        logits_to_keep: int = 0,
+        **kwargs,
+    ) -> Seq2SeqLMOutput:
+        """Mean cross-entropy of the labels, or logits.
+
+        Args:
+            input_ids: (B, S) source, `<s> x </s>`; or `encoder_outputs`, whose first entry are its states (B, S, H).
+            attention_mask: (B, S), 1 for pieces of the source and 0 for padding on either side.
+            decoder_input_ids: (B, T), `</s> y_1 .. y_n`; by default made from the labels. With a cache: the new ones.
+            decoder_attention_mask: (B, T), cached positions included.
+            labels: (B, T), `y_1 .. y_n </s>`, -100 for padding. The head then runs on the predicted positions only.
+            use_cache: return `past_key_values`; by default where there are no labels, outside training.
+            label_smoothing: share of the target that is spread over the vocabulary, in the loss alone.
+            output_logits: return `logits` (B, T, V); by default only without labels.
+            logits_to_keep: logits of the last so many positions only; 0: all.
+
+        Raises:
+            ValueError: neither labels nor decoder inputs; labels without a single prediction, or of another shape; more
+                pieces than positions; a cache in training with gradient checkpointing, or with a mask of the new pieces
+                alone.
+        """
+        if decoder_input_ids is None:
+            if labels is None:
+                raise ValueError(
+                    "neither decoder_input_ids nor labels were given: there is no target to predict the next piece "
+                    "of. Give one of them, or call generate()."
+                )
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if encoder_outputs is None:
+            encoder_outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
+        if past_key_values is None:
+            wants_cache = (labels is None and not self.training) if use_cache is None else use_cache
+            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache()) if wants_cache else None
+        if past_key_values is not None:
+            self.check_cache(past_key_values, decoder_input_ids.shape[1], decoder_attention_mask)
+        embedded_BTH = self.roberta.embeddings(
+            decoder_input_ids,
+            self.decoder_positions(decoder_input_ids, decoder_attention_mask, past_key_values),
+            None,
+            None,
+        )
+        outputs = self.decoder(
+            embedded_BTH,
+            decoder_attention_mask,
+            encoder_outputs[0],
+            attention_mask,
+            past_key_values=past_key_values,
+            return_dict=True,
+            **kwargs,
+        )
+        loss = None
+        if labels is not None:
+            loss = self.lm_head.mean_loss(outputs.last_hidden_state, labels, label_smoothing)
+        wants_logits = labels is None if output_logits is None else output_logits
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:]) if wants_logits else None,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs[0],
+            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
+            encoder_attentions=getattr(encoder_outputs, "attentions", None),
+        )
+
+    def check_cache(self, past_key_values, new: int, decoder_attention_mask):
+        """Refuse what would go wrong in silence, or crash, with `new` more pieces on a cache."""
+        if self.training and self.decoder.layer[0].gradient_checkpointing:
+            raise ValueError(
+                "a cache was asked for in training with gradient checkpointing: recomputed layers would write into it "
+                "twice. Set use_cache=False, or call model.eval() to generate."
+            )
+        past, longest = past_key_values.get_seq_length(), self.config.longest_input
+        if past + new > longest:
+            raise ValueError(
+                f"a translation of {past + new} pieces was asked for, but this model has {longest} positions: there is "
+                f"no embedding for the rest. Generate at most max_new_tokens={longest}."
+            )
+        if decoder_attention_mask is not None and decoder_attention_mask.shape[-1] < past + new:
+            raise ValueError(
+                f"decoder_attention_mask has shape {tuple(decoder_attention_mask.shape)}, with {past} pieces in the "
+                f"cache and {new} new ones: the cached ones need a mask too. Give it the shape (B, {past + new})."
+            )
+
+    def decoder_positions(self, decoder_input_ids, decoder_attention_mask, past_key_values):
+        """XLM-R's positions (B, T) of the new pieces, counted over the whole sequence with its cached beginning."""
+        padding_id, new = self.config.pad_token_id, decoder_input_ids.shape[1]
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
+            is_piece_BT = decoder_attention_mask.long()
+            return (is_piece_BT.cumsum(1) * is_piece_BT + padding_id)[:, -new:]
+        return position_ids_of(decoder_input_ids, padding_id) + past * decoder_input_ids.ne(padding_id)
+
+    def generate(self, inputs=None, generation_config=None, logits_processor=None, **kwargs):
+        """`GenerationMixin.generate` with lengths that suit a translation.
+
+        Where neither the call nor the saved settings say `max_new_tokens` or `max_length`, each translation ends at the
+        latest `LONGER_THAN_SOURCE` pieces beyond the length of its own source (the library's default is 20 pieces), so
+        that a batch gives what its rows give alone. Nothing runs beyond the positions of the model.
+        """
+
+        def setting(name):
+            """The call's, then the given config's, then the saved one's."""
+            configs = (generation_config, self.generation_config)
+            found = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
+            return next((value for value in found if value is not None), None)
+
+        prompt, prompt_length = kwargs.get("decoder_input_ids"), 1
+        if prompt is not None:  # the library puts the start before it where it is missing
+            prompt_length = prompt.shape[1] + int((prompt[:, 0] != setting("decoder_start_token_id")).all())
+        # the last piece is predicted and never read: it needs no position
+        room = self.config.longest_input + 1 - prompt_length
+        limits = {}
+        if setting("max_new_tokens") is not None:
+            limits["max_new_tokens"] = min(setting("max_new_tokens"), room)
+        elif setting("max_length") is not None:
+            limits["max_length"] = min(setting("max_length"), prompt_length + room)
+        else:
+            limits_B = (self.source_lengths(inputs, kwargs) + LONGER_THAN_SOURCE).clamp(max=room)
+            limits["max_new_tokens"] = int(limits_B.max())
+            limit = SourceLengthLimit(limits_B, prompt_length, setting("eos_token_id"))
+            logits_processor = LogitsProcessorList([*(logits_processor or ()), limit])
+        if generation_config is not None:
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.update(**limits)
+        else:
+            kwargs |= limits
+        return super().generate(inputs, generation_config, logits_processor, **kwargs)
+
+    def source_lengths(self, inputs, kwargs):
+        """Pieces (B,) of each source, whichever way `generate` was given them."""
+        if kwargs.get("attention_mask") is not None:
+            return kwargs["attention_mask"].sum(1)
+        input_ids = inputs if inputs is not None else kwargs.get("input_ids")
+        if input_ids is not None:
+            return input_ids.ne(self.config.pad_token_id).sum(1)
+        states_BSH = kwargs.get("inputs_embeds")
+        if states_BSH is None:
+            if kwargs.get("encoder_outputs") is None:
+                raise ValueError(
+                    "generate() got no source: there is nothing to translate. Give it input_ids (B, S), `<s> x </s>`, "
+                    "with their attention_mask."
+                )
+            states_BSH = kwargs["encoder_outputs"][0]
+        return torch.full((states_BSH.shape[0],), states_BSH.shape[1], device=states_BSH.device)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, output_loading_info=False, **kwargs):
+        """As everywhere; a folder without a decoder is an error, since a random one would translate at random."""
+        model, report = super().from_pretrained(
+            pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
+        )
+        missing = sorted(key for key in report["missing_keys"] if key.startswith("decoder."))
+        if missing:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} has a translation model's configuration and lacks {len(missing)} "
+                f"weights of its decoder ({missing[0]}, ...): it was saved from an encoder. Build a translation model "
+                f"from it with {cls.__name__}.from_encoder, and fine-tune it."
+            )
+        if model.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
+            model.generation_config = model.translation_settings()
+        return (model, report) if output_loading_info else model
+
+    @classmethod
+    def from_encoder(
+        cls,
+        pretrained_model_name_or_path,
+        decoder_layers: int | None = None,
+        decoder_layer_selection: str = "last",
+        tie_decoder: bool = True,
+        random: bool = False,
+        **kwargs,
+    ):
+        """A translation model made of an encoder's folder or Hub id: one of VECO's, XLM-R, or another of this zoo.
+
+        Args:
+            decoder_layers: n, how many of the encoder's layers decode; by default all.
+            decoder_layer_selection: which: `last` n, or `first` n.
+            tie_decoder: self-attention and feed-forward of the decoder are the encoder's, or begin as copies of them.
+            random: take the architecture only, and draw every weight.
+            kwargs: as for `from_pretrained`: configuration fields to change (such as `hidden_dropout_prob`), `dtype`,
+                `attn_implementation`, `revision`, ...
+
+        What the folder lacks (cross-attention in all but VECO's, the LM head where it was saved without) is drawn, and
+        a logged warning says so.
+
+        Raises:
+            ValueError: n below 1 or above the encoder's layers; an unknown selection; a folder that is a translation
+                model already, or no model of XLM-R's shape.
+        """
+        fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
+        overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
+        saved, other_kwargs = cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        # an encoder that was loaded from a translation model's folder and saved again is an encoder
+        if saved.get("decoder_layers") is not None and cls.__name__ in (saved.get("architectures") or ()):
+            raise ValueError(
+                f"{pretrained_model_name_or_path} is a translation model already: it has a decoder, of "
+                f"{saved['decoder_layers']} layers. Load it with {cls.__name__}.from_pretrained, or name the folder of "
+                "an encoder."
+            )
+        # Fields of this configuration only, and without an auto_map: that of another model would name its files.
+        shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
+        shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
+        encoder_config = cls.config_class(**shape | overrides)
+        indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)
+        decoder_fields = {"decoder_layers": len(indices), "decoder_layer_indices": indices, "tie_decoder": tie_decoder}
+        config = cls.config_class(**shape | overrides | decoder_fields)
+        call = f"{cls.__name__}.from_encoder({str(pretrained_model_name_or_path)!r})"
+        if random:
+            model = cls._from_config(config, **other_kwargs)
+            logger.warning("%s: every weight is fresh, random=True. Train before use.", call)
+            return model
+        encoder, report = cls.starts_from.from_pretrained(
+            pretrained_model_name_or_path,
+            config=encoder_config,
+            output_loading_info=True,
+            **kwargs,
+        )
+        fresh = {key for key in report["missing_keys"] if ".crossattention." in key or key.startswith("lm_head.")}
+        if lacking := sorted(report["missing_keys"] - fresh):
+            raise ValueError(
+                f"{pretrained_model_name_or_path} lacks {len(lacking)} weights of the encoder ({lacking[0]}, ...): "
+                "it is no model of XLM-R's shape, and an encoder that is random in places would spoil the rest. "
+                "Name a VECO or XLM-R folder, or say random=True to draw all of it."
+            )
+        model = cls._from_config(config, dtype=encoder.dtype, attn_implementation=encoder.config._attn_implementation)
+        model.load_state_dict(decoder_state(encoder.state_dict(), indices))
+        say_what_is_fresh(fresh, call, indices)
+        return model.to(encoder.device)
+
+
+def first(token_ids) -> int:
+    """The id, or the first of several."""
+    return token_ids if isinstance(token_ids, int) else token_ids[0]
+
+
+def check_decoder(config, class_name: str):
+    """Refuse a configuration that names no decoder, or one that its encoder cannot give."""
+    if config.decoder_layers is None:
+        raise ValueError(
+            f"{class_name} got the configuration of an encoder (decoder_layers is None): it does not say which layers "
+            f"to make a decoder of. Build the translation model with {class_name}.from_encoder(folder, "
+            "decoder_layers=..., decoder_layer_selection='last'), save it, and load that folder."
+        )
+    indices = config.decoder_layer_indices
+    if (
+        indices is None
+        or len(indices) != config.decoder_layers
+        or not all(0 <= index < config.num_hidden_layers for index in indices)
+    ):
+        raise ValueError(
+            f"decoder_layers is {config.decoder_layers} and decoder_layer_indices {indices}, with "
+            f"{config.num_hidden_layers} encoder layers: each decoder layer needs the index of the encoder layer "
+            f"that it was made from. Give as many indices as layers, or build the model with {class_name}.from_encoder."
+        )
+    if not config.tie_word_embeddings:
+        raise ValueError(
+            "tie_word_embeddings is False: encoder, decoder and output layer of a translation model share one table, "
+            "and nothing is tied without it. Set tie_word_embeddings=True."
+        )
+
+
+def selected_layers(available: int, decoder_layers: int | None, selection: str) -> list[int]:
+    """Encoder layers that a decoder is made of, in order."""
+    wanted = available if decoder_layers is None else decoder_layers
+    if not 1 <= wanted <= available:
+        raise ValueError(
+            f"decoder_layers is {wanted}, but this encoder has {available} layers: a decoder is made of them. "
+            f"Give a number from 1 to {available}, or leave it out for all."
+        )
+    if selection not in ("last", "first"):
+        raise ValueError(
+            f"decoder_layer_selection is {selection!r}: it says which {wanted} of the {available} encoder layers "
+            "decode. Give 'last' or 'first'."
+        )
+    return list(range(available - wanted, available) if selection == "last" else range(wanted))
+
+
+def decoder_state(encoder_state: dict[str, torch.Tensor], indices: list[int]) -> dict[str, torch.Tensor]:
+    """Weights of the translation model out of those of a masked-LM model with cross-attention."""
+    state = {key: value for key, value in encoder_state.items() if ".crossattention." not in key}
+    for index, source in enumerate(indices):
+        prefix = f"roberta.encoder.layer.{source}."
+        for key, value in encoder_state.items():
+            if key.startswith(prefix):
+                state[f"decoder.layer.{index}.{key.removeprefix(prefix)}"] = value
+    return state
+
+
+def say_what_is_fresh(missing_keys: set[str], call: str, indices: list[int]):
+    """Log which weights of a new translation model were drawn, in words."""
+    layers = [
+        index
+        for index, source in enumerate(indices)
+        if any(f".layer.{source}.crossattention." in key for key in missing_keys)
+    ]
+    fresh = []
+    if layers:
+        where = "all decoder layers" if len(layers) == len(indices) else f"decoder layers {layers}"
+        fresh.append(f"the cross-attention of {where}")
+    if head := sorted(key for key in missing_keys if key.startswith("lm_head.")):
+        fresh.append(f"of the LM head {', '.join(key.removeprefix('lm_head.') for key in head)}")
+    if fresh:
+        logger.warning("%s: fresh weights, the folder has none: %s. Train before use.", call, "; ".join(fresh))
+    else:
+        logger.info("%s: no weight is fresh.", call)

@@ -1,0 +1,257 @@
+"""Attention maps: their numbers against the models' own, what is drawn and written, and bad input."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSeq2SeqLM
+
+from finetuning import attention_map
+from finetuning.attention_map import AttentionMap, as_json, choose, draw, fonts_for, main, read_attention
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
+
+X, Y = "Take a seat and have a rest", "Setz dich und ruh dich aus"
+SIZE = dict(
+    hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64, max_position_embeddings=66
+)
+
+
+@pytest.fixture(scope="module")
+def veco_dir(sample_tokenizer, tmp_path_factory):
+    """A random VECO, sharp enough for its heads to differ; by `cross_stream`."""
+
+    def make(cross_stream):
+        torch.manual_seed(0)
+        folder = tmp_path_factory.mktemp("veco") / cross_stream
+        config = VecoConfig(vocab_size=len(sample_tokenizer), initializer_range=0.3, cross_stream=cross_stream, **SIZE)
+        VecoForPreTraining(config).save_pretrained(folder)
+        sample_tokenizer.save_pretrained(folder)
+        return folder
+
+    return {name: make(name) for name in ("bidirectional", "causal")}
+
+
+@pytest.fixture(scope="module")
+def translation_dir(veco_dir, sample_tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translation") / "model"
+    VecoForConditionalGeneration.from_encoder(veco_dir["bidirectional"], decoder_layers=2).save_pretrained(folder)
+    sample_tokenizer.save_pretrained(folder)
+    return folder
+
+
+def load(folder, auto_class=AutoModel):
+    return auto_class.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager").eval()
+
+
+def assert_rows_sum_to_one(maps):
+    for item in maps:
+        assert item.weights.shape[2:] == (len(item.rows), len(item.columns))
+        assert len(item.row_sides) == len(item.rows) and len(item.column_sides) == len(item.columns)
+        np.testing.assert_allclose(item.weights.sum(-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["xlm-r", "veco", "translation"])
+def test_joint_is_the_self_attention_over_both_sentences(
+    model, tiny_model, veco_dir, translation_dir, sample_tokenizer
+):
+    folder = {"xlm-r": tiny_model, "veco": veco_dir["causal"], "translation": translation_dir}[model]
+    maps = read_attention(str(folder), X, Y)
+    assert_rows_sum_to_one(maps)
+    (item,) = maps
+    inputs = sample_tokenizer(X, Y, return_tensors="pt")
+    with torch.no_grad():
+        expected = load(folder)(inputs["input_ids"], output_attentions=True).attentions
+    np.testing.assert_allclose(item.weights, torch.cat(expected).numpy(), atol=1e-6)
+    assert item.rows == item.columns == sample_tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    x, y = (sample_tokenizer.tokenize(text) for text in (X, Y))
+    assert item.rows == ["<s>", *x, "</s>", "</s>", *y, "</s>"]
+    assert item.row_sides == [None, *[0] * len(x), None, None, *[1] * len(y), None]
+
+
+@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
+def test_cross_is_the_s_stream_of_pre_training(stream, veco_dir, sample_tokenizer):
+    """The weights that VecoForPreTraining's own S stream uses, taken from its modules while it runs."""
+    maps = read_attention(str(veco_dir[stream]), X, Y, "cross")
+    assert_rows_sum_to_one(maps)
+    model = VecoForPreTraining.from_pretrained(veco_dir[stream], attn_implementation="eager").eval()
+    seen = []
+    for layer in model.roberta.encoder.layer:
+        layer.crossattention.self.register_forward_hook(lambda module, inputs, output: seen.append(output[1]))
+    batch = {}
+    for side, text in (("x", X), ("y", Y)):
+        fields = sample_tokenizer(text, return_tensors="pt")
+        batch[side] = {**fields, "labels": fields["input_ids"]}
+    with torch.no_grad():
+        model(ca_mlm_pairs=batch)
+    for number, item in enumerate(maps):
+        length, other = item.weights.shape[2:]
+        expected = torch.stack(seen)[:, number, :, :length, :other]
+        np.testing.assert_allclose(item.weights, expected.numpy(), atol=1e-5)
+    assert [item.name for item in maps] == ["source reads target", "target reads source"]
+    assert maps[0].rows == maps[1].columns != maps[1].rows == maps[0].columns
+    assert set(maps[0].row_sides) == {None, 0} and set(maps[0].column_sides) == {None, 1}
+
+
+def test_the_stream_matters(veco_dir):
+    """Or the test above could not tell a causal S stream from a bidirectional one."""
+    one, other = (read_attention(str(veco_dir[stream]), X, Y, "cross")[0] for stream in ("bidirectional", "causal"))
+    assert np.abs(one.weights[1:] - other.weights[1:]).max() > 1e-3
+
+
+def test_cross_of_a_translation_model_is_its_decoders(translation_dir, sample_tokenizer):
+    maps = read_attention(str(translation_dir), X, Y, "cross")
+    assert_rows_sum_to_one(maps)
+    (item,) = maps
+    y = sample_tokenizer(Y, add_special_tokens=False)["input_ids"]
+    source = sample_tokenizer(X, return_tensors="pt")
+    with torch.no_grad():
+        outputs = load(translation_dir, AutoModelForSeq2SeqLM)(
+            **source, decoder_input_ids=torch.tensor([[2, *y]]), output_attentions=True, use_cache=False
+        )
+    assert len(outputs.cross_attentions) == 2
+    np.testing.assert_allclose(item.weights, torch.cat(outputs.cross_attentions).numpy(), atol=1e-6)
+    assert item.rows == ["</s>", *sample_tokenizer.convert_ids_to_tokens(y)]
+    assert item.columns == sample_tokenizer.convert_ids_to_tokens(source["input_ids"][0])
+    assert item.across(item.weights[0, 0]) is None
+
+
+def small_map(layers=2, heads=3):
+    sides = [None, 0, None, None, 1, 1, None]
+    weights = np.zeros((layers, heads, 7, 7))
+    weights[..., 0] = 1.0  # all attend to <s>
+    weights[1, 2, 1] = [0, 0.2, 0.1, 0, 0.3, 0.4, 0]  # 0.7 of the one source piece's goes across
+    weights[1, 2, 4] = [0, 0.5, 0, 0, 0.5, 0, 0]  # 0.5 of the first of two target pieces'
+    return AttentionMap("self-attention", list("sa//bc/"), list("sa//bc/"), sides, sides, weights)
+
+
+def test_layers_and_heads_are_chosen_and_averaged():
+    item = small_map()
+    assert [layer for layer, _, _ in choose([item], None, "mean")] == [1, 2]
+    (layer, _, matrix) = choose([item], 2, "3")[0]
+    assert layer == 2 and matrix is not None and (matrix == item.weights[1, 2]).all()
+    (_, _, mean) = choose([item], 2, "mean")[0]
+    np.testing.assert_allclose(mean, item.weights[1].mean(0))
+    assert item.across(matrix) == pytest.approx((0.7 + 0.5 + 0.0) / 3)
+    assert item.across(mean) == pytest.approx((0.7 + 0.5 + 0.0) / 9)
+    assert as_json([(2, item, matrix)])[0]["across"] == pytest.approx(0.4)
+    assert len(choose([item, item], None, "1")) == 4
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "message"),
+    [
+        (0, "mean", "layer is 0, and this attention has 2 layers.*from 1 to 2"),
+        (3, "mean", "layer is 3, and this attention has 2 layers"),
+        (1, "0", "head is 0, and this attention has 3 heads.*from 1 to 3, or mean"),
+        (1, "4", "head is 4"),
+        (1, "max", "head is max"),
+    ],
+)
+def test_a_layer_or_head_that_is_not_there(layer, head, message):
+    with pytest.raises(ValueError, match=message):
+        choose([small_map()], layer, head)
+
+
+def test_files_are_written(veco_dir, tmp_path, capsys):
+    image, data = tmp_path / "new" / "attention.png", tmp_path / "new" / "attention.json"
+    main(["--model", str(veco_dir["causal"]), "--source", X, "--target", Y, "--kind", "cross", "--output", str(image),
+          "--json", str(data), "--head", "2"])  # fmt: skip
+    assert image.read_bytes().startswith(b"\x89PNG") and image.stat().st_size > 10_000
+    content = json.loads(data.read_text())
+    maps = content.pop("maps")
+    assert content == {
+        "model": str(veco_dir["causal"]), "kind": "cross", "source": X, "target": Y, "head": "2"
+    }  # fmt: skip
+    assert [(item["layer"], item["attention"][:6]) for item in maps] == [
+        (layer, side) for layer in (1, 2, 3) for side in ("source", "target")
+    ]
+    for item in maps:
+        weights = np.array(item["weights"])
+        assert weights.shape == (len(item["rows"]), len(item["columns"]))
+        np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-4)
+    assert f"written: {image}" in capsys.readouterr().out
+
+
+def test_characters_that_no_font_has_are_boxes_and_said(tmp_path, monkeypatch):
+    """A warning about a missing glyph would be an error here."""
+    assert fonts_for("Take ▁ä→□") == (["DejaVu Sans"], "")
+    unheard_of = "\U000f0041"  # private use
+    assert fonts_for(f"a{unheard_of}")[1] == unheard_of
+    item = small_map()
+    item.rows[1] = f"▁{unheard_of}b"
+    assert draw(choose([item], 1, "mean"), f"of {unheard_of}", tmp_path / "map.svg") == unheard_of
+    svg = (tmp_path / "map.svg").read_text()
+    assert svg.startswith("<?xml") and unheard_of not in svg
+
+    from matplotlib import font_manager
+
+    entry = font_manager.FontEntry(fname=font_manager.findfont("DejaVu Sans"), name="Another Font")
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [entry])
+    monkeypatch.setattr(font_manager, "get_font", fake_fonts(ord(unheard_of)))
+    assert fonts_for(f"a{unheard_of}") == (["DejaVu Sans", "Another Font"], "")
+
+
+def fake_fonts(code):
+    """The first font that is opened has `a` alone, the others have `code`."""
+    opened = []
+
+    class Font:
+        def get_charmap(self):
+            return {97: 1} if self is opened[0] else {code: 1}
+
+    def get_font(path):
+        opened.append(Font())
+        return opened[-1]
+
+    return get_font
+
+
+def test_bad_input(tiny_model, veco_dir, sample_tokenizer, tmp_path):
+    for arguments, message in (
+        ((str(tiny_model), " \n", Y), r"source is ' \\n'. Attention is between two sentences. Give both."),
+        ((str(tiny_model), X, ""), "target is ''"),
+        ((str(tiny_model), "\u200b", Y), "source has no piece left"),
+        ((str(tiny_model), X, "\u200b"), "target has no piece left"),
+        ((str(veco_dir["causal"]), X, "\u200b", "cross"), "target has no piece left"),
+        ((str(tiny_model), X, Y, "cross"), r"xlm-roberta\) has no cross-attention.*Use kind joint"),
+        ((str(tiny_model), X, "und so " * 99), r"The input has \d+ pieces, and .* has 64 positions.*shorter"),
+        ((str(veco_dir["causal"]), X, "und so " * 99, "cross"), r"The input has \d+ pieces"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_attention(*arguments)
+    model = VecoForPreTraining.from_pretrained(veco_dir["causal"])
+    state = {key: value for key, value in model.state_dict().items() if ".crossattention." not in key}
+    model.save_pretrained(tmp_path / "model", state_dict=state)
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        read_attention(str(tmp_path / "model"), X, Y)
+    sample_tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"lacks 30 weights of VecoModel \(.*crossattention.*random numbers"):
+        read_attention(str(tmp_path / "model"), X, Y, "cross")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--output", "map.txt"], r"output is map.txt.*Use one of .*\.png"),
+        (["--layer", "7"], "layer is 7"),
+        (["--model", "nowhere/at/all"], "Model folder not found"),
+    ],
+)
+def test_bad_command_lines_end_in_one_line(change, message, tiny_model, tmp_path, capsys):
+    arguments = ["--model", str(tiny_model), "--source", X, "--target", Y, "--output", str(tmp_path / "map.png")]
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, *change])
+    assert stop.value.code == 2
+    assert re.search(message, capsys.readouterr().err.splitlines()[-1])
+    assert not (tmp_path / "map.png").exists()
+
+
+def test_its_help_shows_a_command_that_parses(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    for name in re.findall(r"--(\w+)", attention_map.__doc__):
+        assert f"--{name} " in printed.split("options:")[1]

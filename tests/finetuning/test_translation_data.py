@@ -1,0 +1,298 @@
+"""Tables of pairs to encoded pairs, updates and batches."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from common.masking import IGNORED
+from common.recipes import load_recipe
+from finetuning.tasks.translation import encode, read
+from finetuning.translation_batches import (
+    Examples,
+    Layout,
+    Masking,
+    MicroBatches,
+    UpdatePlan,
+    collate,
+    cut_by_tokens,
+    evaluation_batches,
+    layout_of,
+)
+from finetuning.translation_recipe import TranslationRecipe
+
+TSV = "source_column: a, target_column: b"
+
+
+def recipe_of(overrides, *more):
+    return load_recipe(TranslationRecipe, None, [*overrides, *more])
+
+
+def write_tsv(path, rows, header=("a", "b")):
+    path.write_text("".join("\t".join(row) + "\n" for row in (header, *rows)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def files(captions, tmp_path):
+    """Overrides that read TSV files of their own."""
+    train = write_tsv(tmp_path / "train.tsv", [("a house", "ein Haus"), ("a tree", "ein Baum")])
+    test = write_tsv(tmp_path / "test.tsv", [("a dog", "ein Hund")])
+    return [*captions, f"train=[{{path: {train}, {TSV}}}]", f"test=[{{path: {test}, {TSV}}}]"]
+
+
+def test_two_tables_are_joined_on_their_ids(captions, sample_corpus_dir):
+    data = read(recipe_of(captions, "max_test_examples=0"))
+    assert (len(data.train), len(data.test["en-de"])) == (240, 60)
+    rows = {}
+    for language in ("en", "de"):
+        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        rows[language] = [json.loads(line)["text"] for line in lines]
+    assert (data.train["source"][:], data.train["target"][:]) == (rows["en"], rows["de"])
+    assert data.protocol["evaluation_data"][0]["languages"] == ["en-de"]
+    assert data.protocol["training_data"][0]["rows"] == 240
+
+
+def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
+    for language in ("en", "de"):
+        (tmp_path / f"x.{language}").write_text(f"{language} 1\n{language} 2\n")
+    texts = "path: PATH, format: text".replace("PATH", str(tmp_path / "x.en"))
+    target = f"target: {{path: {tmp_path / 'x.de'}, format: text}}"
+    table = f"{texts}, {target}, source_column: text, target_column: text"
+    data = read(recipe_of(files, f"train=[{{{table}}}]"))
+    assert data.train["source"][:] == ["en 1", "en 2"] and data.train["target"][:] == ["de 1", "de 2"]
+    (tmp_path / "x.de").write_text("de 1\n")
+    with pytest.raises(ValueError, match="aligned row by row, and its sides have 2 and 1 rows.*set join_on"):
+        read(recipe_of(files, f"train=[{{{table}}}]"))
+
+
+def test_a_dotted_path_reaches_into_a_struct(files, tmp_path):
+    path = tmp_path / "nested.jsonl"
+    path.write_text(json.dumps({"translation": {"en": "a sea", "de": "ein Meer"}}))
+    table = f"path: {path}, source_column: translation.en, target_column: translation.de"
+    assert read(recipe_of(files, f"train=[{{{table}}}]")).train["target"][:] == ["ein Meer"]
+
+
+def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
+    rows = [("a house", "ein Haus"), ("", "leer"), ("empty", "  "), ("a tree", "ein Baum")]
+    train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])
+    data = read(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]"))
+    assert data.train["source"][:] == ["a house", "a tree"] and len(data.dev["en-de"]) == 1
+    assert data.protocol["empty_pairs_left_out"] == {"train": {"en-de": 2}, "dev": {"en-de": 1}}
+    with pytest.raises(ValueError, match="test.0 .*row 1: a side is empty, as in 2 of 4 rows"):
+        read(recipe_of(files, f"test=[{{path: {train}, {TSV}}}]"))
+    nothing = write_tsv(tmp_path / "n.tsv", [("a", " ")])
+    with pytest.raises(ValueError, match="no pair with text on both sides"):
+        read(recipe_of(files, f"train=[{{path: {nothing}, {TSV}}}]"))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("source_column: a, target_column: c", "has no column c. Its columns are: a, b, n"),
+        ("source_column: a, target_column: n", "train.0.target_column is n, which holds int64"),
+        ("source_column: a, target_column: a", "A text is not its own translation"),
+        (f"{TSV}, predict: masked, source_mask_probability: 0.5", "Only of a text that is its own target"),
+        (f"{TSV}, source_mask_probability: 1.5", "source_mask_probability is 1.5"),
+        (f"{TSV}, streaming: true", "train.0.streaming is true"),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused(files, tmp_path, table, message):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"a": "x", "b": "y", "n": 1}))
+    with pytest.raises(ValueError, match=message):
+        read(recipe_of(files, f"train=[{{path: {path}, {table}}}]"))
+
+
+def test_joins_that_cannot_be_made_are_refused(files, tmp_path):
+    one = write_tsv(tmp_path / "one.tsv", [("1", "x"), ("2", "y")])
+    for rows, message in (
+        ([("3", "u")], "no id of column a occurs in both tables. They have ids such as '1' and '3'"),
+        ([("1", "u"), ("1", "v")], "ids occur more than once in column a"),
+    ):
+        other = write_tsv(tmp_path / "other.tsv", rows)
+        table = f"path: {one}, target: {{path: {other}}}, join_on: a, source_column: b, target_column: b"
+        with pytest.raises(ValueError, match=message):
+            read(recipe_of(files, f"train=[{{{table}}}]"))
+
+
+def test_no_table_and_a_pair_twice_are_refused(files, tmp_path):
+    for part in ("train", "test"):
+        with pytest.raises(ValueError, match=f"no {part} table"):
+            read(recipe_of(files, f"{part}=[]"))
+    more = write_tsv(tmp_path / "more.tsv", [("x", "y")])
+    tables = f"test=[{{path: {tmp_path / 'test.tsv'}, {TSV}}}, {{path: {more}, {TSV}}}]"
+    with pytest.raises(ValueError, match="en-de is evaluated twice"):
+        read(recipe_of(files, tables))
+    data = read(recipe_of(files, tables.replace(f"{more},", f"{more}, target_language: fr,")))
+    assert list(data.test) == ["en-de", "en-fr"]
+
+
+@pytest.mark.parametrize(("part", "other"), [("train", "test"), ("dev", "test"), ("train", "dev")])
+def test_what_is_scored_or_selected_on_is_not_trained_on(files, tmp_path, part, other):
+    table = f"[{{path: {write_tsv(tmp_path / 'same.tsv', [('x', 'y')])}, {TSV}}}]"
+    with pytest.raises(ValueError, match=f"{part}.0 and {other}.0 both read"):
+        read(recipe_of(files, f"{part}={table}", f"{other}={table}"))
+
+
+def test_a_pair_is_encoded_as_the_decoder_reads_it(files, sample_tokenizer):
+    recipe = recipe_of(files)
+    data = encode(read(recipe), sample_tokenizer, recipe)
+    row = data.train[0]
+    assert row["source_ids"] == sample_tokenizer("a house").input_ids
+    assert row["target_ids"] == [*sample_tokenizer("ein Haus", add_special_tokens=False).input_ids, 2]
+    assert (row["source_length"], row["target_length"]) == (len(row["source_ids"]), len(row["target_ids"]))
+
+
+def test_long_pairs_are_dropped_or_cut_and_counted(files, sample_tokenizer, tmp_path):
+    train = write_tsv(tmp_path / "l.tsv", [("a house", "ein Haus"), ("a " * 30, "ein Baum"), ("a tree", "ein " * 30)])
+    test = write_tsv(tmp_path / "lt.tsv", [("a dog " * 20, "ein Hund " * 20)])
+    limits = ["max_source_length=20", "max_target_length=16"]
+    tables = [f"train=[{{path: {train}, {TSV}}}]", f"test=[{{path: {test}, {TSV}}}]"]
+
+    def encoded(*more):
+        recipe = recipe_of(files, *tables, *limits, *more)
+        return encode(read(recipe), sample_tokenizer, recipe)
+
+    dropped = encoded()
+    assert len(dropped.train) == dropped.protocol["training_rows"] == 1
+    assert dropped.protocol["too_long"] == {"rule": "drop", "train": 2, "dev": {}, "test_sources": {"en-de": 1}}
+    source = dropped.test["en-de"][0]["source_ids"]
+    assert len(source) == 20 and (source[0], source[-1]) == (0, 2)
+    assert dropped.test["en-de"]["target"][0] == "ein Hund " * 20  # the reference is whole
+    cut = encoded("too_long=cut")
+    assert cut.train["source_length"][:] == [
+        len(sample_tokenizer("a house").input_ids),
+        20,
+        cut.train[2]["source_length"],
+    ]
+    assert cut.train["target_length"][2] == 16 and cut.train[2]["target_ids"][-1] == 2
+    with pytest.raises(ValueError, match="All 3 training pairs are longer than max_source_length 4"):
+        encoded("max_source_length=4", "max_target_length=4")
+
+
+@pytest.fixture
+def lengths():
+    rng = np.random.default_rng(0)
+    return rng.integers(3, 30, 200), rng.integers(3, 30, 200)
+
+
+def test_updates_hold_every_pair_once_and_at_most_max_tokens(lengths):
+    source, target = lengths
+    plan = UpdatePlan(source, target, 300, seed=1)
+    for epoch in (0, 1):
+        updates = plan.updates(epoch)
+        assert len(updates) == len(plan)
+        assert sorted(np.concatenate(updates).tolist()) == list(range(200))
+        sizes = [len(rows) * max(source[rows].max(), target[rows].max()) for rows in updates]
+        assert max(sizes) <= 300 and np.mean(sizes) > 200
+    content = np.mean([target[rows].sum() / (len(rows) * target[rows].max()) for rows in updates])
+    assert content > 0.9  # pairs of alike length are together
+    same, other = UpdatePlan(source, target, 300, seed=1), UpdatePlan(source, target, 300, seed=2)
+    assert all(np.array_equal(a, b) for a, b in zip(updates, same.updates(1), strict=True))
+    firsts = {tuple(updates[0]), tuple(plan.updates(0)[0]), tuple(other.updates(1)[0])}
+    assert len(firsts) == 3  # order changes with the epoch and with the seed
+
+
+def test_a_pair_longer_than_an_update_is_refused(lengths):
+    longest = int(max(map(max, lengths)))
+    UpdatePlan(*lengths, longest, seed=1)
+    with pytest.raises(ValueError, match=f"max_tokens is {longest - 1}, and the longest .* {longest} pieces.*Raise it"):
+        UpdatePlan(*lengths, longest - 1, seed=1)
+
+
+@pytest.mark.parametrize(("accumulation", "processes"), [(1, 1), (2, 2), (1, 4), (8, 1)])
+def test_an_update_is_the_same_however_it_is_divided(lengths, accumulation, processes):
+    plan = UpdatePlan(*lengths, 120, seed=1)
+    parts = [MicroBatches(plan, accumulation, processes, process) for process in range(processes)]
+    for part in parts:
+        part.set_epoch(3)
+    batches = [list(part) for part in parts]
+    assert all(len(part) == len(found) == len(plan) * accumulation for part, found in zip(parts, batches, strict=True))
+    for number, rows in enumerate(plan.updates(3)):
+        mine = [keys for found in batches for keys in found[number * accumulation : (number + 1) * accumulation]]
+        assert sorted(row for keys in mine for row, _, counts in keys if counts) == sorted(rows.tolist())
+        assert all(keys and all(epoch == 3 for _, epoch, _ in keys) for keys in mine)
+
+
+def test_batches_of_evaluated_rows_hold_each_once_over_all_processes():
+    sizes = np.array([5, 50, 7, 6, 5, 300])
+    batches = [batch for process in (0, 1) for batch in evaluation_batches(sizes, 100, 2, process)]
+    assert sorted(row for batch in batches for row in batch) == [0, 1, 2, 3, 4, 5]
+    assert all(len(batch) * sizes[batch].max() <= 100 or len(batch) == 1 for batch in batches)
+    assert cut_by_tokens(np.array([300, 5, 5]), 10) == [0, 1, 3]
+
+
+@pytest.fixture
+def layout(sample_tokenizer):
+    return layout_of(sample_tokenizer, decoder_start_id=2)
+
+
+def test_a_batch_is_padded_and_shifted():
+    layout = Layout(1, 2, None, np.arange(0), np.arange(0))
+    rows = [
+        {"source": np.array([0, 5, 6, 2]), "target": np.array([7, 2]), "labels": np.array([7, 2])},
+        {"source": np.array([0, 5, 2]), "target": np.array([8, 9, 2]), "labels": np.array([IGNORED, 9, IGNORED])},
+    ]
+    batch = {name: tensor.tolist() for name, tensor in collate(rows, layout).items()}
+    assert batch == {
+        "input_ids": [[0, 5, 6, 2], [0, 5, 2, 1]],
+        "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],
+        "decoder_input_ids": [[2, 7, 1], [2, 8, 9]],
+        "labels": [[7, 2, IGNORED], [IGNORED, 9, IGNORED]],
+    }
+
+
+def examples_of(layout, masking, count=40):
+    rng = np.random.default_rng(0)
+    sources = [[0, *rng.integers(4, 200, 12).tolist(), 2] for _ in range(count)]
+    rows = {"source_ids": sources, "target_ids": [ids[1:] for ids in sources], "table": [0] * count}
+    return Examples(Dataset.from_dict(rows), layout, seed=7, maskings=[masking])
+
+
+def test_masks_depend_on_seed_epoch_and_row_alone(layout):
+    examples = examples_of(layout, Masking(0.3))
+    together = examples.__getitems__([(row, 2, True) for row in range(40)])
+    alone = [examples[(row, 2, True)] for row in reversed(range(40))][::-1]
+    assert all(np.array_equal(a["source"], b["source"]) for a, b in zip(together, alone, strict=True))
+    later = examples.__getitems__([(row, 3, True) for row in range(40)])
+    changed = np.mean([not np.array_equal(a["source"], b["source"]) for a, b in zip(together, later, strict=True)])
+    assert changed > 0.9
+    # the whole target is predicted, and special tokens stay
+    assert all(np.array_equal(row["labels"], row["target"]) for row in together)
+    assert all((row["source"][0], row["source"][-1]) == (0, 2) for row in together)
+    plain = Examples(examples.rows, layout)
+    assert np.array_equal(plain[(0, 0, True)]["source"], examples.rows[0]["source_ids"])
+
+
+def test_only_masked_pieces_of_a_text_are_predicted_where_it_is_its_own_target(layout):
+    examples = examples_of(layout, Masking(0.25, predict_masked=True), count=400)
+    rows = examples.__getitems__([(row, 0, True) for row in range(400)])
+    shares = []
+    for number, row in enumerate(rows):
+        original = np.asarray(examples.rows[number]["source_ids"])
+        predicted = row["labels"] != IGNORED
+        assert np.array_equal(row["target"], original[1:])  # the decoder reads the text as it is
+        assert np.array_equal(row["labels"][predicted], original[1:][predicted])
+        changed = row["source"][1:] != original[1:]
+        assert not (changed & ~predicted).any()  # what was changed is predicted
+        assert not predicted[-1]
+        shares.append(predicted[:-1].mean())
+    assert np.mean(shares) == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_row_that_fills_a_gap_has_no_labels(layout):
+    for masking in (Masking(), Masking(0.5, predict_masked=True)):
+        row = examples_of(layout, masking)[(0, 0, False)]
+        assert (row["labels"] == IGNORED).all()
+
+
+def test_a_loader_asks_for_whole_batches(layout):
+    examples = examples_of(layout, Masking(0.3))
+    plan = UpdatePlan(np.full(40, 14), np.full(40, 13), 140, seed=1)
+    loader = torch.utils.data.DataLoader(
+        examples, batch_sampler=MicroBatches(plan, 1, 1, 0), collate_fn=lambda rows: collate(rows, layout)
+    )
+    assert [len(batch["input_ids"]) for batch in loader] == [10] * 4

@@ -1,0 +1,376 @@
+"""Translation runs from the command line to results, resumed, divided, and what they refuse."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
+
+from common.recipes import load_recipe
+from finetuning.run import kind_of, main
+from finetuning.translation_recipe import TranslationRecipe
+from finetuning.translation_trainer import TranslationTrainer, average_weights
+from modeling.modeling_veco import VecoForConditionalGeneration
+
+
+class Killed(Exception):
+    """Stands for whatever ends a process."""
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def same(one, other, tolerance=0.0):
+    return one.keys() == other.keys() and all(torch.allclose(one[k], other[k], rtol=0, atol=tolerance) for k in one)
+
+
+def refused(capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+def with_dev(captions):
+    """The overrides with the test's second half as development pairs, and its first as test."""
+    test = next(item for item in captions if item.startswith("test="))
+    halves = [test.replace("split: test", f"split: 'test[{part}]'") for part in (":30", "30:")]
+    return [*captions, halves[0], "dev" + halves[1].removeprefix("test"), "max_dev_examples=12"]
+
+
+def test_a_run_leaves_results_that_agree_with_each_other(captions, tmp_path, capsys):
+    main([*with_dev(captions), "seeds=[1, 2]", "dev_bleu_examples=4", "training.max_steps=3"])
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "bleu.png", "seed-1", "seed-2",
+    }  # fmt: skip
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert (results["kind"], results["seeds"], list(results["languages"])) == ("translation", [1, 2], ["en-de"])
+    for scores in results["metrics"].values():
+        entry = scores["en-de"]
+        assert entry["mean"] == pytest.approx(sum(entry["scores"]) / 2)
+        assert entry["sd"] == pytest.approx(abs(entry["scores"][0] - entry["scores"][1]) / 2**0.5)
+    assert results["languages"] == results["metrics"]["sacrebleu"]
+    signatures = results["protocol"]["metric"]["signatures"]["en-de"]
+    assert "case:mixed" in signatures["sacrebleu"] and "tok:13a" in signatures["sacrebleu"]
+    assert "case:lc" in signatures["bleu"]
+    # evaluated every 2 updates, and after the last
+    assert [point["step"] for point in results["curve"]["1"]] == [2, 3]
+    assert all(point["loss"] > 0 and point["bleu"] >= 0 for curve in results["curve"].values() for point in curve)
+    assert results["protocol"]["selection"]["selected_steps"] == [3, 3]
+    assert results["hyperparameters"]["updates"] == [3, 3]
+    assert any("at most 3 pairs" in warning for warning in results["warnings"])
+    page = (out / "results.md").read_text(encoding="utf-8")
+    assert "| en-de | sacreBLEU |" in page and signatures["sacrebleu"] in page
+    assert len((out / "results.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2  # metrics, seeds
+    for seed in (1, 2):
+        texts = {
+            name: (out / f"seed-{seed}" / f"test.en-de.{name}.txt").read_text(encoding="utf-8").splitlines()
+            for name in ("source", "reference", "hypothesis")
+        }
+        assert {len(lines) for lines in texts.values()} == {3}
+    assert "sacreBLEU" in capsys.readouterr().out
+    assert load_recipe(TranslationRecipe, str(out / "recipe.yaml"), []).seeds == [1, 2]
+
+
+def test_translations_are_those_of_the_saved_model_on_the_sources(captions, tmp_path):
+    main(captions)
+    folder = tmp_path / "out" / "seed-1"
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model", trust_remote_code=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert model.config.fine_tuned_on == ["sample (translation)"]
+    sources = (folder / "test.en-de.source.txt").read_text(encoding="utf-8").splitlines()
+    batch = tokenizer(sources, padding=True, return_tensors="pt")
+    texts = tokenizer.batch_decode(model.generate(**batch, num_beams=2), skip_special_tokens=True)
+    hypotheses = (folder / "test.en-de.hypothesis.txt").read_text(encoding="utf-8").splitlines()
+    assert hypotheses == [text.strip() for text in texts]
+    # an encoder can be loaded from it as from any folder of the zoo
+    assert AutoModel.from_pretrained(folder / "model", trust_remote_code=True).config.num_hidden_layers == 2
+    settings = json.loads((folder / "model" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert "local_files_only" not in settings
+    assert not (folder / "checkpoints").exists() and not (folder / "model" / "training_args.bin").exists()
+
+
+def test_it_learns_a_small_set_by_heart(captions, tmp_path):
+    lines = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier")]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.tsv").write_text("a\tb\n" + "".join(f"{a}\t{b}\n" for a, b in lines))
+    tables = [
+        f"{part}=[{{path: {tmp_path / part}.tsv, source_column: a, target_column: b}}]" for part in ("train", "test")
+    ]
+    quick = ["training.max_steps=80", "training.dropout=0", "training.attention_dropout=0", "evaluate_every_steps=80"]
+    main([*captions, *tables, *quick, "max_test_examples=0"])
+    found = (tmp_path / "out" / "seed-1" / "test.en-de.hypothesis.txt").read_text().splitlines()
+    assert found == ["eins", "zwei", "drei", "vier"]
+
+
+@pytest.mark.parametrize("update", [3, 9])  # in the middle of the first seed (of 6 updates) and of the second
+def test_a_killed_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch, update):
+    arguments = [*captions, "seeds=[1, 2]", "training.dropout=0.1", "training.gradient_accumulation_steps=2"]
+    arguments = [*arguments, "training.max_tokens=2000"]  # an epoch of fewer updates than the run
+    main([*arguments, f"output_dir={tmp_path / 'whole'}"])
+    steps, step = [], TranslationTrainer.training_step
+
+    def killed(self, *args, **kwargs):
+        steps.append(self.state.global_step)
+        if len(steps) == 2 * update:
+            raise Killed
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(TranslationTrainer, "training_step", killed)
+        main(arguments)
+    main([*arguments, "--resume"])
+    for seed in (1, 2):
+        assert same(weights(tmp_path / "whole" / f"seed-{seed}"), weights(tmp_path / "out" / f"seed-{seed}"))
+    scores = [json.loads((tmp_path / name / "results.json").read_text())["metrics"] for name in ("whole", "out")]
+    assert scores[0] == scores[1]
+
+
+def test_a_run_that_was_stopped_while_it_translated_is_not_trained_further(captions, tmp_path, monkeypatch):
+    def killed(*args, **kwargs):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(TranslationTrainer, "translate", killed)
+        main(captions)
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTrainer, "training_step", killed)
+        main([*captions, "--resume"])
+    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    assert record["steps"] == record["selected_step"] == 6
+
+
+# Clipping sees the scale of the gradient, which Adam alone would hide. Without warm-up the first update counts.
+ONE_UPDATE = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.label_smoothing=0.2"]
+ONE_UPDATE += ["training.dropout=0", "training.attention_dropout=0", "training.warmup_steps=0"]
+
+
+def test_accumulated_micro_batches_are_the_same_update(captions, tmp_path):
+    main([*captions, *ONE_UPDATE])
+    main([*captions, *ONE_UPDATE, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
+    assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
+
+
+def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(captions, tmp_path):
+    small = [*captions, *ONE_UPDATE, "training.max_tokens=60"]  # two or three pairs
+    main(small)
+    main([*small, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=7"])
+    assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
+
+
+def test_two_processes_are_the_same_update_and_give_the_same_scores(captions, tmp_path):
+    arguments = [*with_dev(captions), *ONE_UPDATE, "dev_bleu_examples=4", "generation.max_tokens=60"]
+    main(arguments)
+    program = (
+        "import torch.multiprocessing as mp, os, sys\n"
+        "def work(rank, arguments, port):\n"
+        "    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',"
+        " MASTER_PORT=port, ACCELERATE_USE_CPU='true')\n"
+        "    from finetuning.run import main\n"
+        "    main(arguments)\n"
+        "if __name__ == '__main__':\n"
+        "    import socket\n"
+        "    with socket.socket() as s:\n"
+        "        s.bind(('127.0.0.1', 0)); port = str(s.getsockname()[1])\n"
+        "    mp.spawn(work, (sys.argv[1:], port), nprocs=2)\n"
+    )
+    script = tmp_path / "two.py"
+    script.write_text(program)
+    command = [sys.executable, script, *arguments, f"output_dir={tmp_path / 'two'}"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
+    one, two = (json.loads((tmp_path / name / "seed-1" / "scores.json").read_text()) for name in ("out", "two"))
+    assert one["all_scores"] == two["all_scores"]
+    for first, second in zip(one["curve"], two["curve"], strict=True):
+        assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
+
+
+def test_the_loss_of_dev_is_the_mean_over_its_pieces(captions, tmp_path):
+    main([*with_dev(captions), "generation.max_tokens=60"])
+    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    folder = tmp_path / "out" / "seed-1" / "model"
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    from finetuning.tasks.translation import encode, read
+
+    recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
+    total = count = 0
+    for row in encode(read(recipe), tokenizer, recipe).dev["en-de"]:
+        with torch.no_grad():
+            loss = model(torch.tensor([row["source_ids"]]), labels=torch.tensor([row["target_ids"]])).loss
+        total, count = total + float(loss) * len(row["target_ids"]), count + len(row["target_ids"])
+    assert record["curve"][-1]["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["dev_loss", "dev_bleu"])
+def test_the_best_evaluated_weights_are_selected(captions, tmp_path, monkeypatch, rule):
+    values = {2: (3.0, 5.0), 4: (2.0, 9.0), 6: (4.0, 7.0)}  # step 4 is best by both
+    saved = {}
+
+    def evaluate(self, *args, **kwargs):
+        step = self.state.global_step
+        saved[step] = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        scores = dict(zip(("eval_loss", "eval_bleu"), values[step], strict=True))
+        self.log(scores)
+        return scores
+
+    monkeypatch.setattr(TranslationTrainer, "evaluate", evaluate)
+    main([*with_dev(captions), f"selection={rule}", "dev_bleu_examples=4"])
+    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    assert record["selected_step"] == 4 and record["selection_score"] == values[4][rule == "dev_bleu"]
+    stored = weights(tmp_path / "out" / "seed-1")
+    assert all(torch.equal(stored[name], saved[4][name]) for name in stored)
+
+
+def test_the_mean_of_the_last_checkpoints_is_selected(captions, tmp_path, monkeypatch):
+    saved, save = {}, TranslationTrainer.save_model
+
+    def keep(self, folder=None, *args, **kwargs):
+        saved.setdefault(self.state.global_step, {k: v.clone() for k, v in self.model.state_dict().items()})
+        save(self, folder, *args, **kwargs)
+
+    monkeypatch.setattr(TranslationTrainer, "save_model", keep)
+    main([*captions, "selection=average", "average_checkpoints=2"])
+    assert list(saved) == [2, 4, 6]
+    stored = weights(tmp_path / "out" / "seed-1")
+    assert all(torch.allclose(stored[k], (saved[4][k] + saved[6][k]) / 2, atol=1e-7) for k in stored)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["protocol"]["selection"]["selected_steps"] == [[4, 6]]
+
+
+def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
+    model = VecoForConditionalGeneration.from_encoder(tiny_veco)
+    for number in (1, 2, 3):
+        model.save_pretrained(tmp_path / f"same-{number}")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    folders = [tmp_path / f"same-{number}" for number in (1, 2, 3)]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    average_weights(model, folders)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    query = model.decoder.layer[1].attention.self.query.weight
+    assert query is model.roberta.encoder.layer[1].attention.self.query.weight
+    assert model.lm_head.decoder.weight is model.roberta.embeddings.word_embeddings.weight
+
+    with pytest.raises(ValueError, match="same-4 .* are gone"):
+        average_weights(model, [*folders, tmp_path / "same-4"])
+    untied = VecoForConditionalGeneration.from_encoder(tiny_veco, tie_decoder=False)
+    with pytest.raises(ValueError, match="are not of this model: decoder.layer.0.attention"):
+        average_weights(untied, folders)
+
+
+def test_a_translation_model_is_trained_further(captions, tmp_path, capsys):
+    main([*captions, "decoder_layers=1", "tie_decoder=false", "task=first"])
+    first = tmp_path / "out" / "seed-1" / "model"
+    second = [*captions, f"model={first}", f"output_dir={tmp_path / 'second'}", "training.max_steps=1"]
+    main([*second, "training.learning_rate=1e-12", "training.dropout=0.3"])
+    results = json.loads((tmp_path / "second" / "results.json").read_text())
+    assert results["protocol"]["fine_tuned_before"] == ["first (translation)"]
+    stored = weights(tmp_path / "second" / "seed-1")
+    assert same(stored, load_file(first / "model.safetensors"), 1e-6)
+    config = json.loads((tmp_path / "second" / "seed-1" / "model" / "config.json").read_text())
+    assert (config["decoder_layers"], config["hidden_dropout_prob"]) == (1, 0.3)
+    assert config["fine_tuned_on"] == ["first (translation)", "sample (translation)"]
+    shutil.rmtree(tmp_path / "second")
+    main([*second, "initialize=random", "training.learning_rate=1e-12", "training.dropout=0.2"])
+    config = json.loads((tmp_path / "second" / "seed-1" / "model" / "config.json").read_text())
+    assert (config["decoder_layers"], config["hidden_dropout_prob"]) == (1, 0.2)
+    assert not same(weights(tmp_path / "second" / "seed-1"), stored, 1e-3)
+    assert "decoder_layers is 2, and" in refused(capsys, [*second, "decoder_layers=2"])
+
+
+def test_random_weights_are_drawn_from_the_seed(captions, tmp_path):
+    still = [*captions, "training.max_steps=1", "training.learning_rate=1e-12"]
+    main([*still, "initialize=random", "seeds=[1, 2]"])
+    main([*still, f"output_dir={tmp_path / 'again'}", "initialize=random"])
+    main([*still, f"output_dir={tmp_path / 'veco'}"])
+    one, two = (weights(tmp_path / "out" / f"seed-{seed}") for seed in (1, 2))
+    assert not same(one, two, 1e-3) and same(one, weights(tmp_path / "again" / "seed-1"))
+    assert not same(one, weights(tmp_path / "veco" / "seed-1"), 1e-3)
+
+
+def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_path, sample_corpus_dir):
+    train = next(item for item in captions if item.startswith("train="))
+    masked = "source_mask_probability: 0.3"
+    mono = f"{{path: {sample_corpus_dir}, config: de, source_column: text, target_column: text, {masked},"
+    mono += " predict: masked, source_language: de}"
+    both = train.replace("[{", "[{" + masked + ", ").replace("}]", f"}}, {mono}]")
+    main([*captions, both, "training.max_steps=12", "training.precision=bf16"])
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [table["languages"] for table in results["protocol"]["training_data"]] == [["en-de"], ["de-de"]]
+    assert results["protocol"]["training_data"][1]["predict"] == "masked"
+    assert results["protocol"]["training_rows"] == 480
+    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    assert math.isfinite(record["history"][-1]["train_loss"])
+
+
+def test_help_of_translation_teaches_without_loading_torch():
+    command = [sys.executable, "-X", "importtime", "-m", "finetuning.run", "--help", "kind=translation"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "decoder_layer_selection" in shown.stdout and "training.max_tokens" in shown.stdout
+    assert "| torch" not in shown.stderr
+
+
+def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, capsys):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("kind: translation\n")
+    assert kind_of([]) == kind_of(["--resume", "model=x"]) == "classification"
+    assert kind_of(["--config", str(file)]) == kind_of([f"--config={file}"]) == kind_of(["--conf", str(file)])
+    assert kind_of(["--config", str(file), "kind=classification"]) == "classification"
+    assert "kind is 'translatoin'" in (message := refused(capsys, ["kind=translatoin"])) and "Did you mean" in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["decoder_layers=3"], "decoder_layers is 3, but this encoder has 2 layers"),
+        (["training.max_tokens=10"], "training.max_tokens is 10, and the longest training pair"),
+        (["selection=average"], "average_checkpoints is 10, and a run of 6 updates saves 3"),
+        (["bleu_tokenizer=13b"], "bleu_tokenizer is '13b', it must be one of 13a"),
+        (["selection=dev_loss"], "The recipe has no dev table; selection is dev_loss"),
+        (["dev_bleu_examples=5"], "The recipe has no dev table"),
+        (["max_source_length=70"], "max_length is 70, and the model of"),
+        (["seeds=[1, 1]"], "Name each once"),
+        (["training.label_smoothing=1"], "training.label_smoothing is 1"),
+        (["hub_root=nowhere"], "hub_root is nowhere, which is not a folder"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(captions, tmp_path, capsys, overrides, message):
+    assert message in refused(capsys, [*captions, *overrides])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["selection=dev_bleu"], "selection is dev_bleu, and dev_bleu_examples is 0"),
+        (["selection=dev_loss", "save_every_steps=4"], "evaluate_every_steps 2 and save_every_steps 4"),
+    ],
+)
+def test_a_selection_that_has_nothing_to_choose_from_is_refused(captions, capsys, overrides, message):
+    assert message in refused(capsys, [*with_dev(captions), *overrides])
+
+
+def test_models_that_do_not_fit_are_refused(captions, tiny_veco, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_veco, bare, ignore=shutil.ignore_patterns("*tokenizer*", "sentencepiece*"))
+    assert "holds no tokenizer" in refused(capsys, [*captions, f"model={bare}"])
+    foreign = tmp_path / "foreign"
+    MarianConfig().save_pretrained(foreign)
+    assert "encoder-decoder of type marian" in refused(capsys, [*captions, f"model={foreign}"])
+    assert "Model folder not found" in refused(capsys, [*captions, f"model={tmp_path / 'modle'}"])
+
+
+def test_results_of_two_recipes_are_not_mixed(captions, capsys):
+    main(captions)
+    assert "is not empty" in refused(capsys, captions)
+    message = refused(capsys, [*captions, "--resume", "decoder_layers=1"])
+    assert "was started with another recipe: decoder_layers: None -> 1" in message

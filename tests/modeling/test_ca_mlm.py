@@ -1,0 +1,273 @@
+"""CA-MLM: who may move which prediction, what is computed how often, and where no gradient goes."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
+
+from modeling.configuration_veco import VecoConfig
+from modeling.encoder import EncoderLayer
+from modeling.modeling_veco import VecoForPreTraining
+
+TINY = dict(
+    vocab_size=61,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=40,
+    type_vocab_size=1,
+    layer_norm_eps=1e-5,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+def veco(stream="bidirectional", **config):
+    """Weights far from their initial values, so that no term of the computation vanishes."""
+    torch.manual_seed(0)
+    model = VecoForPreTraining(VecoConfig(**TINY | config, cross_stream=stream)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if name.endswith("orm.weight") else 0.0, 0.15)
+    return model
+
+
+def side(seed, lengths, share=0.3):
+    """Rows of the given lengths, padded on the right; every row has a prediction."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), max(lengths))
+    input_ids = torch.randint(4, 61, shape, generator=generator)
+    mask = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
+    predicted = (torch.rand(shape, generator=generator) < share) & mask
+    predicted[:, 1] = True
+    labels = torch.where(predicted, torch.randint(4, 61, shape, generator=generator), -100)
+    return {"input_ids": input_ids.masked_fill(~mask, 1), "labels": labels, "attention_mask": mask.long()}
+
+
+def pair(x_lengths=(7, 5, 6), y_lengths=(4, 9, 6)):
+    return {"x": side(1, x_lengths), "y": side(2, y_lengths)}
+
+
+def states(model, batch):
+    """(inner, cross), each the states (B, Tx, H) of x and (B, Ty, H) of y."""
+    found = dict(model.predictions("ca_mlm_pairs", batch, {}))
+    rows, lengths = len(batch["x"]["input_ids"]), [batch[name]["input_ids"].shape[1] for name in "xy"]
+    return [
+        [
+            found[f"ca_mlm_pairs.{term}"].states_BTH[i * rows : (i + 1) * rows, :length]
+            for i, length in enumerate(lengths)
+        ]
+        for term in ("inner", "cross")
+    ]
+
+
+@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
+def test_information_flow(stream):
+    model, batch = veco(stream), pair((6,), (5,))
+    with torch.no_grad():
+        before = states(model, batch)
+        for own in (0, 1):  # the side that is changed, at each of its positions
+            name = "xy"[own]
+            for position in range(batch[name]["input_ids"].shape[1]):
+                changed = {key: dict(fields) for key, fields in batch.items()}
+                ids = batch[name]["input_ids"].clone()
+                ids[0, position] = 4 + (ids[0, position] - 3) % 57
+                changed[name]["input_ids"] = ids
+                after = states(model, changed)
+                inner, cross = (
+                    [(a - b).abs().amax(-1)[0] for a, b in zip(*terms, strict=True)]
+                    for terms in zip(before, after, strict=True)
+                )
+                assert (inner[own] > 1e-4).all()  # P(x|x^) moves with x
+                assert (inner[1 - own] == 0).all()  # and with nothing else
+                assert (cross[1 - own] > 1e-4).all()  # P(y|x^,y^) moves with all of x
+                reached = torch.arange(len(cross[own])) >= (position if stream == "causal" else 0)
+                assert (cross[own][reached] > 1e-4).all()
+                assert (cross[own][~reached] == 0).all()
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
+def test_s_stream_equals_xlmrs_decoder(stream, attention, tmp_path):
+    model, batch = veco(stream), pair()
+    model.save_pretrained(tmp_path)
+    model.set_attn_implementation(attention)
+    reference = XLMRobertaForCausalLM.from_pretrained(
+        tmp_path, config=XLMRobertaConfig(**TINY, is_decoder=True, add_cross_attention=True)
+    ).eval()
+    with torch.no_grad():
+        (inner_x, inner_y), (cross_x, cross_y) = states(model, batch)
+        sides = [("x", "y", inner_y, cross_x), ("y", "x", inner_x, cross_y)]
+        for own, other, other_states, ours in sides:
+            mask = batch[own]["attention_mask"]
+            length = mask.shape[1]
+            allow = mask.bool()[:, None, :].expand(-1, length, -1)
+            if stream == "causal":
+                allow = allow.tril()
+            additive = torch.zeros(allow.shape).masked_fill(~allow, torch.finfo(torch.float32).min)[:, None]
+            output = reference(
+                batch[own]["input_ids"],
+                attention_mask=additive,
+                encoder_hidden_states=other_states,
+                encoder_attention_mask=batch[other]["attention_mask"],
+                use_cache=False,
+                output_hidden_states=True,
+            )
+            real = mask.bool()
+            assert (output.hidden_states[-1] - ours)[real].abs().max() < 1e-5
+            predicted = batch[own]["labels"] != -100
+            logits = model.lm_head(ours)[predicted]
+            assert (output.logits[predicted] - logits).abs().max() < 1e-5 * logits.abs().max()
+
+
+@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
+def test_no_gradient_of_the_s_stream_reaches_the_pass_that_made_h(stream):
+    model, batch = veco(stream), pair()
+    found = dict(model.predictions("ca_mlm_pairs", batch, {}))
+    h_states = found["ca_mlm_pairs.inner"].states_BTH
+    s_states = found["ca_mlm_pairs.cross"].states_BTH
+    (gradient,) = torch.autograd.grad(s_states.pow(2).sum(), h_states, allow_unused=True, retain_graph=True)
+    assert gradient is None  # not even zeros: there is no path
+    assert h_states.requires_grad
+
+    def gradients(**weights):
+        model.zero_grad()
+        weights = {f"ca_mlm_pairs.{term}": weight for term, weight in weights.items()}
+        model(ca_mlm_pairs=batch, objective_weights=weights).loss.backward()
+        return {n: p.grad.clone() if p.grad is not None else torch.zeros_like(p) for n, p in model.named_parameters()}
+
+    both, inner, cross = gradients(), gradients(cross=0.0), gradients(inner=0.0)
+    for name, gradient in both.items():
+        torch.testing.assert_close(gradient, inner[name] + cross[name], rtol=1e-4, atol=1e-5)
+        assert (inner[name] == 0).all() == (".crossattention." in name), name
+
+
+def test_losses_are_the_four_terms():
+    model, batch = veco(), pair()
+    output = model(ca_mlm_pairs=batch)
+    inner, cross = states(model, batch)
+    for term, found in (("inner", inner), ("cross", cross)):
+        expected, rows = [], []
+        for name, of_side in zip("xy", found, strict=True):
+            predicted = batch[name]["labels"] != -100
+            logits = model.lm_head(of_side[predicted])
+            expected.append(nn.functional.cross_entropy(logits, batch[name]["labels"][predicted], reduction="none"))
+            rows.append(predicted.nonzero()[:, 0])
+        losses = output.token_losses[f"ca_mlm_pairs.{term}"]
+        torch.testing.assert_close(losses, torch.cat(expected).detach(), rtol=1e-4, atol=1e-4)
+        assert torch.equal(output.batch_rows[f"ca_mlm_pairs.{term}"], torch.cat(rows))
+    total = sum(losses.sum() for losses in output.token_losses.values())
+    torch.testing.assert_close(output.loss.detach(), total)
+
+
+def test_pairs_are_independent_of_their_batch_and_its_padding():
+    model, batch = veco(), pair()
+    with torch.no_grad():
+        together = states(model, batch)
+        for row in range(3):
+            alone = {}
+            for name in "xy":
+                length = int(batch[name]["attention_mask"][row].sum())
+                alone[name] = {key: value[row : row + 1, :length] for key, value in batch[name].items()}
+            for whole, single in zip(together, states(model, alone), strict=True):
+                for a, b in zip(whole, single, strict=True):
+                    assert (a[row : row + 1, : b.shape[1]] - b).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
+def test_packed_pairs_with_block_masks_equal_pairs_apart(stream):
+    """Two pairs in one row: block masks within a side, `cross_attention_mask` from each to its own partner."""
+    model = veco(stream)
+    lengths = {"x": (5, 4), "y": (3, 6)}
+    apart = pair(lengths["x"], lengths["y"])
+    packed = {}
+    for name in "xy":
+        real = apart[name]["attention_mask"].bool()
+        number = torch.repeat_interleave(torch.arange(2), torch.tensor(lengths[name]))
+        packed[name] = {key: apart[name][key][real][None] for key in ("input_ids", "labels")}
+        packed[name]["position_ids"] = torch.cat([torch.arange(n) + 2 for n in lengths[name]])[None]
+        packed[name]["attention_mask"] = (number[:, None] == number[None, :])[None]
+        packed[name]["number"] = number
+    for own, other in ("xy", "yx"):
+        mask = packed[own]["number"][:, None] == packed[other]["number"][None, :]
+        packed[own]["cross_attention_mask"] = mask[None]
+    with torch.no_grad():
+        for whole, one in zip(states(model, apart), states(model, packed), strict=True):
+            for name, a, b in zip("xy", whole, one, strict=True):
+                assert (a[apart[name]["attention_mask"].bool()] - b[0]).abs().max() < 1e-5
+
+
+def layer_calls(model, **batches):
+    calls = []
+    hooks = [
+        module.register_forward_hook(lambda module, inputs, output: calls.append(output.requires_grad))
+        for module in model.modules()
+        if isinstance(module, EncoderLayer)
+    ]
+    model(**batches)
+    for hook in hooks:
+        hook.remove()
+    return calls
+
+
+def test_each_h_is_computed_once_and_only_what_the_losses_need():
+    model, batch = veco().train(), pair()
+    layers = TINY["num_hidden_layers"]
+    assert len(layer_calls(model, ca_mlm_pairs=batch)) == 2 * layers  # H of both sides, S of both sides
+    assert len(layer_calls(model, ca_mlm_pairs=batch, tlm=batch["x"])) == 3 * layers
+    calls = layer_calls(model, ca_mlm_pairs=batch, objective_weights={"ca_mlm_pairs.cross": 0.0})
+    assert calls == [True] * layers
+    # the first phase: H is a constant, no graph is kept for it
+    calls = layer_calls(model, ca_mlm_pairs=batch, objective_weights={"ca_mlm_pairs.inner": 0.0})
+    assert calls == [False] * layers + [True] * layers
+
+
+def test_both_sub_batches_and_weights_in_one_update():
+    model = veco()
+    batches = {"ca_mlm_segments": pair((5, 6), (7, 4)), "ca_mlm_pairs": pair(), "tlm": side(5, (8, 9))}
+    names = [f"ca_mlm_{kind}.{term}" for kind in ("segments", "pairs") for term in ("inner", "cross")]
+    weights = dict(zip([*names, "tlm"], (0.5, 2.0, 1.0, 3.0, 0.25), strict=True))
+    output = model(**batches, objective_weights=weights)
+    assert set(output.token_losses) == set(weights)
+    total = sum(weights[name] * losses.sum() for name, losses in output.token_losses.items())
+    torch.testing.assert_close(output.loss.detach(), total)
+
+
+def broken(**changes):
+    batch = pair()
+    for place, value in changes.items():
+        name, field = place.split("_", 1)
+        batch[name][field] = value(batch[name][field])
+    return batch
+
+
+@pytest.mark.parametrize(
+    "batch, message",
+    [
+        ({**pair(), "y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
+        (broken(y_attention_mask=lambda mask: mask * torch.tensor([[1], [0], [1]])), "pair 1: side y is empty"),
+        (broken(x_labels=lambda labels: labels[:, 1:]), "every piece needs a label"),
+        (broken(x_attention_mask=lambda mask: torch.ones(3, 7, 7).bool()), "no cross_attention_mask"),
+    ],
+)
+def test_bad_pairs_are_refused(batch, message):
+    with pytest.raises(ValueError, match=message):
+        veco()(ca_mlm_pairs=batch)
+
+
+def test_a_side_of_special_tokens_alone_is_empty():
+    batch = pair()
+    batch["x"]["special_tokens_mask"] = torch.zeros_like(batch["x"]["input_ids"])
+    batch["x"]["special_tokens_mask"][2] = 1
+    with pytest.raises(ValueError, match="pair 2: side x is empty"):
+        veco()(ca_mlm_pairs=batch)
+
+
+def test_a_model_without_cross_attention_and_a_batch_without_weight():
+    with pytest.raises(ValueError, match="without cross-attention"):
+        veco(cross_attention=False)(ca_mlm_segments=pair())
+    with pytest.raises(ValueError, match="weight 0: there is nothing to learn"):
+        veco()(ca_mlm_pairs=pair(), objective_weights={"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0})
+    with pytest.raises(ValueError, match="got no sub-batch"):
+        veco()()

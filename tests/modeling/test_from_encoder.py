@@ -1,0 +1,263 @@
+"""From an encoder's folder to a translation model: which weights it takes, shares, draws and saves."""
+
+import importlib
+import json
+import logging
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
+
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoForPreTraining
+
+TINY = dict(
+    vocab_size=61,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=40,
+    max_position_embeddings=50,
+    type_vocab_size=1,
+    layer_norm_eps=1e-5,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+BATCH = {
+    "input_ids": torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]]),
+    "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2]),
+    "labels": torch.tensor([[11, 12, 13, 2], [14, 2, -100, -100]]),
+}
+
+
+def scattered(model):
+    """Weights far from their initial values, so that no term of the computation vanishes."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            offset = 1.0 if name.endswith("orm.weight") else 0.0
+            scale = 0.4 if "attention.self" in name else 0.15
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale + offset)
+            if name.endswith("word_embeddings.weight"):
+                parameter[1] = 0
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def veco_dir(tmp_path_factory):
+    """A pre-trained VECO's folder, cross-attention and LM head included."""
+    folder = tmp_path_factory.mktemp("veco")
+    scattered(VecoForPreTraining(VecoConfig(**TINY))).save_pretrained(folder)
+    return folder
+
+
+def translation(folder, decoder_layers=2, **options):
+    return VecoForConditionalGeneration.from_encoder(folder, decoder_layers, **options).eval()
+
+
+def saved_encoder(kind, folder):
+    """A folder of that kind, and its state dict with XLM-R's names."""
+    torch.manual_seed(3)
+    if kind.startswith("XLMRoberta"):
+        model = XLMRobertaForMaskedLM(XLMRobertaConfig(**TINY))
+    else:
+        model_type, prefix, head = {
+            "VecoModel": ("veco", "Veco", "Model"),
+            "VecoForMaskedLM": ("veco", "Veco", "ForMaskedLM"),
+            "VecoForPreTraining": ("veco", "Veco", "ForPreTraining"),
+            "VecoForSequenceClassification": ("veco", "Veco", "ForSequenceClassification"),
+            "XlmAlignForPreTraining": ("xlm_align", "XlmAlign", "ForPreTraining"),
+            "ErnieMForMaskedLM": ("ernie_m", "ErnieM", "ForMaskedLM"),
+            "MetaXlmModel": ("metaxlm", "MetaXlm", "Model"),
+        }[kind]
+        cls = getattr(importlib.import_module(f"modeling.modeling_{model_type}"), prefix + head)
+        model = cls(cls.config_class(**TINY))
+    scattered(model).save_pretrained(folder)
+    return {
+        key if key.startswith(("roberta.", "lm_head.")) else f"roberta.{key}": v
+        for key, v in model.state_dict().items()
+    }
+
+
+KINDS = {
+    "VecoForPreTraining": (),
+    "VecoForMaskedLM": (),
+    "VecoModel": ("LM head",),
+    "VecoForSequenceClassification": ("LM head",),
+    "XLMRobertaForMaskedLM": ("cross-attention",),
+    "XlmAlignForPreTraining": ("cross-attention",),
+    "ErnieMForMaskedLM": ("cross-attention",),
+    "MetaXlmModel": ("cross-attention", "LM head"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_every_kind_of_folder_and_it_says_what_is_fresh(kind, tmp_path, caplog):
+    state = saved_encoder(kind, tmp_path / "encoder")
+    with caplog.at_level(logging.INFO, "modeling.encoder_decoder"):
+        model = translation(tmp_path / "encoder")
+    [record] = [record for record in caplog.records if record.name == "modeling.encoder_decoder"]
+    fresh = KINDS[kind]
+    assert record.levelno == (logging.WARNING if fresh else logging.INFO)
+    for what in ("cross-attention", "LM head"):
+        assert (what in record.getMessage()) == (what in fresh)
+    ours = model.state_dict()
+    for key, value in state.items():
+        if key.startswith(("roberta.embeddings.", "roberta.encoder.", "lm_head.")) and ".crossattention." not in key:
+            assert torch.equal(ours[key], value), key
+    for index, source in enumerate((1, 2)):
+        for key in (key for key in ours if key.startswith(f"decoder.layer.{index}.")):
+            origin = f"roberta.encoder.layer.{source}.{key.removeprefix(f'decoder.layer.{index}.')}"
+            if origin in state:
+                assert torch.equal(ours[key], state[origin]), key
+            else:
+                assert ".crossattention." in key and "cross-attention" in fresh
+                assert key.endswith(("bias", "LayerNorm.weight")) or 0.01 < ours[key].std() < 0.03
+    # the folder it saves is VECO's own, whatever it came from
+    model.save_pretrained(tmp_path / "translation")
+    auto_map = json.loads((tmp_path / "translation" / "config.json").read_text())["auto_map"]
+    assert auto_map["AutoModelForSeq2SeqLM"] == "modeling_veco.VecoForConditionalGeneration"
+    assert all((tmp_path / "translation" / f"{target.split('.')[0]}.py").exists() for target in auto_map.values())
+
+
+@pytest.mark.parametrize(
+    ("layers", "selection", "indices"),
+    [(1, "last", [2]), (1, "first", [0]), (2, "last", [1, 2]), (2, "first", [0, 1]), (None, "last", [0, 1, 2])],
+)
+def test_which_layers_decode(veco_dir, layers, selection, indices):
+    encoder = VecoForMaskedLM.from_pretrained(veco_dir)
+    model = translation(veco_dir, layers, decoder_layer_selection=selection, tie_decoder=False)
+    assert model.config.decoder_layer_indices == indices and model.config.decoder_layers == len(model.decoder.layer)
+    for layer, index in zip(model.decoder.layer, indices, strict=True):
+        for name, value in encoder.roberta.encoder.layer[index].state_dict().items():
+            assert torch.equal(layer.state_dict()[name], value), name
+
+
+def test_random_takes_the_architecture_only(veco_dir, tmp_path, caplog):
+    VecoConfig.from_pretrained(veco_dir).save_pretrained(tmp_path)  # no weights at all
+    torch.manual_seed(0)
+    model = VecoForConditionalGeneration.from_encoder(tmp_path, 2, random=True, hidden_dropout_prob=0.3)
+    assert "every weight is fresh" in caplog.text
+    assert model.config.hidden_dropout_prob == 0.3 and model.config.hidden_size == 32
+    trained = translation(veco_dir).state_dict()
+    for key, value in model.state_dict().items():
+        assert not torch.equal(value, trained[key]), key
+        if value.dim() == 2:
+            assert 0.01 < value.std() < 0.03, key
+    assert model.decoder.layer[1].output.dense.weight is model.roberta.encoder.layer[2].output.dense.weight
+
+
+def test_without_the_heads_transform(tmp_path):
+    torch.manual_seed(0)
+    scattered(VecoForMaskedLM(VecoConfig(**TINY, lm_head_transform=False))).save_pretrained(tmp_path)
+    model = translation(tmp_path)
+    head = {key for key in model.state_dict() if key.startswith("lm_head.")}
+    assert head == {"lm_head.decoder.weight", "lm_head.decoder.bias", "lm_head.bias"}
+    out = model(**BATCH, output_logits=True, output_hidden_states=True)
+    words = model.roberta.embeddings.word_embeddings.weight
+    torch.testing.assert_close(out.logits, out.decoder_hidden_states[-1] @ words.T + model.lm_head.bias)
+    torch.testing.assert_close(
+        out.loss, nn.functional.cross_entropy(out.logits.flatten(0, 1), BATCH["labels"].flatten())
+    )
+
+
+def test_an_encoder_saved_from_a_translation_folder_is_an_encoder(veco_dir, tmp_path):
+    translation(veco_dir).save_pretrained(tmp_path / "translation")
+    encoder = VecoForMaskedLM.from_pretrained(tmp_path / "translation")
+    encoder.save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ValueError, match="saved from an encoder.*from_encoder"):
+        VecoForConditionalGeneration.from_pretrained(tmp_path / "encoder")
+    model = translation(tmp_path / "encoder", 1)
+    assert model.config.decoder_layer_indices == [2]
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_saved_once_and_reloaded_tied(veco_dir, tie, tmp_path):
+    model = translation(veco_dir, tie_decoder=tie)
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        saved = set(file.keys())
+    own = {key for key in saved if key.startswith("decoder.")}
+    assert any(".attention." in key for key in own) != tie
+    assert {key for key in own if ".crossattention." in key}
+    settings = json.loads((tmp_path / "generation_config.json").read_text())
+    assert (settings["decoder_start_token_id"], settings["eos_token_id"], settings["pad_token_id"]) == (2, 2, 1)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["is_encoder_decoder"] and config["decoder_layer_indices"] == [1, 2] and not config["cross_attention"]
+    again, report = VecoForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    for key, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value), key
+    for mine in (model, again):
+        query = mine.decoder.layer[0].attention.self.query.weight
+        assert (query is mine.roberta.encoder.layer[1].attention.self.query.weight) == tie
+        assert mine.lm_head.decoder.weight is mine.roberta.embeddings.word_embeddings.weight
+
+
+def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir):
+    """The gradient of a shared weight is the sum of what the two sides of an untied model get."""
+    tied, untied = translation(veco_dir), translation(veco_dir, tie_decoder=False)
+    for model in (tied, untied):
+        model(**BATCH).loss.backward()
+    name = "attention.self.value.weight"
+    shared = tied.get_parameter(f"roberta.encoder.layer.1.{name}").grad
+    apart = [untied.get_parameter(f"{side}.{name}").grad for side in ("roberta.encoder.layer.1", "decoder.layer.0")]
+    torch.testing.assert_close(shared, sum(apart))
+    before = tied.get_parameter(f"decoder.layer.0.{name}").clone()
+    torch.optim.SGD(tied.parameters(), lr=0.1).step()
+    assert not torch.equal(tied.get_parameter(f"decoder.layer.0.{name}"), before)
+    assert torch.equal(
+        tied.get_parameter(f"decoder.layer.0.{name}"), tied.get_parameter(f"roberta.encoder.layer.1.{name}")
+    )
+
+
+def test_parameter_counts():
+    """Tied, full size: XLM-R large with its head and one cross-attention a layer, the paper's 662M."""
+    large = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    hidden, feed_forward, vocabulary = 1024, 4096, 250_002
+    cross = 4 * hidden * hidden + 6 * hidden
+    layer = cross + 2 * hidden * feed_forward + feed_forward + 3 * hidden
+    embeddings = (vocabulary + 514 + 1 + 2) * hidden
+    head = hidden * hidden + 3 * hidden + vocabulary
+
+    def count(layers, **options):
+        config = VecoConfig(
+            **large, decoder_layers=layers, decoder_layer_indices=list(range(24 - layers, 24)), **options
+        )
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in VecoForConditionalGeneration(config).parameters())
+
+    full = count(24)
+    assert full == embeddings + head + 24 * (layer + cross)
+    assert abs(full - 661e6) < 1e6
+    assert count(6) == embeddings + head + 24 * layer + 6 * cross
+    assert count(6, tie_decoder=False) == count(6) + 6 * layer
+    assert count(6, lm_head_transform=False) == count(6) - (hidden * hidden + 3 * hidden)
+
+
+def test_errors_of_from_encoder(veco_dir, tmp_path):
+    with pytest.raises(ValueError, match="decoder_layers is 4, but this encoder has 3 layers"):
+        translation(veco_dir, 4)
+    with pytest.raises(ValueError, match="from 1 to 3"):
+        translation(veco_dir, 0)
+    with pytest.raises(ValueError, match="decoder_layer_selection is 'middle'"):
+        translation(veco_dir, decoder_layer_selection="middle")
+    translation(veco_dir).save_pretrained(tmp_path / "translation")
+    with pytest.raises(ValueError, match="translation model already"):
+        translation(tmp_path / "translation")
+    BertForMaskedLM(BertConfig(**TINY)).save_pretrained(tmp_path / "bert")
+    with pytest.raises(ValueError, match="no model of XLM-R's shape"):
+        translation(tmp_path / "bert")
+
+
+def test_errors_of_configurations(veco_dir):
+    with pytest.raises(ValueError, match="decoder_layers is None.*from_encoder"):
+        VecoForConditionalGeneration.from_pretrained(veco_dir)
+    for indices in (None, [0], [0, 3], [-1, 0]):
+        with pytest.raises(ValueError, match="needs the index of the encoder layer"):
+            VecoForConditionalGeneration(VecoConfig(**TINY, decoder_layers=2, decoder_layer_indices=indices))
+    untied = VecoConfig(**TINY, decoder_layers=1, decoder_layer_indices=[0], tie_word_embeddings=False)
+    with pytest.raises(ValueError, match="tie_word_embeddings is False"):
+        VecoForConditionalGeneration(untied)

@@ -1,0 +1,374 @@
+"""Plug-in fine-tuning: heads on [H:S] of a text and its translation, computed here once more by hand."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from modeling.attention_masks import causal_mask
+from modeling.configuration_veco import VecoConfig
+from modeling.configuration_xlm_align import XlmAlignConfig
+from modeling.modeling_veco import (
+    VecoForQuestionAnswering,
+    VecoForSequenceClassification,
+    VecoForTokenClassification,
+    VecoModel,
+)
+from modeling.modeling_xlm_align import XlmAlignForSequenceClassification
+
+TINY = dict(
+    vocab_size=97,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    num_labels=3,
+)
+HEADS = (VecoForSequenceClassification, VecoForTokenClassification, VecoForQuestionAnswering)
+STREAMS = ("bidirectional", "causal")
+
+
+def make(head=VecoForSequenceClassification, **fields):
+    torch.manual_seed(0)
+    model = head(VecoConfig(**{**TINY, "plug_in": True, **fields})).eval()
+    with torch.no_grad():  # far from the initial values, so that no term of the computation vanishes
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if name.endswith("orm.weight") else 0.0, 0.15)
+    return model
+
+
+def sides(rows=3, length_x=9, length_y=12):
+    """x and y, padded on the right by different amounts."""
+    generator = torch.Generator().manual_seed(1)
+    batch = {}
+    for prefix, length in (("", length_x), ("translation_", length_y)):
+        input_ids = torch.randint(4, 97, (rows, length), generator=generator)
+        for row in range(rows):
+            input_ids[row, length - row :] = 1
+        batch |= {f"{prefix}input_ids": input_ids, f"{prefix}attention_mask": input_ids.ne(1).long()}
+    return batch
+
+
+def gold(head, batch):
+    """Labels of x and of y for a head, as two dictionaries."""
+    rows, x, y = len(batch["input_ids"]), batch["input_ids"], batch["translation_input_ids"]
+    if head is VecoForSequenceClassification:
+        return {"labels": torch.arange(rows) % 3}, {"translation_labels": (torch.arange(rows) + 1) % 3}
+    if head is VecoForTokenClassification:
+        return (
+            {"labels": (x % 3).masked_fill(x == 1, -100)},
+            {"translation_labels": (y % 3).masked_fill(y == 1, -100)},
+        )
+    starts, ends = torch.arange(rows), torch.arange(rows) + 2
+    return (
+        {"start_positions": starts, "end_positions": ends},
+        {"translation_start_positions": starts + 1, "translation_end_positions": ends + 1},
+    )
+
+
+def logits_of(output):
+    return torch.stack([output.start_logits, output.end_logits], -1) if "start_logits" in output else output.logits
+
+
+def head_of(model, features):
+    """The head of a model, on features."""
+    if isinstance(model, VecoForQuestionAnswering):
+        return model.qa_outputs(features)
+    return model.classifier(features)
+
+
+def loss_of(head, logits, labels):
+    if head is VecoForSequenceClassification:
+        return cross_entropy(logits, *labels.values())
+    if head is VecoForTokenClassification:
+        return cross_entropy(logits.flatten(0, 1), *[label.flatten() for label in labels.values()])
+    return sum(cross_entropy(logits[..., i], label) for i, label in enumerate(labels.values())) / 2
+
+
+def by_hand(model, batch):
+    """[H_x : S_x] and [H_y : S_y]."""
+
+    def stream(input_ids, mask, **other):
+        return model.roberta(input_ids, attention_mask=mask, **other).last_hidden_state
+
+    x, mask_x = batch["input_ids"], batch["attention_mask"]
+    y, mask_y = batch["translation_input_ids"], batch["translation_attention_mask"]
+    alone_x, alone_y = stream(x, mask_x), stream(y, mask_y)
+
+    def self_mask(mask):
+        if model.config.cross_stream == "bidirectional":
+            return mask
+        length = mask.shape[1]
+        return torch.tensor([[[s <= t and bool(row[s]) for s in range(length)] for t in range(length)] for row in mask])
+
+    crossed_x = stream(x, self_mask(mask_x), encoder_hidden_states=alone_y, encoder_attention_mask=mask_y)
+    crossed_y = stream(y, self_mask(mask_y), encoder_hidden_states=alone_x, encoder_attention_mask=mask_x)
+    return torch.cat([alone_x, crossed_x], -1), torch.cat([alone_y, crossed_y], -1)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_reads_both_streams_and_learns_from_both_sides(head, stream):
+    model, batch = make(head, cross_stream=stream), sides()
+    gold_x, gold_y = gold(head, batch)
+    output = model(**batch, **gold_x, **gold_y)
+    features_x, features_y = by_hand(model, batch)
+    assert features_x.shape == (3, 9, 64)
+    torch.testing.assert_close(logits_of(output), head_of(model, features_x), atol=1e-5, rtol=0)
+    losses = loss_of(head, head_of(model, features_x), gold_x), loss_of(head, head_of(model, features_y), gold_y)
+    torch.testing.assert_close(output.loss, sum(losses) / 2)
+    torch.testing.assert_close(model(**batch, **gold_x).loss, losses[0])
+    torch.testing.assert_close(model(**batch, **gold_y).loss, losses[1])
+    assert model(**batch).loss is None
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_labels_of_either_side_alone_teach_everything(head):
+    batch = sides()
+    for labels in gold(head, batch):
+        model = make(head)
+        model(**batch, **labels).loss.backward()
+        # a key's bias moves no attention weight
+        idle = [n for n, p in model.named_parameters() if not p.grad.abs().max() > 0 and "key.bias" not in n]
+        assert idle == []
+
+
+def test_gradients_flow_through_the_states_of_the_other_side():
+    # into words that only y holds, from the label of x alone: through H_y
+    model, batch = make(), sides()
+    only_in_y = set(batch["translation_input_ids"].unique().tolist()) - set(batch["input_ids"].unique().tolist())
+    model(**batch, labels=torch.tensor([0, 1, 2])).loss.backward()
+    gradient = model.roberta.embeddings.word_embeddings.weight.grad
+    assert len(only_in_y) > 3
+    assert all(gradient[word].abs().max() > 0 for word in only_in_y)
+
+
+@torch.no_grad()
+def test_padding_of_either_side_and_of_neither_row_changes_anything():
+    model, batch = make(), sides()
+    together = model(**batch).logits
+    for row in range(3):
+        alone = {name: value[row : row + 1] for name, value in batch.items()}
+        for prefix in ("", "translation_"):
+            real = alone[f"{prefix}attention_mask"][0].bool()
+            for name in ("input_ids", "attention_mask"):
+                alone[prefix + name] = alone[prefix + name][:, real]
+        torch.testing.assert_close(model(**alone).logits, together[row : row + 1], atol=1e-5, rtol=0)
+        # a text that is not padded needs no masks
+        bare = {name: value for name, value in alone.items() if "mask" not in name}
+        torch.testing.assert_close(model(**bare).logits, together[row : row + 1], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stream", STREAMS)
+def test_each_half_of_the_features_moves_with_what_it_may_see(stream):
+    """H with its own text; S with all of the other, and of its own with what the stream allows."""
+    model, batch = make(VecoForTokenClassification, cross_stream=stream), sides(rows=1)
+    seen = []
+    model.classifier.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+
+    def features(**changes):
+        model(**{**batch, **changes})
+        return seen[-1][0, :, :32], seen[-1][0, :, 32:]
+
+    def moved(before, after):
+        return (before - after).abs().amax(-1) > 1e-6
+
+    plain, crossed = features()
+    changed_y = batch["translation_input_ids"].clone()
+    changed_y[0, 5] = 96 - changed_y[0, 5] // 2
+    other_plain, other_crossed = features(translation_input_ids=changed_y)
+    assert not moved(plain, other_plain).any() and moved(crossed, other_crossed).all()
+    changed_x = batch["input_ids"].clone()
+    changed_x[0, 5] = 96 - changed_x[0, 5] // 2
+    other_plain, other_crossed = features(input_ids=changed_x)
+    assert moved(plain, other_plain).all()
+    sees = torch.arange(9) >= (5 if stream == "causal" else 0)
+    assert moved(crossed, other_crossed).tolist() == sees.tolist()
+
+
+def test_each_encoder_pass_is_run_once_and_only_where_it_is_needed():
+    model, batch = make(), sides()
+    passes = []
+    model.roberta.register_forward_pre_hook(
+        lambda module, arguments, options: passes.append("encoder_hidden_states" in options), with_kwargs=True
+    )
+    model(**batch, labels=torch.tensor([0, 1, 2]))  # y has no label: its S stream serves nobody
+    assert passes == [False, False, True]
+    passes.clear()
+    model(**batch, labels=torch.tensor([0, 1, 2]), translation_labels=torch.tensor([0, 1, 2]))
+    assert sorted(passes) == [False, False, True, True]
+
+
+def test_further_inputs_and_outputs_belong_to_x():
+    model, batch = make(), sides()
+    words = model.roberta.embeddings.word_embeddings(batch["input_ids"])
+    positions = (batch["attention_mask"].cumsum(1) * batch["attention_mask"]) + 1
+    rest = {name: value for name, value in batch.items() if name != "input_ids"}
+    embedded = model(inputs_embeds=words, position_ids=positions, output_hidden_states=True, **rest)
+    torch.testing.assert_close(embedded.logits, model(**batch).logits, atol=1e-5, rtol=0)
+    alone = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    assert len(embedded.hidden_states) == 3
+    torch.testing.assert_close(embedded.hidden_states[-1], alone, atol=1e-5, rtol=0)
+    # and plug-out models still hand them on
+    plain = make(plug_in=False)
+    one = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    shifted = plain(**one, position_ids=positions + 3).logits
+    assert (shifted - plain(**one).logits).abs().max() > 1e-4
+
+
+def test_a_plug_out_head_is_xlm_r_s():
+    model, batch = make(plug_in=False), sides()
+    features = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    output = model(batch["input_ids"], batch["attention_mask"], torch.tensor([0, 1, 2]))
+    assert torch.equal(output.logits, model.classifier(features))
+    assert torch.equal(output.loss, cross_entropy(output.logits, torch.tensor([0, 1, 2])))
+    assert model.classifier.dense.weight.shape == (32, 32)
+    assert make().classifier.dense.weight.shape == (32, 64) and make().classifier.out_proj.weight.shape == (3, 32)
+
+
+def test_the_loss_of_each_side_knows_the_problem_type():
+    batch = sides()
+    numbers = torch.tensor([0.5, -1.0, 2.0])
+    model = make(num_labels=1)
+    loss = model(**batch, labels=numbers, translation_labels=numbers).loss
+    features_x, features_y = by_hand(model, batch)
+    expected = [((model.classifier(features)[:, 0] - numbers) ** 2).mean() for features in (features_x, features_y)]
+    torch.testing.assert_close(loss, sum(expected) / 2)
+
+
+def test_gradients_are_those_without_checkpointing():
+    batch, gradients = sides(), []
+    for checkpointing in (False, True):
+        model = make().train()
+        if checkpointing:
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+        labels = torch.tensor([0, 1, 2])
+        model(**batch, labels=labels, translation_labels=labels).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_attention_implementations_agree(attention):
+    model, batch = make(cross_stream="causal"), sides()
+    expected = model(**batch).logits
+    model.set_attn_implementation(attention)
+    torch.testing.assert_close(model(**batch).logits, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_plug_in_without_y_is_refused(head):
+    model, batch = make(head), sides()
+    with pytest.raises(ValueError, match=r"plug-in without y.*reads \[H:S\].*Give translation_input_ids"):
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    with pytest.raises(ValueError, match="plug-in without y"):
+        model(input_ids=batch["input_ids"], **gold(head, batch)[1])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_translation_is_not_ignored_plug_out(head):
+    model, batch = make(head, plug_in=False), sides()
+    with pytest.raises(
+        ValueError, match="translation_input_ids, translation_attention_mask given to a .*plug_in=False"
+    ):
+        model(**batch)
+    labels = gold(head, batch)[1]
+    with pytest.raises(ValueError, match=f"{', '.join(labels)} given to.*Leave it out"):
+        model(input_ids=batch["input_ids"], **labels)
+    with pytest.raises(ValueError, match="plug_in=False"):
+        XlmAlignForSequenceClassification(XlmAlignConfig(**TINY))(**batch)
+
+
+@pytest.mark.parametrize(
+    "config", [VecoConfig(**TINY, plug_in=True, cross_attention=False), XlmAlignConfig(**TINY, plug_in=True)]
+)
+def test_plug_in_needs_cross_attention(config):
+    head = VecoForSequenceClassification if config.model_type == "veco" else XlmAlignForSequenceClassification
+    with pytest.raises(ValueError, match="plug_in=True.*has no cross-attention.*Load a VECO encoder"):
+        head(config)
+
+
+def test_sides_that_cannot_be_paired_are_refused():
+    model, batch = make(), sides()
+    y = {name: value for name, value in batch.items() if name.startswith("translation_")}
+    with pytest.raises(ValueError, match="x has 2 rows and its translation y has 3.*same batch size"):
+        model(input_ids=batch["input_ids"][:2], **y)
+    for side, name in (("x", "attention_mask"), ("y", "translation_attention_mask")):
+        mask = batch[name].clone()
+        mask[1] = 0
+        with pytest.raises(ValueError, match=f"row 1 of {side} is empty.*Leave the pair out"):
+            model(**{**batch, name: mask})
+        with pytest.raises(ValueError, match=f"attention mask of {side} has shape .*Give a mask"):
+            model(**{**batch, name: causal_mask(mask)})
+        with pytest.raises(ValueError, match=f"attention mask of {side} has shape"):
+            model(**{**batch, name: batch[name][:, 1:]})
+    with pytest.raises(ValueError, match="row 0 of y is empty"):
+        model(input_ids=batch["input_ids"], translation_input_ids=torch.ones(3, 0, dtype=torch.long))
+
+
+def test_causal_mask():
+    mask = causal_mask(torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]))
+    assert mask.dtype == torch.bool
+    assert mask.int().tolist() == [
+        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]],
+        [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]],
+    ]
+
+
+RELOAD = """
+import json, sys, torch
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+model = AutoModelForSequenceClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
+assert "transformers_modules" in type(model).__module__ and model.config.plug_in
+batch = {name: torch.tensor(value) for name, value in json.loads(sys.argv[2]).items()}
+try:
+    model(input_ids=batch["input_ids"])
+except ValueError as error:
+    refusal = str(error)
+encoder = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
+with torch.no_grad():
+    logits = model(**batch).logits.tolist()
+    states = encoder(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+tagger = AutoModelForTokenClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
+plain = AutoModelForSequenceClassification.from_pretrained(
+    sys.argv[1], trust_remote_code=True, plug_in=False, ignore_mismatched_sizes=True)
+print(json.dumps({"logits": logits, "refusal": refusal, "sum": states.sum().item(),
+    "widths": [tagger.classifier.in_features, plain.classifier.dense.in_features]}))
+"""
+
+
+def test_a_saved_classifier_reloads_in_a_fresh_process_and_still_wants_y(tmp_path):
+    model, batch = make(cross_stream="causal"), sides()
+    folder, elsewhere = tmp_path / "plugged_in", tmp_path / "elsewhere"
+    model.save_pretrained(folder)
+    elsewhere.mkdir()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "PYTHONPATH"))}
+    environment |= {"HF_HOME": str(tmp_path / "hf_home"), "HF_HUB_OFFLINE": "1"}
+    arguments = json.dumps({name: value.tolist() for name, value in batch.items()})
+    done = subprocess.run(
+        [sys.executable, "-c", RELOAD, str(folder), arguments],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    reloaded = json.loads(done.stdout.splitlines()[-1])
+    with torch.no_grad():
+        expected = model(**batch).logits
+    torch.testing.assert_close(torch.tensor(reloaded["logits"]), expected, atol=1e-6, rtol=0)
+    assert "plug-in without y" in reloaded["refusal"]
+    assert reloaded["widths"] == [64, 32]
+    encoder = VecoModel.from_pretrained(folder).eval()
+    states = encoder(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    assert reloaded["sum"] == pytest.approx(states.sum().item(), abs=1e-3)

@@ -1,0 +1,227 @@
+"""Word-alignment accuracy during pre-training: on states of which the right answer is known, and through a run."""
+
+import re
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_veco import VecoForPreTraining
+from pretraining import controlled_pair, run
+from pretraining.evaluation import ENCODINGS, aligned_pieces, alignment_accuracy
+from pretraining.tokenised import Example
+from pretraining.tracking import plot_curves, read_events
+
+TWIN = 20  # id of a piece's twin - id of the piece
+TOKENIZER = SimpleNamespace(cls_token_id=0, pad_token_id=1, sep_token_id=2)
+ACCELERATOR = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
+
+
+def recipe(batch_size):
+    return SimpleNamespace(evaluation=SimpleNamespace(batch_size=batch_size))
+
+
+MAX_LENGTH = 64
+
+
+def corpus_of(*pairs):
+    sides = [[np.array(side, dtype=np.int32) for side in pair] for pair in pairs]
+    return SimpleNamespace(
+        max_length=MAX_LENGTH, held_out=[Example(pair, "en-fake", number) for number, pair in enumerate(sides)]
+    )
+
+
+def twins(*texts):
+    return corpus_of(*((text, [piece + TWIN for piece in text]) for text in texts))
+
+
+class Encoder:
+    """Layers made by hand. 0: a piece has its twin's vector; 1: it has that of the twin of the piece before it (ids
+    follow each other); 2: as 0 for the first three pieces, all others share one vector; 3: a piece lies nearest to the
+    special tokens. Special tokens have vectors of their own."""
+
+    def roberta(self, input_ids, attention_mask, position_ids, output_hidden_states):
+        assert output_hidden_states and attention_mask.equal(input_ids.ne(TOKENIZER.pad_token_id).long())
+        original = torch.where(input_ids >= 5 + TWIN, input_ids - TWIN, input_ids)
+        is_twin = (input_ids >= 5 + TWIN).long()
+        ordinary = input_ids > 4
+        table = torch.eye(40)
+        near_specials = table[original] + 9 * table[0] * ordinary[..., None]
+        near_specials = torch.where(ordinary[..., None], near_specials, table[0])
+        states = (
+            table[original],
+            table[original + is_twin],
+            table[torch.where(original > 7, 30, original)],
+            near_specials,
+        )
+        return SimpleNamespace(hidden_states=states)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_known_states_have_known_accuracies(encoding, batch_size):
+    """Of `5 6 7 8 9` layer 1 finds none: x_i meets y_{i-1}, and x_1 and y_5 (no equal) meet some piece by chance."""
+    corpus = twins([5, 6, 7, 8, 9], [5, 6], [5])
+    exact, moved, pooled, special = alignment_accuracy(
+        Encoder(), corpus, encoding, recipe(batch_size), TOKENIZER, ACCELERATOR
+    )
+    assert exact == special == 1.0
+    # argmax takes the first of equals: right for the single piece (2) and for one of the pieces without an equal (3)
+    assert moved == pytest.approx(4 / 16)
+    # 8 and 9 share a vector, and both meet the first of the two: one of them rightly
+    assert pooled == pytest.approx(14 / 16)
+
+
+def test_pieces_are_counted_as_a_plain_loop_counts_them():
+    torch.manual_seed(0)
+    x_BTH, y_BSH = torch.randn(3, 9, 4), torch.randn(3, 7, 4)
+    lengths = [5, 2, 1]
+    x_BT, y_BS = torch.zeros(3, 9, dtype=torch.bool), torch.zeros(3, 7, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        x_BT[row, 2 : 2 + length] = True
+        y_BS[row, 1 : 1 + length] = True
+    right = 0
+    for x, y, x_own, y_own in zip(x_BTH, y_BSH, x_BT, y_BS, strict=True):
+        cosine = torch.nn.functional.cosine_similarity(x[x_own][:, None], y[y_own][None], dim=-1)
+        right += sum(int(row.argmax()) == number for number, row in enumerate(cosine))
+        right += sum(int(column.argmax()) == number for number, column in enumerate(cosine.T))
+    assert int(aligned_pieces(x_BTH, y_BSH, x_BT, y_BS)) == right > 2
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_positions_alone_align_nothing(encoding):
+    """Random weights are at chance: in both encodings no position occurs on both sides."""
+    torch.manual_seed(0)
+    config = VecoConfig(
+        vocab_size=400, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=66, cross_attention=False,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    corpus = corpus_of(*(rng.integers(5, 399, (2, 12)) for _ in range(60)))
+    accuracy_L = alignment_accuracy(
+        VecoForPreTraining(config).eval(), corpus, encoding, recipe(16), TOKENIZER, ACCELERATOR
+    )
+    assert len(accuracy_L) == 3
+    assert all(0.04 < accuracy < 0.13 for accuracy in accuracy_L)  # chance is 1/12
+
+
+def test_separate_sides_do_not_see_each_other_and_joint_sides_do():
+    torch.manual_seed(0)
+    config = VecoConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=66, cross_attention=False,
+    )  # fmt: skip
+    model = VecoForPreTraining(config).eval()
+    inputs = []
+    forward = model.roberta.forward
+    model.roberta.forward = lambda ids, **fields: inputs.append((ids, fields["position_ids"])) or forward(ids, **fields)
+    corpus = twins([5, 6, 7], [8, 9])
+    alignment_accuracy(model, corpus, "joint", recipe(8), TOKENIZER, ACCELERATOR)
+    alignment_accuracy(model, corpus, "separate", recipe(8), TOKENIZER, ACCELERATOR)
+    joint, x, y = inputs
+    assert joint[0].tolist() == [[0, 8, 9, 2, 2, 28, 29, 2, 1, 1], [0, 5, 6, 7, 2, 2, 25, 26, 27, 2]]
+    assert x[0].tolist() == [[0, 8, 9, 2, 1], [0, 5, 6, 7, 2]]
+    assert y[0].tolist() == [[0, 28, 29, 2, 1], [0, 25, 26, 27, 2]]
+    # positions count from 2; those of y go on where `<s> x </s>` ended, padding stays at 1
+    assert x[1].tolist() == [[2, 3, 4, 5, 1], [2, 3, 4, 5, 6]]
+    assert y[1].tolist() == [[6, 7, 8, 9, 1], [7, 8, 9, 10, 11]]
+
+
+def test_a_pair_cut_to_an_odd_room_is_one_to_one_and_others_are_not():
+    room = MAX_LENGTH - 4
+    cut = list(range(5, 5 + room // 2))
+    corpus = corpus_of((cut, [piece + TWIN for piece in cut]))
+    corpus.max_length += 1
+    corpus.held_out[0].sides[0] = np.append(corpus.held_out[0].sides[0], 5)
+    for encoding in ENCODINGS:
+        model = SimpleNamespace(
+            roberta=lambda ids, **_: SimpleNamespace(hidden_states=(torch.eye(99)[torch.where(ids < 5, 98, ids)],))
+        )
+        alignment_accuracy(model, corpus, encoding, recipe(4), TOKENIZER, ACCELERATOR)
+        for pair in (([5, 6], [25, 26, 27]), ([5, 6, 7, 8], [25])):
+            with pytest.raises(ValueError, match=r"evaluation.alignment is true.* \d pieces on.*alignment=false"):
+                alignment_accuracy(model, corpus_of(pair), encoding, recipe(4), TOKENIZER, ACCELERATOR)
+
+
+@pytest.fixture
+def pair_recipe(sample_corpus_dir, tmp_path):
+    pair = str(tmp_path / "pair")
+    controlled_pair.main(
+        ["--dataset", str(sample_corpus_dir), "--config", "en", "--output", pair, "--vocab_size", "300"]
+    )
+    return {
+        "output_dir": str(tmp_path / "run"),
+        "model": {
+            "type": "veco",
+            "config": {
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 64,
+                "max_position_embeddings": 130,
+            },
+        },
+        "tokenizer": f"{pair}/tokenizer",
+        "bitext": [
+            {
+                "source_language": "en",
+                "target_language": "fake",
+                "source": {"path": pair, "config": "en"},
+                "target": {"path": pair, "config": "fake"},
+                "join_on": "id",
+            }
+        ],
+        "phases": [
+            {
+                "name": "tlm",
+                "steps": 4,
+                "objectives": {"tlm": {"batch_size": 4, "max_length": 64}},
+                "learning_rate": 1e-3,
+            }
+        ],
+        "evaluation": {"held_out_fraction": 0.1, "max_examples": 20, "every_steps": 2, "alignment": True},
+    }
+
+
+def pretrain(recipe, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    run.main(["--config", str(tmp_path / "recipe.yaml")])
+
+
+def test_a_run_logs_draws_and_prints_it(pair_recipe, tmp_path, capfd, monkeypatch):
+    pretrain(pair_recipe, tmp_path)
+    events = [event for event in read_events(tmp_path / "run") if "alignment_joint/en-fake" in event]
+    assert [event["step"] for event in events] == [2, 4]
+    for event in events:
+        for encoding in ENCODINGS:
+            by_layer = event[f"alignment_{encoding}_by_layer/en-fake"]
+            assert len(by_layer) == 3 and event[f"alignment_{encoding}/en-fake"] == max(by_layer)
+            assert all(0 <= accuracy <= 1 for accuracy in by_layer)
+    printed = capfd.readouterr().err
+    assert re.search(r"step 4 .*alignment_joint/en-fake 0\.\d{3}  alignment_separate/en-fake 0\.\d{3}\n", printed)
+
+    from matplotlib.figure import Figure
+
+    titles, add_subplot = [], Figure.add_subplot
+
+    def recording(figure, *arguments):
+        axes = add_subplot(figure, *arguments)
+        titles.append(axes)
+        return axes
+
+    monkeypatch.setattr(Figure, "add_subplot", recording)
+    plot_curves(tmp_path / "run")
+    assert sum("alignment accuracy" in axes.get_title() for axes in titles) == 2
+
+
+def test_a_run_on_pairs_that_do_not_correspond_says_so(pair_recipe, sample_corpus_dir, tmp_path, capsys):
+    corpus = pair_recipe["bitext"][0]
+    corpus["source"]["path"] = corpus["target"]["path"] = str(sample_corpus_dir)
+    corpus["target_language"] = corpus["target"]["config"] = "de"
+    with pytest.raises(SystemExit):
+        pretrain(pair_recipe, tmp_path)
+    assert "cannot be the translation of piece i of the other" in capsys.readouterr().err
