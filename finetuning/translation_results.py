@@ -170,7 +170,7 @@ def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def protocol_lines(results: dict[str, Any]) -> list[str]:
+def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str]:
     """How the figures came about, one fact a line."""
     protocol, settings = results["protocol"], results["hyperparameters"]
     selection = protocol["selection"]
@@ -195,10 +195,9 @@ def protocol_lines(results: dict[str, Any]) -> list[str]:
     ]
     for pair, signatures in protocol["metric"]["signatures"].items():
         lines += [f"{METRICS[name]} {pair}: {signature}" for name, signature in signatures.items()]
-    lines += [
-        f"seeds: {', '.join(map(str, results['seeds']))}",
-        f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]}), {settings['initialize']}",
-    ]
+    lines.append(f"seeds: {', '.join(map(str, results['seeds']))}; weights at the start: {settings['initialize']}")
+    if with_model:
+        lines.append(f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]})")
     return lines
 
 
@@ -230,7 +229,8 @@ def print_results(results: dict[str, Any], folder: Path) -> None:
     console.print(table)
     for warning in results["warnings"]:
         console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-    console.print(f"written: {folder}/results.json, results.md, results.csv", markup=False, soft_wrap=True)
+    plot = ", bleu.png" if any(results["curve"].values()) else ""
+    console.print(f"written: {folder}/results.json, results.md, results.csv{plot}", markup=False, soft_wrap=True)
 
 
 def plot_curve(results: dict[str, Any], path: Path) -> None:

@@ -21,10 +21,16 @@ from safetensors import safe_open
 from common.provenance import folder_fingerprint
 from common.recipes import read_yaml
 from common.tables import HUB_ID
-from finetuning.results import protocol_lines, score_table, setting_name
+from finetuning import results as language_results
+from finetuning import translation_results
+from finetuning.results import setting_name
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "<!-- written by hub_cards.card, "  # with a hash of the rest: an edited card is somebody's work
+AUTO_CLASSES = {  # what the card shows how to use; other heads are used for their hidden states
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+}
 DEMONSTRATION_PARAMETERS = 20_000_000  # below, a checkpoint shows that the code runs
 
 PAPERS = {
@@ -36,11 +42,13 @@ PAPERS = {
     "(https://arxiv.org/abs/2106.06381)",
     "metaxlm": "[Cross-Lingual Language Model Meta-Pretraining](https://arxiv.org/abs/2109.11129)",
 }
-TASK_TYPES = {"classification": "text-classification"}  # kind of task -> the Hub's name for it
+# kind of task -> the Hub's name for it
+TASK_TYPES = {"classification": "text-classification", "translation": "translation"}
 PIPELINES = {  # of the class that was saved; what is not here is used for its hidden states
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
+    "ForConditionalGeneration": "translation",
     "ForMaskedLM": "fill-mask",
     "ForPreTraining": "fill-mask",  # it has the same head
 }
@@ -151,7 +159,7 @@ def card_values(config: dict, parameters: int, recipe: dict, run: dict, results:
         "config": config,
         "summary": f"`{config['model_type']}`: {shape}, {config['vocab_size']:,} pieces, {parameters:,} parameters.",
         "paper": PAPERS.get(config["model_type"], ""),
-        "auto_class": "AutoModelForSequenceClassification" if head == "ForSequenceClassification" else "AutoModel",
+        "auto_class": AUTO_CLASSES.get(head, "AutoModel"),
         "fine_tuned_on": config.get("fine_tuned_on", []),
         "start_from": _name(recipe.get("model", {}).get("start_from") or ""),
         "phases": [_phase(phase) for phase in recipe.get("phases", [])],
@@ -161,14 +169,19 @@ def card_values(config: dict, parameters: int, recipe: dict, run: dict, results:
             {
                 "task": result["task"],
                 "setting": setting_name(result),
-                "table": _with_rule(*score_table(result)),
-                "protocol": protocol_lines(result, with_model=False),
+                "table": _with_rule(*_results_of(result).score_table(result)),
+                "protocol": _results_of(result).protocol_lines(result, with_model=False),
                 "warnings": result["warnings"],
             }
             for result in results
         ],
         "limits": limits,
     }
+
+
+def _results_of(result: dict[str, Any]) -> Any:
+    """The module that says how results of this kind are shown."""
+    return translation_results if result["kind"] == "translation" else language_results
 
 
 def _phase(phase: dict[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
@@ -275,7 +276,7 @@ def make_config(fields: dict, settings: dict, num_attention_heads: int | None) -
     hidden = fields.get("hidden_size", VecoConfig.hidden_size)
     heads = num_attention_heads
     if heads is None:
-        heads = settings.get("encoder_attention_heads", hidden // 64)
+        heads = settings.get("encoder_attention_heads") or hidden // 64
     if heads < 1 or hidden % heads:
         raise ValueError(
             f"the checkpoint has hidden size {hidden}, which {heads} attention heads do not divide: every head needs "
@@ -338,7 +339,7 @@ def reference_words(name: str, shape: tuple[int, int]) -> torch.Tensor:
     """Word embeddings (V, H) of an XLM-R or VECO folder."""
     try:
         model, report = VecoModel.from_pretrained(name, cross_attention=False, output_loading_info=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(
             f"the reference {name!r} cannot be loaded: {str(error).splitlines()[0]} Rows are compared with it. Give an "
             "XLM-R or VECO folder, or a Hub id that can be reached."

@@ -11,6 +11,7 @@ import yaml
 
 from common.recipes import load_recipe
 from finetuning.recipe import Recipe as FineTuning
+from finetuning.translation_recipe import TranslationRecipe as Translation
 from pretraining.recipe import Recipe as PreTraining
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,9 @@ def test_commands_name_what_exists(command, monkeypatch):
         assert Path(words[2]).is_file()
     config = words[words.index("--config") + 1] if "--config" in words else ""
     if config.endswith(".yaml"):
-        recipe_class = FineTuning if config.startswith("finetuning") else PreTraining
+        kinds = {"classification": FineTuning, "translation": Translation}
+        kind = yaml.safe_load(Path(config).read_text(encoding="utf-8")).get("kind", "classification")
+        recipe_class = kinds[kind] if config.startswith("finetuning") else PreTraining
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         assert load_recipe(recipe_class, config, overrides).output_dir
 

@@ -433,9 +433,7 @@ def test_selection_reads_the_translations_of_the_development_rows(plug_in_topics
     assert means and recorded["selection_score"] == pytest.approx(max(means))
 
 
-def test_a_plug_in_model_is_where_a_plug_out_run_can_start_and_the_other_way_round(
-    plug_in_topics, tmp_path, sample_corpus_dir
-):
+def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_topics, tmp_path, sample_corpus_dir):
     main([*plug_in_topics, "training.max_steps=1"])
     first = tmp_path / "out" / "seed-1" / "model"
     table = f"path: {sample_corpus_dir}, label_column: topic"

@@ -15,6 +15,7 @@ from common.recipes import load_recipe
 from finetuning.run import kind_of, main
 from finetuning.translation_recipe import TranslationRecipe
 from finetuning.translation_trainer import TranslationTrainer, average_weights
+from hub_cards.card import write_card
 from modeling.modeling_veco import VecoForConditionalGeneration
 
 
@@ -75,6 +76,9 @@ def test_a_run_leaves_results_that_agree_with_each_other(captions, tmp_path, cap
             for name in ("source", "reference", "hypothesis")
         }
         assert {len(lines) for lines in texts.values()} == {3}
+    card = write_card(str(out / "seed-1" / "model"), [str(out / "results.json")]).read_text(encoding="utf-8")
+    assert "AutoModelForSeq2SeqLM.from_pretrained" in card and "pipeline_tag: translation" in card
+    assert "| en-de | sacreBLEU |" in card and signatures["sacrebleu"] in card
     assert "sacreBLEU" in capsys.readouterr().out
     assert load_recipe(TranslationRecipe, str(out / "recipe.yaml"), []).seeds == [1, 2]
 
