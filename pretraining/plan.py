@@ -9,7 +9,7 @@ from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
 from pretraining.initialization import model_class
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms
+from pretraining.recipe import Phase, Recipe, learnt_terms
 from pretraining.training import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
@@ -88,9 +88,11 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
         f"phase {index}, {phase.name!r}: {phase.steps:,} steps, learning rate {phase.learning_rate:g}, "
         f"{phase.warmup_steps:,} warm-up, {phase.schedule}; trainable: {', '.join(phase.trainable)}"
     )
-    table = Table(title=title, title_justify="left")
-    for column in ("objective", "text", "weight", "examples a step", "tokens a step", "padding", "predictions a step"):
-        table.add_column(column, justify="left" if column in ("objective", "text") else "right")
+    caption = "examples, tokens and predictions of one step, over all processes"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("objective")
+    for column in ("weight", "examples", "tokens", "padding", "predictions"):
+        table.add_column(column, justify="right")
     for name, objective in phase.objectives.items():
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first update, times the processes
@@ -101,7 +103,6 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
         predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes * (len(terms) or 1)
         table.add_row(
             name + (f" ({' + '.join(terms)})" if terms else ""),
-            OBJECTIVES[name].text,
             f"{objective.weight:g}",
             f"{objective.batch_size:,}",
             f"{tokens:,}",

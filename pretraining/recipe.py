@@ -295,6 +295,11 @@ def check_recipe(recipe: Recipe) -> None:
         _require(value >= least, name, value, f"it counts something; give {least} or more")
     held_out = evaluation.held_out_fraction
     _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
+    if evaluation.alignment:
+        reads_pairs = any(OBJECTIVES[name].text == "bitext" for phase in recipe.phases for name in phase.objectives)
+        why = "word alignment is measured on held-out translation pairs, and "
+        _require(reads_pairs, "evaluation.alignment", True, f"{why}no phase has an objective that reads any")
+        _require(held_out > 0, "evaluation.alignment", True, f"{why}evaluation.held_out_fraction keeps none")
     _require(0 <= recipe.alpha <= 1, "alpha", recipe.alpha, "0 draws all languages alike, 1 by their size")
     betas = recipe.optimizer.betas
     two = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)

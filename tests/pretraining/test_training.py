@@ -405,6 +405,9 @@ def test_recipe_errors(recipe_file, capsys):
     assert "names no tokenizer" in message("tokenizer=null")
     assert "Lower it" in message("model.config.max_position_embeddings=60")
     assert "gradient_accumulation_steps" in message("gradient_accumulation_steps=9")
+    assert "held_out_fraction keeps none" in message("evaluation.alignment=true", "evaluation.held_out_fraction=0")
+    only_text = ("bitext=[]", "phases.0.objectives={mlm: {batch_size: 4}}")
+    assert "no phase has an objective" in message("evaluation.alignment=true", *only_text)
 
 
 @pytest.mark.parametrize(
@@ -544,6 +547,14 @@ def test_dry_run_prints_the_plan_and_writes_nothing(recipe_file, tmp_path, capsy
     monkeypatch.setenv("COLUMNS", "200")
     train(recipe_file, "--dry_run", "model.type=veco")
     printed = capsys.readouterr().out
-    for part in ("embeddings", "cross-attention", "masked-LM head", "Adam", "predictions a step", "en-zh", "<mask>"):
+    for part in (
+        "embeddings",
+        "cross-attention",
+        "masked-LM head",
+        "Adam",
+        "predictions of one step",
+        "en-zh",
+        "<mask>",
+    ):
         assert part in printed
     assert not (tmp_path / "run").exists()

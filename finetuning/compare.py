@@ -1,0 +1,243 @@
+"""Runs of one task side by side: a table, a plot, and every difference in how they were trained and measured.
+
+    python -m finetuning.compare --output runs/multi30k_compared \\
+        --run VECO runs/multi30k-veco --run XLM runs/multi30k-xlm --run random runs/multi30k-random
+
+--run takes a name and one or more folders of finetuning/run.py; several folders are seeds of one experiment that were
+run apart. Writes comparison.md, comparison.csv (a row for each run, language, metric and seed) and comparison.png: BLEU
+on dev over the updates for translation, scores by language for other tasks; means and standard deviations over seeds.
+"""
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from common.recipes import user_errors
+from finetuning import results, translation_results
+
+MODULES = {"classification": results, "translation": translation_results}
+
+# Outcomes: they differ between any two runs.
+OUTCOMES = ("protocol.selection.selected_steps", "protocol.selection.scores")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--run", nargs="+", action="append", required=True, metavar=("NAME", "DIR"), help="a name and its run folders"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="where the comparison is written")
+    flags = parser.parse_args(argv)
+    with user_errors():
+        runs = read_runs(flags.run)
+        folder = Path(flags.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "comparison.md").write_text(to_markdown(runs), encoding="utf-8")
+        with (folder / "comparison.csv").open("w", encoding="utf-8", newline="") as stream:
+            rows = to_rows(runs)
+            writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        plot(runs, folder / "comparison.png")
+        print_comparison(runs, folder)
+
+
+def read_runs(named_folders: list[list[str]]) -> dict[str, list[dict[str, Any]]]:
+    """The results.json of every folder by the name of its run.
+
+    Raises ValueError for: a name without a folder, or given twice; a folder without results; runs of different tasks or
+    evaluated on different languages; a seed that appears twice in a run.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for name, *folders in named_folders:
+        if not folders or name in runs:
+            problem = "stands twice" if name in runs else "has no folder"
+            raise ValueError(
+                f"--run {name} {problem}: a run is a name of its own and the folders of its seeds. Write --run NAME "
+                "DIR [DIR ...]."
+            )
+        runs[name] = [_read(folder) for folder in folders]
+        seeds = [seed for record in runs[name] for seed in record["seeds"]]
+        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            raise ValueError(
+                f"--run {name}: seed {twice[0]} is in more than one of its folders, and would be counted twice. Name "
+                "each seed's folder once; what differs in more than the seed is a --run of its own."
+            )
+    records = {name: record for name, group in runs.items() for record in group}
+    first_name, first = next(iter(records.items()))
+    for name, record in records.items():
+        for field in ("kind", "task", "languages"):
+            this, other = (list(r[field]) if field == "languages" else r[field] for r in (record, first))
+            if this != other:
+                raise ValueError(
+                    f"{name} has {field} {this}, {first_name} has {other}: their scores cannot stand in one table. "
+                    "Compare runs of one task on the same languages."
+                )
+    return runs
+
+
+def _read(folder: str) -> dict[str, Any]:
+    path = Path(folder) / "results.json"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no results.json: it is no folder of finetuning/run.py, or its run has not ended. Name the "
+            "run's output_dir; end an interrupted run with --resume."
+        )
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if record.get("format") != results.FORMAT or record.get("kind") not in MODULES:
+        raise ValueError(
+            f"{path} has format {record.get('format')!r} and kind {record.get('kind')!r}; this version reads format "
+            f"{results.FORMAT} of {', '.join(MODULES)}. Run that task again."
+        )
+    return record
+
+
+def scores_of(records: list[dict[str, Any]], language: str) -> dict[str, Any]:
+    """Scores, mean and standard deviation over all seeds of a run."""
+    return results.summary([score for record in records for score in record["languages"][language]["scores"]])
+
+
+def differences(runs: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What is not the same in every run of how they were trained and measured, a line each."""
+    lines = []
+    stamps = {name: [_stamp(record) for record in records] for name, records in runs.items()}
+    fields = dict.fromkeys(field for group in stamps.values() for stamp in group for field in stamp)
+    for field in fields:
+        values = {
+            name: list(dict.fromkeys(json.dumps(stamp.get(field)) for stamp in group)) for name, group in stamps.items()
+        }
+        if len({value for group in values.values() for value in group}) > 1:
+            lines.append(f"{field}: " + "; ".join(f"{name} {', '.join(group)}" for name, group in values.items()))
+    return lines
+
+
+def _stamp(record: dict[str, Any]) -> dict[str, Any]:
+    """Protocol and hyperparameters as `protocol.selection.rule` and the like, without outcomes and seeds."""
+    flat: dict[str, Any] = {}
+
+    def flatten(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                flatten(f"{prefix}.{key}", inner)
+        elif prefix == "hyperparameters.updates":
+            flat[prefix] = sorted(set(value))
+        elif prefix.endswith("_data") or prefix.endswith(".data"):
+            tables = value if isinstance(value, list) else []
+            flat[prefix] = [(table["config"], table["split"], table["fingerprint"]) for table in tables]
+        elif prefix not in OUTCOMES:
+            flat[prefix] = value
+
+    for part in ("protocol", "hyperparameters"):
+        flatten(part, record[part])
+    flat |= {"setting": record["setting"], "model": record["model"]["folder"]}
+    return flat
+
+
+def score_table(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: runs, with their score in each language, the average of several, and the seeds behind it."""
+    records = next(iter(runs.values()))
+    languages = list(records[0]["languages"])
+    several = len(languages) > 1
+    columns = ["run", *languages, *(["average"] if several else []), "seeds"]
+    rows = []
+    for name, group in runs.items():
+        cells = [results.with_deviation(scores_of(group, language)) for language in languages]
+        if several:
+            averages = [score for record in group for score in record["average"]["scores"]]
+            cells.append(results.with_deviation(results.summary(averages)))
+        rows.append([name, *cells, ", ".join(str(seed) for record in group for seed in record["seeds"])])
+    return columns, rows
+
+
+def title_of(runs: dict[str, list[dict[str, Any]]]) -> str:
+    """Task, metric and split."""
+    record = next(iter(runs.values()))[0]
+    return f"{record['task']}, {record['protocol']['metric']['name']} on {record['protocol']['evaluated_split']}"
+
+
+def to_markdown(runs: dict[str, list[dict[str, Any]]]) -> str:
+    """The comparison as a Markdown page."""
+    columns, rows = score_table(runs)
+    lines = [f"# {title_of(runs)}", ""]
+    lines += ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
+    if differing := differences(runs):
+        lines += ["", "## What differs between the runs", "", *(f"- {line}" for line in differing)]
+    return "\n".join([*lines, "", "![comparison](comparison.png)", ""])
+
+
+def to_rows(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A row for each run, language, metric and seed."""
+    return [
+        {"run": name, **row}
+        for name, records in runs.items()
+        for record in records
+        for row in MODULES[record["kind"]].to_rows(record)
+    ]
+
+
+def print_comparison(runs: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+    """The table and the differences on the screen."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    columns, rows = score_table(runs)
+    table = Table(title=title_of(runs))
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for line in differences(runs):
+        console.print(f"differs: {line}", markup=False, soft_wrap=True)
+    console.print(f"written: {folder}/comparison.md, comparison.csv, comparison.png", markup=False, soft_wrap=True)
+
+
+def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """BLEU over updates where every run has a curve, else bars by language; standard deviations over seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # there may be no screen
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    curves = {name: curve_of(records) for name, records in runs.items()}
+    if all(curves.values()):
+        for name, curve in curves.items():
+            steps = list(curve)
+            means = [entry["mean"] for entry in curve.values()]
+            axes.plot(steps, means, marker=".", label=name)
+            low, high = ([e["mean"] + sign * (e["sd"] or 0.0) for e in curve.values()] for sign in (-1, 1))
+            axes.fill_between(steps, low, high, alpha=0.2, linewidth=0)
+        axes.set_xlabel("updates")
+        axes.set_ylabel("sacreBLEU on dev")
+    else:
+        languages = list(next(iter(runs.values()))[0]["languages"])
+        width = 0.8 / len(runs)
+        for number, (name, records) in enumerate(runs.items()):
+            entries = [scores_of(records, language) for language in languages]
+            places = [place + (number - (len(runs) - 1) / 2) * width for place in range(len(languages))]
+            deviations = [entry["sd"] or 0.0 for entry in entries]
+            axes.bar(places, [entry["mean"] for entry in entries], width, yerr=deviations, capsize=2, label=name)
+        axes.set_xticks(range(len(languages)), languages)
+        axes.set_ylabel("score (%)")
+    figure.suptitle(title_of(runs), fontsize=10)
+    axes.legend(fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def curve_of(records: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """BLEU on dev at each update at which all seeds were evaluated; empty where dev was not translated."""
+    curves = [curve for record in records for curve in record.get("curve", {}).values()]
+    by_seed = [{p["step"]: p["bleu"] for p in curve if p["bleu"] is not None} for curve in curves]
+    common = sorted(set.intersection(*(set(curve) for curve in by_seed))) if by_seed else []
+    return {step: results.summary([curve[step] for curve in by_seed]) for step in common}
+
+
+if __name__ == "__main__":
+    main()
