@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.masking import IGNORED, keyed_rng, mask_pieces
+from common.masking import IGNORED, keyed_rng, mask_pieces
 from pretraining.recipe import OBJECTIVES
 from pretraining.tokenised import Example
 

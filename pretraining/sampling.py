@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch.utils.data import Sampler
 
-from pretraining.masking import keyed_rng, keyed_seed
+from common.masking import keyed_rng, keyed_seed
 from pretraining.recipe import OBJECTIVES, Objective, Phase
 
 UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go

@@ -11,8 +11,8 @@ import numpy as np
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from common.masking import keyed_rng, keyed_seed
 from common.tables import get_column
-from pretraining.masking import keyed_rng, keyed_seed
 from pretraining.sources import Source, held_out_below, plain_rows, row_identity, row_key
 from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair, encode_texts
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from common.masking import IGNORED
 from pretraining.collators import Collator, Masker, encode_pieces, encode_side, pad_rows
-from pretraining.masking import IGNORED
 from pretraining.tokenised import Example, encode_texts
 
 MLM_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids", "languages"}

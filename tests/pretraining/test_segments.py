@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from common.masking import IGNORED
 from pretraining.collators import Collator, Masker
 from pretraining.corpora import held_out_batches, load_corpora, training_batches
-from pretraining.masking import IGNORED
 from pretraining.tokenised import encode_texts
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pretraining.masking import IGNORED, keyed_rng, keyed_seed, mask_pieces
+from common.masking import IGNORED, keyed_rng, keyed_seed, mask_pieces
 
 MASK, PAD, UNK = 999, 1, 3
 VOCABULARY = np.arange(4, 999)
@@ -75,7 +75,7 @@ def test_numbers_depend_on_the_key_alone_in_any_process():
     assert keyed_seed(1, "mlm", 2) != keyed_seed(1, "mlm", 3) != keyed_seed(1, "tlm", 3)
     assert keyed_seed("a", "bc") != keyed_seed("ab", "c")
     assert keyed_seed(np.int64(5), "x") == keyed_seed(5, "x")
-    program = "from pretraining.masking import keyed_rng; print(keyed_rng(1, 'mlm', 'en', 0, 7).random())"
+    program = "from common.masking import keyed_rng; print(keyed_rng(1, 'mlm', 'en', 0, 7).random())"
     other = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
