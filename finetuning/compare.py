@@ -205,7 +205,9 @@ def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     curves = {name: curve_of(records) for name, records in runs.items()}
+    title = title_of(runs)
     if all(curves.values()):
+        title = next(iter(runs.values()))[0]["task"]
         for name, curve in curves.items():
             steps = list(curve)
             means = [entry["mean"] for entry in curve.values()]
@@ -224,7 +226,7 @@ def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
             axes.bar(places, [entry["mean"] for entry in entries], width, yerr=deviations, capsize=2, label=name)
         axes.set_xticks(range(len(languages)), languages)
         axes.set_ylabel("score (%)")
-    figure.suptitle(title_of(runs), fontsize=10)
+    figure.suptitle(title, fontsize=10)
     axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

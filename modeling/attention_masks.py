@@ -53,6 +53,16 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
     )
 
 
+def cross_stream_mask(config, attention_mask):
+    """Self-attention mask of the stream that reads another sequence: as given, or causal (`config.cross_stream`).
+
+    `attention_mask` is (B, T), or a block mask (B, T, T).
+    """
+    if config.cross_stream == "bidirectional":
+        return attention_mask
+    return causal_mask(attention_mask) if attention_mask.dim() == 2 else attention_mask.tril()
+
+
 def causal_mask(attention_mask_BT):
     """Block mask of a causal stream: boolean (B, T, T), True where position t may attend to s <= t that is no padding.
 

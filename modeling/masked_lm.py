@@ -268,7 +268,8 @@ class ForPreTraining(LMHeadModel):
     they are compared with is this class as it stands.
     """
 
-    objectives = ("mlm", "tlm")
+    # objective -> the terms of its loss, `<objective>.<term>`; none: it is one loss
+    objectives = {"mlm": (), "tlm": ()}
 
     def forward(
         self,
@@ -279,10 +280,11 @@ class ForPreTraining(LMHeadModel):
         """One sub-batch per objective: `input_ids` and `labels` (B, T), `attention_mask`, optionally `position_ids`.
 
         Args:
-            objective_weights: w_o, default 1 each.
+            objective_weights: w_o, default 1 each; a loss of weight 0 is not computed.
 
         Raises:
-            ValueError: no sub-batch at all; labels of another shape than the input.
+            ValueError: no sub-batch at all, or all of weight 0; a weight of no loss; labels of another shape than the
+                input.
         """
         return self.losses_of({"mlm": mlm, "tlm": tlm}, objective_weights or {})
 
@@ -294,8 +296,16 @@ class ForPreTraining(LMHeadModel):
                 f"{type(self).__name__} got no sub-batch: there is nothing to predict. Give it one per objective, of "
                 f"{', '.join(self.objectives)}, as pretraining/collators.py builds them."
             )
+        known = [loss for name in self.objectives for loss in self.losses_of_objective(name)]
+        if unknown := sorted(weights.keys() - set(known)):
+            raise ValueError(
+                f"objective_weights names {unknown[0]!r}, which is no loss of {type(self).__name__}: the weight would "
+                f"do nothing. Name some of {', '.join(known)}."
+            )
         states, labels, row_weights, counts, batch_rows = [], [], [], {}, {}
         for name, batch in batches.items():
+            if not any(weights.get(loss, 1.0) for loss in self.losses_of_objective(name)):
+                continue
             for loss, predictions in self.predictions(name, batch, weights):
                 predicted_BT = predictions.labels_BT.ne(-100)
                 rows_N = predicted_BT.nonzero()[:, 0]
@@ -312,6 +322,11 @@ class ForPreTraining(LMHeadModel):
         loss, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), torch.cat(row_weights))
         token_losses = dict(zip(counts, losses_N.split(list(counts.values())), strict=True))
         return PreTrainingOutput(loss=loss, token_losses=token_losses, batch_rows=batch_rows)
+
+    @classmethod
+    def losses_of_objective(cls, name: str) -> list[str]:
+        """`["mlm"]`, `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`: what weights and token_losses are named by."""
+        return [f"{name}.{term}" for term in cls.objectives[name]] or [name]
 
     def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
         """The losses of one objective and what they predict: here the objective itself, from the encoder's states."""

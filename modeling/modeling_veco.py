@@ -9,12 +9,15 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from .attention_masks import causal_mask
+from .attention_masks import cross_stream_mask
 from .configuration_veco import VecoConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
 from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, PreTrainingOutput, check_labels
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
+
+# optional or of two forms: what one side of a pair has, the other needs as well
+OF_BOTH_SIDES = ("attention_mask", "position_ids", "cross_attention_mask")
 
 
 class VecoPreTrainedModel(EncoderPreTrainedModel):
@@ -38,7 +41,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     - `cross`, P(x|y^,x^) and P(y|x^,y^): the S stream, in every layer self-attention over S, cross-attention from S to
       the last H of the other side (Eqs. 6-9, 12, 13), feed-forward. That H is detached: it is a constant there.
     `config.cross_stream`: `bidirectional`, S attends to its whole own side (ACL); `causal`, to positions up to its own,
-    P(y | x^, y^_<=t), the decoder of a translation model (ICLR, Eqs. 6 and 7; the input at t is the masked piece).
+    P(y_t | x^, y^_<=t), a decoder that predicts the piece at its own position (ICLR, Eqs. 6 and 7).
 
     Notation: H_x of the paper is `states_BTH[:B]` here, H_y `states_BTH[B:]`: both sides go through the layers as one
     batch, and each H is computed once. Self-attention, feed-forward, embeddings and LM head serve both streams.
@@ -46,16 +49,19 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     Relation to its neighbours: TLM lets self-attention mix the two sides, and may ignore one; CA-MLM has a module that
     can read nothing but the other side. With cross-attention unplugged the model is XLM-R.
 
-    Deviations from the paper: none known. Where it is silent: sides are masked independently; TLM takes the same pairs
-    with masks of its own; a term of weight 0 is not computed (the first phase learns `cross` alone, and needs no
-    gradient through H).
+    Deviations from the papers: ICLR's Eq. 7 has y^_<t; here position t also reads its own input, y^_t, which is <mask>
+    for most predicted pieces (the 10% that masking leaves as they are can be copied, as in every MLM). The papers
+    alternate batches of segments and of pairs; here an update holds both, and one count of predictions divides both.
+    Where they are silent: sides are masked independently; TLM takes the same pairs with masks of its own; a loss of
+    weight 0 is not computed (the first phase learns `cross` alone, and needs no gradient through H). The equation is
+    symmetric: which segment is called x has no effect.
 
     Example: `model(ca_mlm_pairs={"x": english, "y": german}).loss.backward()`, each side with `input_ids`, `labels` and
     `attention_mask` (B, T).
     """
 
     encoder_class = VecoModel
-    objectives = (*ForPreTraining.objectives, "ca_mlm_segments", "ca_mlm_pairs")
+    objectives = ForPreTraining.objectives | dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), ("inner", "cross"))
 
     def forward(
         self,
@@ -74,8 +80,8 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
             objective_weights: of `mlm`, `tlm`, `<objective>.inner` and `<objective>.cross`, default 1 each.
 
         Raises:
-            ValueError: no sub-batch at all, or all of weight 0; sides of different batch size; a pair with an empty
-                side; labels of another shape than the input; a model without cross-attention.
+            ValueError: as `ForPreTraining.forward`; sides of different batch size, or with different fields; a pair
+                with an empty side; a model without cross-attention.
         """
         batches = {"mlm": mlm, "tlm": tlm, "ca_mlm_segments": ca_mlm_segments, "ca_mlm_pairs": ca_mlm_pairs}
         return self.losses_of(batches, objective_weights or {})
@@ -95,9 +101,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
         if learns_inner:
             yield f"{name}.inner", Predictions(states_BTH, labels_BT, examples_B)
         if weights.get(f"{name}.cross", 1.0) != 0:
-            if self.config.cross_stream == "causal":
-                mask = inputs["attention_mask"]
-                inputs["attention_mask"] = causal_mask(mask) if mask.dim() == 2 else mask.tril()
+            inputs["attention_mask"] = cross_stream_mask(self.config, inputs["attention_mask"])
             # the other side of row i is row i + pairs
             other_BTH = states_BTH.detach().roll(pairs, 0)
             cross_BTH = self.roberta(
@@ -116,6 +120,14 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
             raise ValueError(
                 f"sub-batch {name!r} has {sizes['x']} rows of x and {sizes['y']} of y: row i of x is paired with row i "
                 "of y. Give as many of both."
+            )
+        kinds = [
+            {field: batch[side][field].dim() for field in OF_BOTH_SIDES if field in batch[side]} for side in ("x", "y")
+        ]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"sub-batch {name!r} has the fields {kinds[0]} on side x and {kinds[1]} on side y (field: dimensions): "
+                "both sides go through the layers as one batch. Give both the same."
             )
         for side in ("x", "y"):
             check_labels(f"{name}.{side}", batch[side])

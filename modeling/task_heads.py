@@ -17,7 +17,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .attention_masks import causal_mask
+from .attention_masks import cross_stream_mask
 from .encoder import EncoderPreTrainedModel
 
 # what both streams of x are told beside its pieces and their mask
@@ -110,7 +110,7 @@ class HeadModel(EncoderPreTrainedModel):
         """The S stream (B, T, H) of one side, with cross-attention to the H of the other."""
         return self.roberta(
             **side,
-            attention_mask=causal_mask(mask_BT) if self.config.cross_stream == "causal" else mask_BT,
+            attention_mask=cross_stream_mask(self.config, mask_BT),
             encoder_hidden_states=other_BSH,
             encoder_attention_mask=other_mask_BS,
             return_dict=True,
@@ -136,9 +136,28 @@ def padding_mask(side: str, pieces: torch.Tensor, attention_mask: torch.Tensor |
     return attention_mask
 
 
-def mean_of_sides(losses: list[torch.Tensor]) -> torch.Tensor | None:
-    """Mean over the sides that have labels; None where none has."""
-    return torch.stack(losses).mean() if losses else None
+def label_loss(logits_NL: torch.Tensor, gold_N: torch.Tensor, ignored: int = -100) -> torch.Tensor | None:
+    """Mean cross-entropy over the labels that count; None where none does, since a mean over nothing is NaN."""
+    if not gold_N.ne(ignored).any():
+        return None
+    return nn.functional.cross_entropy(logits_NL, gold_N, ignore_index=ignored)
+
+
+def mean_of(losses: list[torch.Tensor | None]) -> torch.Tensor | None:
+    """Mean over the losses that are there; None where none is.
+
+    Translated answers that were not found are ordinary: such a side is left out, and the other one still teaches.
+    """
+    counted = [loss for loss in losses if loss is not None]
+    return torch.stack(counted).mean() if counted else None
+
+
+def loss_of_sides(losses: list[torch.Tensor | None], logits: torch.Tensor) -> torch.Tensor | None:
+    """Mean over the sides that have labels; None without labels, 0 where no label of the batch counts."""
+    if not losses:
+        return None
+    loss = mean_of(losses)
+    return 0.0 * logits.sum() if loss is None else loss
 
 
 def head_dropout(config) -> nn.Dropout:
@@ -214,7 +233,7 @@ class ForSequenceClassification(HeadModel):
         if features_y is not None:
             losses.append(loss(self.classifier(features_y), translation_labels))
         return SequenceClassifierOutput(
-            loss=mean_of_sides(losses),
+            loss=loss_of_sides(losses, logits_BL),
             logits=logits_BL,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -242,7 +261,7 @@ class ForTokenClassification(HeadModel):
         """Logits (B, T, L) of x.
 
         Args:
-            labels: (B, T), -100 where none is wanted (specials, later subwords, padding).
+            labels: (B, T), -100 where none is wanted (specials, later subwords, padding); without any, the loss is 0.
             translation_input_ids, translation_attention_mask: (B, S), x's translation y; for plug-in, and only there.
             translation_labels: (B, S), y's labels. The loss is the mean over the sides that have labels.
 
@@ -262,14 +281,14 @@ class ForTokenClassification(HeadModel):
         )
 
         def loss(logits_BTL, gold_BT):
-            return nn.functional.cross_entropy(logits_BTL.flatten(0, 1), gold_BT.flatten())
+            return label_loss(logits_BTL.flatten(0, 1), gold_BT.flatten())
 
         logits_BTL = self.classifier(self.dropout(features_x))
         losses = [] if labels is None else [loss(logits_BTL, labels)]
         if features_y is not None:
             losses.append(loss(self.classifier(self.dropout(features_y)), translation_labels))
         return TokenClassifierOutput(
-            loss=mean_of_sides(losses),
+            loss=loss_of_sides(losses, logits_BTL),
             logits=logits_BTL,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -321,11 +340,12 @@ class ForQuestionAnswering(HeadModel):
 
         def loss(spans, gold):
             outside = spans[0].shape[1]
-            losses = [
-                nn.functional.cross_entropy(logits_BT, gold_B.view(-1).clamp(0, outside), ignore_index=outside)
-                for logits_BT, gold_B in zip(spans, gold, strict=True)
-            ]
-            return sum(losses) / 2
+            return mean_of(
+                [
+                    label_loss(logits_BT, gold_B.view(-1).clamp(0, outside), ignored=outside)
+                    for logits_BT, gold_B in zip(spans, gold, strict=True)
+                ]
+            )
 
         start_BT, end_BT = self.qa_outputs(features_x).unbind(-1)
         losses = []
@@ -335,7 +355,7 @@ class ForQuestionAnswering(HeadModel):
             spans_y = self.qa_outputs(features_y).unbind(-1)
             losses.append(loss(spans_y, (translation_start_positions, translation_end_positions)))
         return QuestionAnsweringModelOutput(
-            loss=mean_of_sides(losses),
+            loss=loss_of_sides(losses, start_BT),
             start_logits=start_BT,
             end_logits=end_BT,
             hidden_states=outputs.hidden_states,

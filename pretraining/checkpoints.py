@@ -20,7 +20,13 @@ from pretraining.recipe import Recipe
 
 # Fields that change what is seen or kept of a run, never what is learnt: they may differ on resume.
 FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
-FREE_GROUPS = ("evaluation.every_steps", "evaluation.batch_size", "evaluation.retrieval", "model.attention")
+FREE_GROUPS = (
+    "evaluation.every_steps",
+    "evaluation.batch_size",
+    "evaluation.retrieval",
+    "evaluation.alignment",
+    "model.attention",
+)
 
 
 def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:

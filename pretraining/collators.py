@@ -81,13 +81,10 @@ class Masker:
     def __call__(self, example: Example, objective: str, probability: float) -> MaskedExample:
         """The row of an example with its labels, or its two rows where the objective reads the sides apart.
 
-        The unknown piece is never predicted either: it tells nothing. Adjacent segments come in either order.
+        The unknown piece is never predicted either: it tells nothing.
         """
         rng = keyed_rng(*self.key, objective, example.name, example.epoch, example.example_id)
-        kind, sides = OBJECTIVES[objective], example.sides
-        if kind.apart and kind.text == "monolingual" and rng.random() < 0.5:
-            sides = sides[::-1]
-        inputs = [[side] for side in sides] if kind.apart else [sides]
+        inputs = [[side] for side in example.sides] if OBJECTIVES[objective].apart else [example.sides]
         rows = [encode_pieces(pieces, self.tokenizer) for pieces in inputs]
         for row in rows:
             unpredictable = (row["special_tokens_mask"] == 1) | (row["input_ids"] == self.tokenizer.unk_token_id)

@@ -28,6 +28,7 @@ LOSSES = {
     "empty": "rows dropped, because they or one side are empty",
     "windowed": "texts longer than max_length, read in windows",
     "alone": "texts of one piece without a neighbour in their document",
+    "halved": "texts without a neighbour in their document, read as two halves",
     "cut": "pairs cut to max_length",
     "held_out": "rows held out",
 }
@@ -91,7 +92,8 @@ class MaskedExamples(Dataset):
         corpus = self.corpora[place]
         if corpus.streaming:
             if place not in self.cursors:
-                self.cursors[place] = corpus.cursor(self.phase_index, draw.objective)
+                # by the kind of text, as the draws: TLM and CA-MLM take the same pairs (VECO, section 4)
+                self.cursors[place] = corpus.cursor(self.phase_index, OBJECTIVES[draw.objective].text)
             example = self.cursors[place].fetch(draw.position)
         else:
             example = corpus.fetch(draw.epoch, draw.row)
@@ -156,16 +158,21 @@ def held_out_batches(
     The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
     """
     masker, collate = Masker(tokenizer, ("held out",)), Collator(tokenizer)
-    settings, kind = phase.objectives[objective], OBJECTIVES[objective]
+    settings = phase.objectives[objective]
     size = recipe.evaluation.batch_size
     for corpus in corpora:
-        if KINDS[len(corpus.languages)] != kind.text:
-            continue
-        held_out = corpus.with_form(settings.max_length, kind.apart).held_out
-        examples = sorted(held_out, key=lambda example: sum(map(len, example.sides)))
+        examples = sorted(held_out_examples(corpus, phase, objective), key=lambda example: sum(map(len, example.sides)))
         for start in range(0, len(examples), size):
             chunk = examples[start : start + size]
             yield corpus.name, collate([masker(example, objective, settings.mask_probability) for example in chunk])
+
+
+def held_out_examples(corpus: Corpus, phase: Phase, objective: str) -> list[Example]:
+    """The held-out text of a corpus as an objective reads it; none where it reads another kind."""
+    kind = OBJECTIVES[objective]
+    if KINDS[len(corpus.languages)] != kind.text:
+        return []
+    return corpus.with_form(phase.objectives[objective].max_length, kind.apart).held_out
 
 
 def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from modeling.encoder import position_ids_of
 from pretraining.collators import Row, encode_pieces, encode_side, pad_rows
-from pretraining.corpora import Corpus, held_out_batches, unigram_entropy
+from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_names
 from pretraining.tokenised import SPECIALS_OF_PAIR, Example
 from pretraining.tracking import LossMeter
@@ -41,10 +41,13 @@ def evaluate(model: nn.Module, corpora: list[Corpus], phase: Phase, recipe: Reci
                     meter.add(batch, model(**batch))
     means, _ = meter.means(accelerator)
     figures |= {f"held_out/{key}": value for key, value in means.items()}
-    for loss in losses:
+    for objective in phase.objectives:
         for corpus in corpora:
-            if f"held_out/{loss}/{corpus.name}" in figures:
-                figures[f"unigram_entropy/{loss}/{corpus.name}"] = unigram_entropy(corpus.held_out)
+            if examples := held_out_examples(corpus, phase, objective):
+                entropy = unigram_entropy(examples)
+                for loss in loss_names([objective]):
+                    if f"held_out/{loss}/{corpus.name}" in figures:
+                        figures[f"unigram_entropy/{loss}/{corpus.name}"] = entropy
     if any(OBJECTIVES[name].text == "bitext" for name in phase.objectives):
         for corpus in corpora:
             if len(corpus.languages) != 2:

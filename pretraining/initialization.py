@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from common.recipes import nearest
 from common.tables import looks_like_missing_folder, resolve_hub_path
-from pretraining.recipe import Recipe
+from pretraining.recipe import OBJECTIVES, Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                     f"phases.{index}.objectives.{name}: a {recipe.model.type!r} model does not have this objective. It "
                     f"has {', '.join(has)}. Take one of these, or another model.type."
                 )
-            if name.startswith("ca_mlm") and not config.cross_attention:
+            if OBJECTIVES[name].cross_attention and not config.cross_attention:
                 raise ValueError(
                     f"phases.{index}.objectives.{name} needs cross-attention, and {source} sets cross_attention to "
                     "false: one side could not read the other. Set model.config.cross_attention to true."
@@ -137,6 +137,12 @@ def _config_of_checkpoint(config_class, start: str, recipe: Recipe) -> PreTraine
         raise ValueError(
             f"model.start_from {start!r} is a checkpoint of {found_type!r}: a {recipe.model.type!r} model has other "
             f"parameters. Start from a {recipe.model.type!r} or an {ALSO_LOADS!r} checkpoint."
+        )
+    if found.get("decoder_layers") is not None:
+        raise ValueError(
+            f"model.start_from {start!r} is a translation model, or an encoder loaded from one: its cross-attention is "
+            "its decoder's, and an encoder with cross-attention cannot be made of it. Start from the encoder that it "
+            "was made of."
         )
     return config_class.from_pretrained(path, **recipe.model.config)
 

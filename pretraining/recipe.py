@@ -97,8 +97,8 @@ class Phase:
     objectives: dict[str, Objective] = option(
         {},
         "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
-        "segments of monolingual text) and ca_mlm_pairs (translation pairs). Those that read one kind of text with the "
-        "same batch_size see the same examples, each with masks of its own",
+        "segments of monolingual text) and ca_mlm_pairs (translation pairs). Those that read translation pairs with "
+        "the same batch_size see the same pairs, each with masks of its own",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
@@ -178,19 +178,21 @@ class ObjectiveKind:
     """What an objective reads, and what its losses are called.
 
     text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text they
-    are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`.
+    are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`; cross_attention:
+    whether the model needs it.
     """
 
     text: Literal["monolingual", "bitext"]
     apart: bool = False
     terms: tuple[str, ...] = ()
+    cross_attention: bool = False
 
 
 OBJECTIVES = {
     "mlm": ObjectiveKind("monolingual"),
     "tlm": ObjectiveKind("bitext"),
-    "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross")),
-    "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross")),
+    "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross"), cross_attention=True),
+    "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross"), cross_attention=True),
 }
 
 
@@ -272,7 +274,7 @@ def check_recipe(recipe: Recipe) -> None:
                 )
                 raise ValueError(f"{place}.terms names {unknown[0]!r}: {known}. Leave it out, or name one of those.")
     for index, corpus in enumerate(recipe.monolingual):
-        _check_document_pattern(corpus, f"monolingual.{index}")
+        _check_document(corpus, f"monolingual.{index}")
     for kind in ("monolingual", "bitext"):
         for index, corpus in enumerate(getattr(recipe, kind)):
             size, place = corpus.size, f"{kind}.{index}"
@@ -307,7 +309,14 @@ def check_recipe(recipe: Recipe) -> None:
     _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "random generators take a number from 0 to 2^32 - 1")
 
 
-def _check_document_pattern(corpus: Monolingual, place: str) -> None:
+def _check_document(corpus: Monolingual, place: str) -> None:
+    _require(
+        corpus.document_column is None or not corpus.streaming,
+        f"{place}.document_column",
+        corpus.document_column,
+        "the rows of a shuffled stream have no neighbours, and each gives the two halves of a window. Take it out, or "
+        "set streaming to false",
+    )
     pattern = corpus.document_pattern
     if pattern is None:
         return

@@ -6,7 +6,7 @@ Legend: `R` rows, `N` training examples.
 import numpy as np
 
 from pretraining.sources import Source, held_out_below
-from pretraining.streams import no_text
+from pretraining.streams import no_segments, no_text
 from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, TokenisedColumn, cut_pair
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both
@@ -127,9 +127,9 @@ class SegmentPairs(Corpus):
     """Monolingual text as pairs of adjacent segments of one document (VECO, section 4 and footnote 9).
 
     A segment is a row, or one of the equal windows of a row longer than max_length. Neighbours in a document make an
-    example, so that a segment inside is once x and once y in an epoch; which of the two comes first is drawn by the
-    masker. A row without a neighbour gives its two halves, and so does every held-out row: its neighbours are trained
-    on.
+    example, so that a segment inside is in two of them. Which of the two is called x has no effect: the loss is the
+    same (Eq. 1), both orders are learnt at once. A row without a neighbour gives its two halves, and so does every
+    held-out row: its neighbours are trained on.
     """
 
     def _arrange(self) -> None:
@@ -145,6 +145,7 @@ class SegmentPairs(Corpus):
         alone = np.bincount(run_R)[run_R] == 1
         windows = np.maximum(-(-lengths[rows] // room), np.where(alone, 2, 1))
         too_short = lengths[rows] < windows  # a single piece has no halves
+        halved = alone & ~too_short & (lengths[rows] <= room)
         rows, run_R, windows = rows[~too_short], run_R[~too_short], windows[~too_short]
         self.rows_of = np.repeat(rows, windows)  # by segment
         self.window_of = np.arange(len(self.rows_of)) - np.repeat(np.cumsum(windows) - windows, windows)
@@ -152,7 +153,7 @@ class SegmentPairs(Corpus):
         run_of = np.repeat(run_R, windows)
         self.first_segments = np.flatnonzero(run_of[1:] == run_of[:-1])
         if len(self.first_segments) == 0:
-            raise ValueError(no_text(self.name))
+            raise ValueError(no_segments(self.name))
         starts, stops = self._bounds(self.rows_of, self.window_of, self.windows_of)
         segment_lengths = stops - starts
         self.lengths = (segment_lengths[self.first_segments] + segment_lengths[self.first_segments + 1]).astype(
@@ -167,6 +168,7 @@ class SegmentPairs(Corpus):
             "held_out": int((held_out & (lengths > 0)).sum()),
             "windowed": int((lengths > room).sum()),
             "alone": int(too_short.sum()),
+            "halved": int(halved.sum()),
             "examples": len(self.first_segments),
         }
 

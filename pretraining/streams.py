@@ -91,6 +91,8 @@ class StreamedCorpus:
         None where a text of one piece cannot give two segments.
         """
         sides = [np.array(ids, dtype=np.int32) for ids in encode_texts(texts, self.tokenizer)]
+        if not all(map(len, sides)):
+            return None
         room = self.max_length - SPECIALS_OF_TEXT
         if len(sides) == 2:
             if self.apart:
@@ -148,7 +150,7 @@ class StreamCursor:
             passed_over.append(row := self._next_row())
             example = self.corpus.example(*row)
             if len(passed_over) > ROWS_PASSED_OVER:
-                raise ValueError(no_text(self.corpus.name))
+                raise ValueError(no_segments(self.corpus.name) if self.corpus.apart else no_text(self.corpus.name))
         self.position += 1
         self.ahead.extendleft(reversed(passed_over[1:]))
         return example
@@ -169,6 +171,15 @@ class StreamCursor:
                 raise ValueError(no_text(self.corpus.name))
             self.epoch, self.found_any = self.epoch + 1, False
             self.rows = self.corpus.rows((self.corpus.seed, *self.key, self.corpus.name, self.epoch))
+
+
+def no_segments(name: str) -> str:
+    """The error of a corpus whose texts are too short to give two adjacent segments."""
+    return (
+        f"Corpus {name} has no adjacent segments to train on: its texts have one piece each and no neighbour in their "
+        "document, and a single piece has no halves. Name the `document_column` of rows that follow one another (not "
+        "with streaming), give longer texts, or take the objective that reads segments out."
+    )
 
 
 def no_text(name: str) -> str:

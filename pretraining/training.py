@@ -188,6 +188,12 @@ class Training:
                 # gradients travel between processes once an update
                 with nullcontext() if last else accelerator.no_sync(self.model):
                     output = self.model(**batch, objective_weights=weights)
+                    if not output.loss.requires_grad:
+                        raise ValueError(
+                            f"phase {phase.name!r} trains {', '.join(phase.trainable)}, and its losses "
+                            f"({', '.join(output.token_losses)}) pass through none of these parameters: nothing would "
+                            "be learnt. Widen its `trainable`, or give it an objective that uses them."
+                        )
                     accelerator.backward(output.loss)
                 meter.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())

@@ -234,6 +234,25 @@ def test_both_sub_batches_and_weights_in_one_update():
     torch.testing.assert_close(output.loss.detach(), total)
 
 
+@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
+def test_which_segment_is_called_x_has_no_effect(stream):
+    """Adjacent segments come in either order: Eq. 1 holds both."""
+    model, batch = veco(stream), pair()
+    swapped = model(ca_mlm_segments={"x": batch["y"], "y": batch["x"]})
+    torch.testing.assert_close(model(ca_mlm_segments=batch).loss, swapped.loss)
+
+
+def test_a_loss_of_weight_0_is_not_computed_and_a_weight_of_no_loss_is_refused():
+    model, batches = veco(), {"mlm": side(3, (8, 9)), "tlm": side(5, (8, 9))}
+    output = model(**batches, objective_weights={"mlm": 0.0})
+    assert set(output.token_losses) == {"tlm"}
+    torch.testing.assert_close(output.loss, model(tlm=batches["tlm"]).loss)
+    with pytest.raises(ValueError, match="weight 0: there is nothing to learn"):
+        model(**batches, objective_weights={"mlm": 0.0, "tlm": 0.0})
+    with pytest.raises(ValueError, match="'ca_mlm_pairs', which is no loss of VecoForPreTraining"):
+        model(ca_mlm_pairs=pair(), objective_weights={"ca_mlm_pairs": 0.0})
+
+
 def broken(**changes):
     batch = pair()
     for place, value in changes.items():
@@ -248,7 +267,18 @@ def broken(**changes):
         ({**pair(), "y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
         (broken(y_attention_mask=lambda mask: mask * torch.tensor([[1], [0], [1]])), "pair 1: side y is empty"),
         (broken(x_labels=lambda labels: labels[:, 1:]), "every piece needs a label"),
-        (broken(x_attention_mask=lambda mask: torch.ones(3, 7, 7).bool()), "no cross_attention_mask"),
+        (broken(x_attention_mask=lambda mask: torch.ones(3, 7, 7).bool()), r"'attention_mask': 3} on side x"),
+        (
+            broken(
+                x_attention_mask=lambda mask: torch.ones(3, 7, 7).bool(),
+                y_attention_mask=lambda mask: torch.ones(3, 9, 9).bool(),
+            ),
+            "no cross_attention_mask",
+        ),
+        (
+            {**pair(), "y": side(2, (4, 9, 6)) | {"position_ids": torch.ones(3, 9, dtype=torch.long)}},
+            "'position_ids': 2} on side y",
+        ),
     ],
 )
 def test_bad_pairs_are_refused(batch, message):

@@ -194,6 +194,25 @@ def test_each_half_of_the_features_moves_with_what_it_may_see(stream):
     assert moved(crossed, other_crossed).tolist() == sees.tolist()
 
 
+@pytest.mark.parametrize("head, none", [(VecoForTokenClassification, -100), (VecoForQuestionAnswering, 99)])
+def test_a_side_of_which_no_label_counts_is_left_out(head, none):
+    model, batch = make(head), sides()
+    gold_x, gold_y = gold(head, batch)
+    nothing_x, nothing_y = ({name: torch.full_like(v, none) for name, v in g.items()} for g in (gold_x, gold_y))
+    assert torch.equal(model(**batch, **gold_x, **nothing_y).loss, model(**batch, **gold_x).loss)
+    assert torch.equal(model(**batch, **nothing_x, **gold_y).loss, model(**batch, **gold_y).loss)
+    loss = model(**batch, **nothing_x, **nothing_y).loss
+    loss.backward()
+    assert loss.item() == 0.0 and all(not p.grad.any() for p in model.parameters() if p.grad is not None)
+
+
+def test_an_answer_cut_off_in_the_middle_teaches_its_start():
+    model, batch = make(VecoForQuestionAnswering), sides()
+    gold_x, _ = gold(VecoForQuestionAnswering, batch)
+    output = model(**batch, **gold_x | {"end_positions": torch.full_like(gold_x["end_positions"], 99)})
+    assert torch.allclose(output.loss, cross_entropy(output.start_logits, gold_x["start_positions"]))
+
+
 def test_each_encoder_pass_is_run_once_and_only_where_it_is_needed():
     model, batch = make(), sides()
     passes = []

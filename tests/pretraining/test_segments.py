@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from common.masking import IGNORED
-from pretraining.collators import Collator, Masker
 from pretraining.corpora import held_out_batches, load_corpora, training_batches
 from pretraining.tokenised import encode_texts
 
@@ -44,7 +43,7 @@ def test_neighbours_within_one_document(corpus_of, sample_tokenizer):
     assert [e.document for e in examples_of(corpus)] == ["a", "a", "b", "c"]
     assert corpus.lengths.tolist() == [sum(map(len, sides)) for sides in found]
     assert len({e.example_id for e in examples_of(corpus)}) == 4
-    assert (corpus.counts["rows"], corpus.counts["empty"], corpus.counts["alone"]) == (7, 1, 0)
+    assert [corpus.counts[name] for name in ("rows", "empty", "alone", "halved")] == [7, 1, 0, 1]
 
 
 def test_long_rows_are_windowed_and_keep_every_piece(corpus_of, sample_tokenizer):
@@ -63,8 +62,8 @@ def test_pieces_without_a_partner_are_dropped_and_counted(corpus_of, sample_toke
     single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
     assert len(encode_texts([single], sample_tokenizer)[0]) == 1
     corpus = corpus_of([{"text": single, "doc": "a"}, {"text": "It is warm.", "doc": "b"}])
-    assert corpus.counts["alone"] == 1 and len(corpus.lengths) == 1
-    with pytest.raises(ValueError, match="has no text to train on"):
+    assert (corpus.counts["alone"], corpus.counts["halved"], len(corpus.lengths)) == (1, 1, 1)
+    with pytest.raises(ValueError, match="no adjacent segments to train on: its texts have one piece each"):
         corpus_of([{"text": single, "doc": "a"}])
 
 
@@ -88,29 +87,18 @@ def test_held_out_rows_are_in_no_training_segment(files, recipe_of, sample_token
     assert all(max(pair) - min(pair) <= 1 for pair in rows_of)  # no pair reaches over a row that is held out
 
 
-def test_either_order_and_masks_of_their_own(corpus_of, sample_tokenizer):
-    corpus = corpus_of([{"text": words(5 * n, 5), "doc": "a"} for n in range(60)], max_length=64)
-    masker, collate = Masker(sample_tokenizer, (1, 0)), Collator(sample_tokenizer)
-    swapped = []
-    for example in examples_of(corpus):
-        batch = collate([masker(example, "ca_mlm_segments", 0.3)])["ca_mlm_segments"]
-        texts = [
-            torch.where(batch[side]["labels"] == IGNORED, batch[side]["input_ids"], batch[side]["labels"])[0].tolist()
-            for side in "xy"
-        ]
-        wanted = [[0, *side.tolist(), 2] for side in example.sides]
-        assert texts in (wanted, wanted[::-1])
-        swapped.append(texts != wanted)
-    assert 15 < sum(swapped) < 45  # of 59
-
-
-def test_pairs_of_ca_mlm_and_tlm_are_the_same_with_other_masks(sample, recipe_of, sample_tokenizer):
+@pytest.mark.parametrize("stream", [False, True], ids=["stored", "streamed"])
+def test_pairs_of_ca_mlm_and_tlm_are_the_same_with_other_masks(stream, files, sample, recipe_of, sample_tokenizer):
     objectives = {
         "tlm": {"batch_size": 6, "max_length": 100, "mask_probability": 0.25},
         "ca_mlm_pairs": {"batch_size": 6, "max_length": 50, "mask_probability": 0.25},
     }
     bitext = [EN_DE | {"source": sample("en"), "target": sample("de"), "join_on": "id"}]
-    recipe = recipe_of(objectives, bitext=bitext)
+    if stream:
+        rows = [{"id": str(n), "en": words(3 * n, 3 + n % 4), "de": words(1000 + 3 * n, 4)} for n in range(40)]
+        table = {"path": files.jsonl("a.jsonl", rows), "streaming": True}
+        bitext = [EN_DE | {"table": table, "size": 40}]
+    recipe = recipe_of(objectives, bitext=bitext, shuffle_buffer=20)
     corpora = load_corpora(recipe, sample_tokenizer)
     same_masks = []
     for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer):
@@ -181,5 +169,25 @@ def test_a_stream_of_single_pieces_has_no_segments(files, recipe_of, sample_toke
     single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
     table = {"language": "en", "path": files.lines("a.txt", [single] * 20), "streaming": True, "size": 20}
     (corpus,) = load_corpora(recipe_of(SEGMENTS, monolingual=[table]), sample_tokenizer)
-    with pytest.raises(ValueError, match="has no text to train on"):
+    with pytest.raises(ValueError, match="no adjacent segments to train on"):
         corpus.cursor("a").fetch(0)
+
+
+@pytest.mark.parametrize("odd", ["\u200b", "\ufeff", "\x01"])
+def test_a_row_of_a_stream_without_a_piece_is_passed_over(odd, files, recipe_of, sample_tokenizer):
+    assert not odd.isspace() and encode_texts([odd], sample_tokenizer) == [[]]
+    rows = [{"en": f"The train {n} is late.", "de": odd if n == 7 else "Der Zug."} for n in range(20)]
+    table = {"path": files.jsonl("a.jsonl", rows), "streaming": True}
+    recipe = recipe_of(
+        {"ca_mlm_pairs": {"batch_size": 20, "max_length": 16}}, bitext=[EN_DE | {"table": table, "size": 20}]
+    )
+    corpora = load_corpora(recipe, sample_tokenizer)
+    for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer):
+        for side in "xy":
+            assert (batch["ca_mlm_pairs"][side]["attention_mask"].sum(1) > 2).all()
+
+
+def test_documents_of_a_stream_are_refused(files, recipe_of):
+    table = {"language": "en", "path": files.lines("a.txt", ["a"]), "streaming": True, "size": 20}
+    with pytest.raises(ValueError, match="monolingual.0.document_column is 'doc': the rows of a shuffled stream"):
+        recipe_of(SEGMENTS, monolingual=[table | {"document_column": "doc"}])

@@ -178,14 +178,16 @@ run.main(sys.argv[1:])
 """
 
 
-def test_vecos_two_phases(recipe_file, tmp_path, capsys):
-    """Cross-attention alone, by the cross terms alone; then everything by all terms."""
+def test_vecos_two_phases(recipe_file, tmp_path):
+    """Cross-attention alone, by the cross terms alone; then all by all terms. Resumed at every step, bit-equal."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     recipe["model"]["type"] = "veco"
     names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
     objectives = {name: settings | {"terms": ["cross"]} for name in names}
     first = {"name": "cross", "steps": 2, "learning_rate": 1e-3, "trainable": ["*.crossattention.*"]}
     second = {"name": "all", "steps": 2, "learning_rate": 1e-3, "objectives": {name: settings for name in names}}
+    second["optimizer"] = "carried"
+    recipe["model"]["config"]["hidden_dropout_prob"] = 0.1
     recipe["phases"] = [first | {"objectives": objectives}, second]
     recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
     recipe["evaluation"] = {"held_out_fraction": 0.1, "max_examples": 8}
@@ -206,6 +208,14 @@ def test_vecos_two_phases(recipe_file, tmp_path, capsys):
     held_out = [event for event in events if "held_out/ca_mlm_pairs.inner/en-de" in event]
     assert [event["step"] for event in held_out] == [2, 4]
     assert all("unigram_entropy/ca_mlm_pairs.cross/en-de" in e and "retrieval/en-de" in e for e in held_out)
+    for step in (1, 2, 3):
+        resumed = tmp_path / f"resumed-{step}"
+        shutil.copytree(run, resumed)
+        shutil.rmtree(resumed / "model")
+        for later in range(step + 1, 5):
+            shutil.rmtree(resumed / "checkpoints" / f"step-{later}")
+        train(recipe_file, f"output_dir={resumed}", "--resume")
+        assert largest_difference(weights(resumed), weights(run)) == 0.0
 
 
 def test_phases_on_two_processes(recipe_file, tmp_path, pytestconfig):
@@ -430,6 +440,10 @@ def test_recipe_errors(recipe_file, capsys):
         (["monolingual.0.document_pattern=x"], "it needs document_column"),
         (["monolingual.0.document_column=id", "monolingual.0.document_pattern='('"], "no regular expression"),
         (["monolingual.0.document_column=id", "monolingual.0.document_pattern='^zz'"], "matches nothing in"),
+        (
+            ["model.type=veco", "phases.0.trainable=['*.crossattention.*']"],
+            "its losses (mlm, tlm) pass through none of these parameters",
+        ),
     ],
 )
 def test_veco_recipe_errors(recipe_file, capsys, overrides, message):
@@ -437,6 +451,17 @@ def test_veco_recipe_errors(recipe_file, capsys, overrides, message):
         train(recipe_file, *overrides)
     assert stop.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_translation_model_is_no_start(recipe_file, tmp_path, capsys):
+    from modeling.modeling_veco import VecoForConditionalGeneration
+
+    train(recipe_file, "model.type=veco", "phases.0.steps=1")
+    folder = tmp_path / "translation"
+    VecoForConditionalGeneration.from_encoder(tmp_path / "run" / "model").save_pretrained(folder)
+    start = [f"model.start_from={folder}", "model.type=veco", f"output_dir={tmp_path / 'never'}"]
+    for config in ("{}", "{cross_attention: true}"):
+        assert "is a translation model" in fails(capsys, recipe_file, *start, f"model.config={config}")
 
 
 def test_another_tokenizer_or_architecture_is_refused(recipe_file, tmp_path, capsys, sample_tokenizer_dir):
