@@ -24,8 +24,10 @@ FROM_NATIVE = """Convert a native checkpoint: BERT's names behind any prefix, wi
 
   python -m modeling.convert_veco from-native pytorch_model.bin runs/veco --tokenizer FacebookAI/xlm-roberta-large
 
-The folder is a VecoModel; where the file has XLM-R's LM head (lm_head.dense, ...), a VecoForMaskedLM. A pooler has no
-place in it: --ignore_keys 'bert\\.pooler\\..*'."""
+The folder is a VecoForMaskedLM, with XLM-R's LM head where the file has it (lm_head.dense, ...). A pooler has no place
+in it: --ignore_keys 'bert\\.pooler\\..*'.
+
+Word embeddings are kept as they are. With --reference, rows of another scale, or of other pieces, are an error."""
 
 FROM_FAIRSEQ = """Convert a fairseq checkpoint.
 
@@ -36,8 +38,10 @@ The released pre-trained file has all layers in encoder and decoder: with --mode
 cross-attention, which VecoForConditionalGeneration.from_encoder makes translation models of, of any depth. With
 --model translation it becomes a translation model of just these layers.
 
-fairseq multiplies word embeddings by sqrt(hidden size) when it looks them up, XLM-R and this zoo do not. The checkpoint
-is examined for which of the two its rows are made for; --reference makes that certain."""
+fairseq multiplies word embeddings by sqrt(hidden size) when it looks them up, XLM-R and this zoo do not. A decoder that
+was trained in fairseq (any but all encoder layers again) is converted as the file's args say, and keeps its logits. The
+rows of the pre-trained file are examined for which of the two they are made for; --reference makes that certain. Where
+a file may be either, say --embedding_scale."""
 
 TO_NATIVE = """Write the encoder of a folder (and XLM-R's LM head, if it has one) under native names.
 

@@ -34,6 +34,7 @@ from .convert_veco_layouts import (
     widths,
 )
 from .convert_vocabulary import (
+    check_scale,
     choose_scale,
     complete_rows,
     load_tokenizer,
@@ -68,7 +69,8 @@ def from_native(
     """Native checkpoint -> folder of a VecoForMaskedLM, which every Auto class loads.
 
     The original has no LM head of its own: `lm_head_transform` is false then, and logits are states times embeddings.
-    XLM-R's is taken where it is there. Returns what was found and done, a sentence each.
+    XLM-R's is taken where it is there. Word embeddings are kept as they are, and compared with those of a reference
+    (`check_scale`). Returns what was found and done, a sentence each.
 
     Raises ValueError for all keys that are missing, left over or of the wrong shape at once, and for what
     `convert_vocabulary` and `convert_files` refuse; nothing is written then.
@@ -97,7 +99,7 @@ def from_native(
     config = make_config(fields, settings, num_attention_heads)
     names = partial(native_names, prefix=prefix, has_head=has_head)
     weights = fit(state, VecoForMaskedLM, config, names, f"{checkpoint} and the native layout")
-    return write_folder(VecoForMaskedLM, config, weights, output, vocabulary, notes, lambda *_: 1.0)
+    return write_folder(VecoForMaskedLM, config, weights, output, vocabulary, notes, partial(check_scale, notes=notes))
 
 
 def from_fairseq(
@@ -116,7 +118,9 @@ def from_fairseq(
             `encoder`, a VecoForMaskedLM, with cross-attention where the decoder is all of the encoder's layers. By
             default what there is.
         embedding_scale: what to do to the word embeddings; see `choose_scale`. A decoder that was trained in fairseq
-            keeps its logits: what the words gain, the decoder's last LayerNorm loses.
+            keeps its logits: what the words gain, the decoder's last LayerNorm loses. Since the encoder's must not, a
+            tied decoder is untied then. Trained in fairseq is every decoder but the released pre-trained one, which is
+            all encoder layers again; and that form too where the checkpoint says that fairseq multiplies.
 
     Returns and raises as `from_native`; ValueError also for a decoder with embeddings of its own.
     """
@@ -134,7 +138,8 @@ def from_fairseq(
             f"{checkpoint} has no decoder: no translation model can be made of it. Leave --model out to get its "
             "encoder."
         )
-    decoder_is_encoder = model == "encoder" and is_tied and indices == list(range(depth))
+    is_released_form = is_tied and indices == list(range(depth))
+    decoder_is_encoder = model == "encoder" and is_released_form
     if decoder_depth:
         equal = "equal to" if is_tied else "not equal to, nearest to,"
         notes.append(f"decoder: {decoder_depth} layers, all but cross-attention {equal} encoder layers {indices}")
@@ -158,14 +163,19 @@ def from_fairseq(
     weights = fit(state, cls, config, names, f"{checkpoint} and fairseq's layout")
     notes.append(NO_HEAD)
 
-    trained_in_fairseq = bool(decoder_depth) and not is_tied
     multiplies = None if "no_scale_embedding" not in settings else not settings["no_scale_embedding"]
+    trained_in_fairseq = bool(decoder_depth) and not is_released_form
+    if is_released_form and multiplies:
+        trained_in_fairseq = None  # VECO ties its decoders when it fine-tunes (ACL paper, section 6.1): either
 
     def scale(*rows):
         factor = choose_scale(embedding_scale, *rows, trained_in_fairseq, multiplies, notes)
-        if model == "translation" and factor != 1 and trained_in_fairseq:
+        if model == "translation" and factor != 1 and trained_in_fairseq is not False:
             scale_last_norm(weights, decoder_depth, 1 / factor)
             notes.append(f"logits: fairseq's; the decoder's last LayerNorm was divided by {factor:.4g} in return")
+            if is_tied:
+                config.tie_decoder = False
+                notes.append("decoder: untied, config.tie_decoder is false; that LayerNorm is no longer the encoder's")
         elif model == "translation" and factor != 1:
             notes.append(f"logits: {factor:.4g} times fairseq's, since the embeddings are also the output layer")
         return factor

@@ -130,10 +130,34 @@ def scale_of_rows(words_RH: torch.Tensor, positions_PH: torch.Tensor, reference_
         compared, usual = median_length(positions_PH), WORDS_OVER_POSITIONS
         found += f", of the position rows {compared:.3g}"
     if not words or not compared:
-        return None, found
+        return None, found + ": no rows to compare"
     power = math.log(words / compared / usual) / math.log(root)
     nearest = round(power)
-    return (-nearest if abs(nearest) <= 1 and abs(power - nearest) <= TOLERANCE else None), found
+    if abs(nearest) > 1 or abs(power - nearest) > TOLERANCE:
+        return None, found + ": undecided"
+    looks = {0: "as in XLM-R", 1: f"{root:.4g} times longer", -1: f"{root:.4g} times shorter"}[nearest]
+    return -nearest, f"{found}: stored {looks}"
+
+
+def check_scale(
+    words_RH: torch.Tensor, positions_PH: torch.Tensor, reference_RH: torch.Tensor | None, notes: list[str]
+) -> float:
+    """Factor of the rows of a native checkpoint: 1, since its model adds words and positions unscaled, as XLM-R does.
+
+    What the lengths show is noted. Only a reference is proof: models may differ in the ratio of words to positions.
+
+    Raises ValueError for rows that are not of the reference's scale, or not of its pieces.
+    """
+    power, found = scale_of_rows(words_RH, positions_PH, reference_RH)
+    if reference_RH is not None and power != 0:
+        raise ValueError(
+            f"the word embeddings do not fit the reference ({found}): native checkpoints hold them "
+            "as XLM-R does, and a model with rows of another scale, or of other pieces, reads noise. Give --reference "
+            "the XLM-R checkpoint that VECO started from, and --tokenizer its tokenizer; leave --reference out to take "
+            "the rows as they are."
+        )
+    notes.append(f"embedding scale: {found}; kept")
+    return 1.0
 
 
 def choose_scale(
@@ -141,7 +165,7 @@ def choose_scale(
     words_RH: torch.Tensor,
     positions_PH: torch.Tensor,
     reference_RH: torch.Tensor | None,
-    trained_in_fairseq: bool,
+    trained_in_fairseq: bool | None,
     fairseq_multiplies: bool | None,
     notes: list[str],
 ) -> float:
@@ -149,25 +173,33 @@ def choose_scale(
 
     `auto` goes by the forward pass where the weights were trained in fairseq, and is then sqrt(H), or 1 if the
     checkpoint says no_scale_embedding; else by `scale_of_rows`, since weights of pre-training were only put into
-    fairseq's names.
+    fairseq's names. Where it is not known whether they were (None), both have to give the same.
 
     Raises ValueError where auto cannot tell.
     """
     root = math.sqrt(words_RH.shape[1])
     power, found = scale_of_rows(words_RH, positions_PH, reference_RH)
-    looks = {0: "as in XLM-R", 1: f"{root:.4g} times shorter", -1: f"{root:.4g} times longer", None: "undecided"}[power]
     why = "as asked for"
     if setting == "auto":
         if fairseq_multiplies is False:
             power, why = 0, "the checkpoint says no_scale_embedding"
         elif trained_in_fairseq and fairseq_multiplies:
             power, why = 1, "its decoder was trained in fairseq, which multiplies by sqrt(hidden size)"
+        elif trained_in_fairseq is None and power != 1:
+            raise ValueError(
+                f"the scale of the word embeddings cannot be told ({found}): the checkpoint says that fairseq "
+                f"multiplies them by sqrt(hidden size) = {root:.4g}, and its decoder is all encoder layers again. That "
+                "is a tied model that was trained in fairseq, whose rows are made for it, or VECO's pre-trained one, "
+                "which was only put into fairseq's names. Say --embedding_scale multiply for the first, which keeps "
+                "its logits, and keep for the second where its rows are as long as XLM-R's."
+            )
         elif trained_in_fairseq and power != 1:
             raise ValueError(
-                f"the scale of the word embeddings cannot be told ({found}): the decoder was trained in fairseq, and "
-                "the checkpoint has no args that say whether with --no-scale-embedding, that is without multiplying "
-                f"the words by sqrt(hidden size) = {root:.4g}. Say --embedding_scale multiply where it was trained "
-                "without that option, as VECO's scripts do, and keep where with."
+                f"the scale of the word embeddings cannot be told ({found}): the decoder was trained in fairseq (the "
+                "pre-trained one is all encoder layers again), and the checkpoint has no args that say whether with "
+                "--no-scale-embedding, that is without multiplying the words by sqrt(hidden size) = "
+                f"{root:.4g}. Say --embedding_scale multiply where it was trained without that option, as VECO's "
+                "scripts do, and keep where with."
             )
         else:
             why = "by the lengths"
@@ -181,7 +213,7 @@ def choose_scale(
     else:
         power = {"keep": 0, "multiply": 1, "divide": -1}[setting]
     done = {0: "kept", 1: f"multiplied by {root:.4g}", -1: f"divided by {root:.4g}"}[power]
-    notes.append(f"embedding scale: {found} (stored {looks}); {done}, {why}")
+    notes.append(f"embedding scale: {found}; {done}, {why}")
     return root**power
 
 

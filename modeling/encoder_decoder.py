@@ -38,6 +38,13 @@ LONGER_THAN_SOURCE = 50
 # What a decoder layer takes over from an encoder layer; its cross-attention is its own.
 SHARED_MODULES = ("attention", "intermediate", "output")
 
+# Configuration fields that `from_encoder` sets itself, and those that the weights of a folder were trained with.
+SET_BY_DECODER = ("cross_attention", "decoder_layer_indices", "is_encoder_decoder", "plug_in")
+FIXED_BY_WEIGHTS = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads max_position_embeddings "
+    "type_vocab_size lm_head_transform"
+).split()
+
 
 class Decoder(EncoderPreTrainedModel):
     """Layers of an encoder with causal self-attention and with cross-attention to another sequence, on a KV cache."""
@@ -346,15 +353,16 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             decoder_layer_selection: which: `last` n, or `first` n.
             tie_decoder: self-attention and feed-forward of the decoder are the encoder's, or begin as copies of them.
             random: take the architecture only, and draw every weight.
-            kwargs: as for `from_pretrained`: configuration fields to change (such as `hidden_dropout_prob`), `dtype`,
-                `attn_implementation`, `revision`, ...
+            kwargs: as for `from_pretrained`: configuration fields to change (such as `hidden_dropout_prob`; sizes with
+                `random` only), `dtype`, `attn_implementation`, `revision`, ...
 
         What the folder lacks (cross-attention in all but VECO's, the LM head where it was saved without) is drawn, and
         a logged warning says so.
 
         Raises:
             ValueError: n below 1 or above the encoder's layers; an unknown selection; a folder that is a translation
-                model already, or no model of XLM-R's shape.
+                model already, or no model of XLM-R's shape; a configuration field that follows from the decoder, or
+                that the folder's weights fix.
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
         overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
@@ -369,6 +377,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         # Fields of this configuration only, and without an auto_map: that of another model would name its files.
         shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
+        check_overrides(overrides, cls.config_class(**shape), pretrained_model_name_or_path, random)
         encoder_config = cls.config_class(**shape | overrides)
         indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)
         decoder_fields = {"decoder_layers": len(indices), "decoder_layer_indices": indices, "tie_decoder": tie_decoder}
@@ -426,6 +435,23 @@ def check_decoder(config, class_name: str):
             "tie_word_embeddings is False: encoder, decoder and output layer of a translation model share one table, "
             "and nothing is tied without it. Set tie_word_embeddings=True."
         )
+
+
+def check_overrides(overrides: dict, folder_config, folder, random: bool):
+    """Refuse configuration fields that `from_encoder` would replace, or that do not go with the folder's weights."""
+    for name, value in overrides.items():
+        found = getattr(folder_config, name)
+        if name in SET_BY_DECODER:
+            raise ValueError(
+                f"from_encoder got {name}={value!r}: it follows from the decoder, which is made of the "
+                f"{folder_config.num_hidden_layers} layers of {folder}, and would be replaced. Leave {name} out; "
+                "decoder_layers and decoder_layer_selection say which layers decode."
+            )
+        if name in FIXED_BY_WEIGHTS and value != found and not random:
+            raise ValueError(
+                f"from_encoder got {name}={value!r}, and {folder} has {found!r}: its weights were trained with that, "
+                f"and fit nothing else. Leave {name} out, or say random=True to draw all weights anew."
+            )
 
 
 def selected_layers(available: int, decoder_layers: int | None, selection: str) -> list[int]:

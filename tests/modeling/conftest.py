@@ -1,4 +1,8 @@
-"""VECO's original checkpoints as synthetic state dicts of exactly their layouts: the fixture `originals`."""
+"""What tests of several files build on.
+
+- VECO's original checkpoints as synthetic state dicts of exactly their layouts: the fixture `originals`.
+- A tiny VECO, translation models made of it, and sources and targets for them: `tiny` and the fixtures behind it.
+"""
 
 import argparse
 import sys
@@ -212,3 +216,94 @@ def xlmr_folder(tmp_path, words):
         model.roberta.embeddings.word_embeddings.weight.copy_(words)
     model.save_pretrained(tmp_path / "xlmr")
     return tmp_path / "xlmr"
+
+
+# translation models
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Configuration of a model without dropout, of any model type of XLM-R's shape."""
+    return dict(
+        vocab_size=61,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=50,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
+@pytest.fixture(scope="session")
+def scattered():
+    """Gives a model weights far from their initial values, so that no term of the computation vanishes."""
+
+    def scatter(model):
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                offset = 1.0 if name.endswith("orm.weight") else 0.0
+                scale = 0.4 if "attention.self" in name else 0.15
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale + offset)
+                if name.endswith("word_embeddings.weight"):
+                    parameter[1] = 0
+        return model.eval()
+
+    return scatter
+
+
+@pytest.fixture(scope="session")
+def veco_dir(tiny, scattered, tmp_path_factory):
+    """A pre-trained VECO's folder, cross-attention and LM head included."""
+    from modeling.configuration_veco import VecoConfig
+    from modeling.modeling_veco import VecoForPreTraining
+
+    folder = tmp_path_factory.mktemp("veco")
+    scattered(VecoForPreTraining(VecoConfig(**tiny))).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def translation():
+    """Makes a translation model of an encoder's folder."""
+    from modeling.modeling_veco import VecoForConditionalGeneration
+
+    def translate(folder, decoder_layers=2, **options):
+        return VecoForConditionalGeneration.from_encoder(folder, decoder_layers, **options).eval()
+
+    return translate
+
+
+@pytest.fixture(scope="session")
+def sources():
+    """`<s> x </s>` of different lengths, padded on one side: (input_ids, attention_mask)."""
+
+    def make(padding="right", rows=4, length=9):
+        generator = torch.Generator().manual_seed(1)
+        input_ids = torch.full((rows, length), 1)
+        for row in range(rows):
+            pieces = torch.randint(4, 24, (length - 2 * row,), generator=generator)
+            pieces[0], pieces[-1] = 0, 2
+            input_ids[row, slice(len(pieces)) if padding == "right" else slice(-len(pieces), None)] = pieces
+        return input_ids, input_ids.ne(1).long()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def targets():
+    """`y </s>` of different lengths, -100 behind."""
+
+    def make(rows=4, length=7):
+        generator = torch.Generator().manual_seed(2)
+        labels = torch.randint(4, 60, (rows, length), generator=generator)
+        for row in range(rows):
+            labels[row, length - row - 1] = 2
+            labels[row, length - row :] = -100
+        return labels
+
+    return make

@@ -122,6 +122,7 @@ def test_native_without_cross_attention_and_with_a_head(originals, vocabulary, t
 @pytest.mark.parametrize("decoder", [(0, 1, 2), (1, 2), (0,)])
 @torch.no_grad()
 def test_fairseq_translation_of_tied_layers(originals, decoder, vocabulary, tmp_path):
+    """Trained with --no-scale-embedding: the words are this zoo's, and the model stays tied."""
     state = originals.fairseq_state(decoder=decoder)
     args = {"no_scale_embedding": True, "encoder_attention_heads": originals.HEADS}
     notes = from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), vocabulary)
@@ -140,16 +141,19 @@ def test_fairseq_translation_of_tied_layers(originals, decoder, vocabulary, tmp_
     assert model.generate(source, max_new_tokens=4).shape[0] == 2
 
 
+@pytest.mark.parametrize("decoder, tied", [((1, 2), False), ((0, 1, 2), False), ((1, 2), True), ((0,), True)])
 @torch.no_grad()
-def test_fairseq_translation_that_was_trained(originals, vocabulary, tmp_path):
-    """An untied decoder was trained with words times sqrt(hidden size): states and logits stay fairseq's."""
-    state = originals.fairseq_state(decoder=(1, 2), tied=False)
+def test_fairseq_translation_that_was_trained(originals, decoder, tied, vocabulary, tmp_path):
+    """A decoder that is not all encoder layers again was trained with words times sqrt(hidden size), however long its
+    rows are (here as XLM-R's): states and logits stay fairseq's, for which a tied decoder is untied."""
+    state = originals.fairseq_state(decoder=decoder, tied=tied, words=0.3)
     args = {"no_scale_embedding": False, "encoder_attention_heads": originals.HEADS}
     path = originals.saved(tmp_path, state, args)
     notes = from_fairseq(path, str(tmp_path / "veco"), vocabulary)
     assert any("multiplied by 4, its decoder was trained in fairseq" in note for note in notes)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
-    assert not model.config.tie_decoder and model.config.decoder_layer_indices == [1, 2]
+    assert not model.config.tie_decoder and model.config.decoder_layer_indices == list(decoder)
+    assert any("decoder: untied" in note for note in notes) == tied
     source, target = originals.ids(9), originals.ids(6, seed=2)
     reference = originals.FairseqForward(state, originals.ROOT)
     originals.close(model.roberta(source).last_hidden_state, reference.side("encoder", source))
@@ -161,8 +165,33 @@ def test_fairseq_translation_that_was_trained(originals, vocabulary, tmp_path):
     originals.close(encoder(source).last_hidden_state, reference.side("encoder", source))
 
     del args["no_scale_embedding"]
-    with pytest.raises(ValueError, match="was trained in fairseq, and the checkpoint has no args that say whether"):
+    with pytest.raises(ValueError, match=r"was trained in fairseq .*, and the checkpoint has no args that say whether"):
         from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "other"), vocabulary)
+
+
+@torch.no_grad()
+def test_fairseq_translation_of_all_layers_is_pre_trained_or_trained(originals, vocabulary, tmp_path):
+    """Where fairseq multiplies, rows as long as XLM-R's leave open which: refused until the scale is said."""
+    state = originals.fairseq_state(words=0.3)
+    args = {"no_scale_embedding": False, "encoder_attention_heads": originals.HEADS}
+    path = originals.saved(tmp_path, state, args)
+    for model in (None, "encoder"):
+        with pytest.raises(ValueError, match="cannot be told .*as in XLM-R.*all encoder layers again.*Say --embedding"):
+            from_fairseq(path, str(tmp_path / "veco"), vocabulary, model)
+    source, target = originals.ids(9), originals.ids(6, seed=2)
+    for setting, factor in {"multiply": originals.ROOT, "keep": 1.0}.items():
+        from_fairseq(path, str(tmp_path / setting), vocabulary, None, setting)
+        model = VecoForConditionalGeneration.from_pretrained(tmp_path / setting).eval()
+        assert model.config.tie_decoder == (setting == "keep")
+        reference = originals.FairseqForward(state, factor)
+        originals.close(model.roberta(source).last_hidden_state, reference.side("encoder", source))
+        originals.close(model(input_ids=source, decoder_input_ids=target).logits, reference.logits(source, target))
+    # rows that are sqrt(hidden size) shorter are made for multiplying in either case
+    state = originals.fairseq_state(words=0.3 / originals.ROOT)
+    from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "shorter"), vocabulary)
+    model = VecoForConditionalGeneration.from_pretrained(tmp_path / "shorter").eval()
+    expected = originals.FairseqForward(state, originals.ROOT).logits(source, target)
+    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
 @torch.no_grad()

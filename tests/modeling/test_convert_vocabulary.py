@@ -24,7 +24,7 @@ def test_the_scale_is_told_by_the_rows(originals, words, factor, with_reference,
         state["encoder.embed_positions.weight"] = state["decoder.embed_positions.weight"] = positions
         noise = originals.Maker(5)(originals.PIECES, originals.HIDDEN, scale=0.05)
         vocabulary.reference = str(originals.xlmr_folder(tmp_path, reference + noise))
-    path = originals.saved(tmp_path, state, {"no_scale_embedding": False})
+    path = originals.saved(tmp_path, state)
     notes = from_fairseq(path, str(tmp_path / "veco"), vocabulary, "encoder", num_attention_heads=originals.HEADS)
     done = {1: "kept", 4: "multiplied by 4", 1 / 4: "divided by 4"}[factor]
     assert any(done in note and "by the lengths" in note for note in notes), notes
@@ -62,6 +62,36 @@ def test_a_reference_of_other_rows_is_refused(originals, vocabulary, tmp_path):
     vocabulary.reference = str(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="the reference .*nowhere' cannot be loaded"):
         from_fairseq(path, str(tmp_path / "veco"), vocabulary, num_attention_heads=originals.HEADS)
+
+
+@pytest.mark.parametrize("factor", [1, 1.5, 4, 1 / 4, 1000])
+def test_native_rows_are_compared_with_a_reference(originals, factor, vocabulary, tmp_path):
+    """Rows of XLM-R that pre-training moved: kept as they are where they are as long, refused where not."""
+    state = originals.native_state()
+    rows = state["bert.embeddings.word_embeddings.weight"]
+    path = originals.saved(tmp_path, state)
+    noise = originals.Maker(5)(originals.PIECES, originals.HIDDEN, scale=0.05)
+    vocabulary.reference = str(originals.xlmr_folder(tmp_path, (rows + noise) / factor))
+    if factor in (1, 1.5):
+        notes = from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
+        [note] = [note for note in notes if note.startswith("embedding scale: ")]
+        assert "of the reference's rows" in note and note.endswith("stored as in XLM-R; kept")
+        assert torch.equal(VecoModel.from_pretrained(tmp_path / "veco").embeddings.word_embeddings.weight, rows)
+    else:
+        found = {4: "stored 4 times longer", 1 / 4: "stored 4 times shorter", 1000: "undecided"}[factor]
+        with pytest.raises(ValueError, match=rf"do not fit the reference \(.*{found}\).*leave --reference out"):
+            from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
+        assert not (tmp_path / "veco").exists()
+
+
+def test_native_rows_of_other_pieces_than_the_references_are_refused(originals, vocabulary, tmp_path):
+    path = originals.saved(tmp_path, originals.native_state())
+    vocabulary.reference = str(originals.xlmr_folder(tmp_path, originals.Maker(9)(originals.PIECES, originals.HIDDEN)))
+    with pytest.raises(ValueError, match="the rows do not come from the reference's.*--tokenizer its tokenizer"):
+        from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
+    vocabulary.reference = None
+    notes = from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
+    assert any("of the position rows" in note and note.endswith("; kept") for note in notes)
 
 
 # vocabularies
@@ -140,6 +170,7 @@ def test_a_pruned_vocabulary_is_filled_from_a_reference(originals, prefix, vocab
     make.norm(state, "lm_head.layer_norm")
     state["lm_head.bias"] = make(len(kept))
     reference = originals.Maker(2)(originals.PIECES, originals.HIDDEN)
+    reference[kept] = 0.5 * reference[kept] + state[f"{prefix}embeddings.word_embeddings.weight"]
     vocabulary.map, vocabulary.fill = write_map(originals, tmp_path, kept, originals.PIECES), True
     path = originals.saved(tmp_path, state)
     with pytest.raises(ValueError, match="--fill_vocabulary was given without --reference"):
@@ -157,10 +188,11 @@ def test_a_pruned_vocabulary_is_filled_from_a_reference(originals, prefix, vocab
 
 @pytest.mark.parametrize("with_reference", [False, True])
 def test_an_absent_mask_row_is_added(originals, with_reference, vocabulary, tmp_path):
+    state = originals.native_state(rows=originals.PIECES - 1)
     reference = originals.Maker(2)(originals.PIECES, originals.HIDDEN)
+    reference[:-1] = 0.5 * reference[:-1] + state["bert.embeddings.word_embeddings.weight"]
     if with_reference:
         vocabulary.reference = str(originals.xlmr_folder(tmp_path, reference))
-    state = originals.native_state(rows=originals.PIECES - 1)
     notes = from_native(originals.saved(tmp_path, state), str(tmp_path / "veco"), vocabulary, originals.HEADS)
     assert any(("the reference's was taken" if with_reference else "it is fresh") in note for note in notes)
     rows = VecoModel.from_pretrained(tmp_path / "veco").embeddings.word_embeddings.weight.detach()

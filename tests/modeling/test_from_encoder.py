@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import re
 
 import pytest
 import torch
@@ -11,20 +12,8 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from modeling.configuration_veco import VecoConfig
-from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoForPreTraining
+from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
 
-TINY = dict(
-    vocab_size=61,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=40,
-    max_position_embeddings=50,
-    type_vocab_size=1,
-    layer_norm_eps=1e-5,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
 BATCH = {
     "input_ids": torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]]),
     "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2]),
@@ -32,36 +21,11 @@ BATCH = {
 }
 
 
-def scattered(model):
-    """Weights far from their initial values, so that no term of the computation vanishes."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            offset = 1.0 if name.endswith("orm.weight") else 0.0
-            scale = 0.4 if "attention.self" in name else 0.15
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale + offset)
-            if name.endswith("word_embeddings.weight"):
-                parameter[1] = 0
-    return model.eval()
-
-
-@pytest.fixture(scope="module")
-def veco_dir(tmp_path_factory):
-    """A pre-trained VECO's folder, cross-attention and LM head included."""
-    folder = tmp_path_factory.mktemp("veco")
-    scattered(VecoForPreTraining(VecoConfig(**TINY))).save_pretrained(folder)
-    return folder
-
-
-def translation(folder, decoder_layers=2, **options):
-    return VecoForConditionalGeneration.from_encoder(folder, decoder_layers, **options).eval()
-
-
-def saved_encoder(kind, folder):
+def saved_encoder(kind, folder, scattered, tiny):
     """A folder of that kind, and its state dict with XLM-R's names."""
     torch.manual_seed(3)
     if kind.startswith("XLMRoberta"):
-        model = XLMRobertaForMaskedLM(XLMRobertaConfig(**TINY))
+        model = XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny))
     else:
         model_type, prefix, head = {
             "VecoModel": ("veco", "Veco", "Model"),
@@ -73,7 +37,7 @@ def saved_encoder(kind, folder):
             "MetaXlmModel": ("metaxlm", "MetaXlm", "Model"),
         }[kind]
         cls = getattr(importlib.import_module(f"modeling.modeling_{model_type}"), prefix + head)
-        model = cls(cls.config_class(**TINY))
+        model = cls(cls.config_class(**tiny))
     scattered(model).save_pretrained(folder)
     return {
         key if key.startswith(("roberta.", "lm_head.")) else f"roberta.{key}": v
@@ -94,8 +58,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_every_kind_of_folder_and_it_says_what_is_fresh(kind, tmp_path, caplog):
-    state = saved_encoder(kind, tmp_path / "encoder")
+def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scattered, tiny, kind, tmp_path, caplog):
+    state = saved_encoder(kind, tmp_path / "encoder", scattered, tiny)
     with caplog.at_level(logging.INFO, "modeling.encoder_decoder"):
         model = translation(tmp_path / "encoder")
     [record] = [record for record in caplog.records if record.name == "modeling.encoder_decoder"]
@@ -126,7 +90,7 @@ def test_from_every_kind_of_folder_and_it_says_what_is_fresh(kind, tmp_path, cap
     ("layers", "selection", "indices"),
     [(1, "last", [2]), (1, "first", [0]), (2, "last", [1, 2]), (2, "first", [0, 1]), (None, "last", [0, 1, 2])],
 )
-def test_which_layers_decode(veco_dir, layers, selection, indices):
+def test_which_layers_decode(veco_dir, translation, layers, selection, indices):
     encoder = VecoForMaskedLM.from_pretrained(veco_dir)
     model = translation(veco_dir, layers, decoder_layer_selection=selection, tie_decoder=False)
     assert model.config.decoder_layer_indices == indices and model.config.decoder_layers == len(model.decoder.layer)
@@ -135,7 +99,7 @@ def test_which_layers_decode(veco_dir, layers, selection, indices):
             assert torch.equal(layer.state_dict()[name], value), name
 
 
-def test_random_takes_the_architecture_only(veco_dir, tmp_path, caplog):
+def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path, caplog):
     VecoConfig.from_pretrained(veco_dir).save_pretrained(tmp_path)  # no weights at all
     torch.manual_seed(0)
     model = VecoForConditionalGeneration.from_encoder(tmp_path, 2, random=True, hidden_dropout_prob=0.3)
@@ -149,9 +113,9 @@ def test_random_takes_the_architecture_only(veco_dir, tmp_path, caplog):
     assert model.decoder.layer[1].output.dense.weight is model.roberta.encoder.layer[2].output.dense.weight
 
 
-def test_without_the_heads_transform(tmp_path):
+def test_without_the_heads_transform(translation, scattered, tiny, tmp_path):
     torch.manual_seed(0)
-    scattered(VecoForMaskedLM(VecoConfig(**TINY, lm_head_transform=False))).save_pretrained(tmp_path)
+    scattered(VecoForMaskedLM(VecoConfig(**tiny, lm_head_transform=False))).save_pretrained(tmp_path)
     model = translation(tmp_path)
     head = {key for key in model.state_dict() if key.startswith("lm_head.")}
     assert head == {"lm_head.decoder.weight", "lm_head.decoder.bias", "lm_head.bias"}
@@ -163,7 +127,7 @@ def test_without_the_heads_transform(tmp_path):
     )
 
 
-def test_an_encoder_saved_from_a_translation_folder_is_an_encoder(veco_dir, tmp_path):
+def test_an_encoder_saved_from_a_translation_folder_is_an_encoder(veco_dir, translation, tmp_path):
     translation(veco_dir).save_pretrained(tmp_path / "translation")
     encoder = VecoForMaskedLM.from_pretrained(tmp_path / "translation")
     encoder.save_pretrained(tmp_path / "encoder")
@@ -174,7 +138,7 @@ def test_an_encoder_saved_from_a_translation_folder_is_an_encoder(veco_dir, tmp_
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_saved_once_and_reloaded_tied(veco_dir, tie, tmp_path):
+def test_saved_once_and_reloaded_tied(veco_dir, translation, tie, tmp_path):
     model = translation(veco_dir, tie_decoder=tie)
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -196,7 +160,7 @@ def test_saved_once_and_reloaded_tied(veco_dir, tie, tmp_path):
         assert mine.lm_head.decoder.weight is mine.roberta.embeddings.word_embeddings.weight
 
 
-def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir):
+def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir, translation):
     """The gradient of a shared weight is the sum of what the two sides of an untied model get."""
     tied, untied = translation(veco_dir), translation(veco_dir, tie_decoder=False)
     for model in (tied, untied):
@@ -237,7 +201,7 @@ def test_parameter_counts():
     assert count(6, lm_head_transform=False) == count(6) - (hidden * hidden + 3 * hidden)
 
 
-def test_errors_of_from_encoder(veco_dir, tmp_path):
+def test_errors_of_from_encoder(veco_dir, translation, tiny, tmp_path):
     with pytest.raises(ValueError, match="decoder_layers is 4, but this encoder has 3 layers"):
         translation(veco_dir, 4)
     with pytest.raises(ValueError, match="from 1 to 3"):
@@ -247,17 +211,74 @@ def test_errors_of_from_encoder(veco_dir, tmp_path):
     translation(veco_dir).save_pretrained(tmp_path / "translation")
     with pytest.raises(ValueError, match="translation model already"):
         translation(tmp_path / "translation")
-    BertForMaskedLM(BertConfig(**TINY)).save_pretrained(tmp_path / "bert")
+    BertForMaskedLM(BertConfig(**tiny)).save_pretrained(tmp_path / "bert")
     with pytest.raises(ValueError, match="no model of XLM-R's shape"):
         translation(tmp_path / "bert")
 
 
-def test_errors_of_configurations(veco_dir):
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"cross_attention": False},
+        {"cross_attention": True},
+        {"decoder_layer_indices": [0, 1]},
+        {"is_encoder_decoder": True},
+        {"plug_in": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("random", [False, True])
+def test_fields_that_follow_from_the_decoder_are_refused(veco_dir, translation, override, random):
+    [(name, value)] = override.items()
+    message = rf"got {name}={re.escape(repr(value))}: .* of the 3 layers of .* Leave {name} out; decoder_layers and"
+    with pytest.raises(ValueError, match=message):
+        translation(veco_dir, random=random, **override)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"vocab_size": 50},
+        {"hidden_size": 16},
+        {"num_hidden_layers": 2},
+        {"num_attention_heads": 2},
+        {"intermediate_size": 20},
+        {"max_position_embeddings": 40},
+        {"type_vocab_size": 2},
+        {"lm_head_transform": False},
+    ],
+    ids=str,
+)
+def test_what_the_weights_of_the_folder_fix_changes_with_random_weights_only(
+    veco_dir, translation, tiny, override, tmp_path
+):
+    [(name, value)] = override.items()
+    there = (tiny | {"lm_head_transform": True})[name]
+    XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny)).save_pretrained(tmp_path)
+    for folder in (veco_dir, tmp_path):
+        with pytest.raises(
+            ValueError, match=rf"got {name}={value}, and .* has {there}: .* Leave {name} out, or say random"
+        ):
+            translation(folder, **override)
+    model = translation(veco_dir, random=True, **override)
+    assert getattr(model.config, name) == value and model.config.decoder_layers == 2
+    indices = [0, 1] if name == "num_hidden_layers" else [1, 2]
+    assert model.config.decoder_layer_indices == indices
+    assert model(**{key: ids.clamp(max=49) for key, ids in BATCH.items()}).loss.isfinite()
+
+
+def test_what_is_no_business_of_the_weights_may_be_changed(veco_dir, translation):
+    model = translation(veco_dir, hidden_dropout_prob=0.2, hidden_size=32)
+    assert model.config.hidden_dropout_prob == 0.2
+    assert torch.equal(model(**BATCH).loss, translation(veco_dir)(**BATCH).loss)
+
+
+def test_errors_of_configurations(veco_dir, tiny):
     with pytest.raises(ValueError, match="decoder_layers is None.*from_encoder"):
         VecoForConditionalGeneration.from_pretrained(veco_dir)
     for indices in (None, [0], [0, 3], [-1, 0]):
         with pytest.raises(ValueError, match="needs the index of the encoder layer"):
-            VecoForConditionalGeneration(VecoConfig(**TINY, decoder_layers=2, decoder_layer_indices=indices))
-    untied = VecoConfig(**TINY, decoder_layers=1, decoder_layer_indices=[0], tie_word_embeddings=False)
+            VecoForConditionalGeneration(VecoConfig(**tiny, decoder_layers=2, decoder_layer_indices=indices))
+    untied = VecoConfig(**tiny, decoder_layers=1, decoder_layer_indices=[0], tie_word_embeddings=False)
     with pytest.raises(ValueError, match="tie_word_embeddings is False"):
         VecoForConditionalGeneration(untied)

@@ -1,0 +1,214 @@
+"""The decoder of a translation model, what it may see, its loss, and what it refuses."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
+
+from modeling import masked_lm
+from modeling.modeling_veco import VecoModel
+
+# The decoder
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("tie", [True, False])
+def test_the_decoder_equals_xlmrs(translation, scattered, tiny, sources, targets, attention, tie, tmp_path):
+    """`XLMRobertaForCausalLM` with cross-attention, given states of any other encoder, is our decoder."""
+    reference = XLMRobertaForCausalLM(XLMRobertaConfig(is_decoder=True, add_cross_attention=True, **tiny))
+    scattered(reference).save_pretrained(tmp_path)
+    reference.set_attn_implementation(attention)
+    ours = translation(tmp_path, None, tie_decoder=tie, attn_implementation=attention)
+    other = torch.randn(4, 9, 32, generator=torch.Generator().manual_seed(3))
+    _, other_mask = sources()
+    inputs = ours.prepare_decoder_input_ids_from_labels(targets())
+    mask = inputs.ne(1).long()
+    with torch.no_grad():
+        expected = reference(
+            inputs,
+            attention_mask=mask,
+            encoder_hidden_states=other,
+            encoder_attention_mask=other_mask,
+            use_cache=False,
+        ).logits
+        actual = ours(
+            attention_mask=other_mask,
+            encoder_outputs=(other,),
+            decoder_input_ids=inputs,
+            decoder_attention_mask=mask,
+        ).logits
+    assert expected.std() > 0.3
+    torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_prediction_moves_with_the_source_and_the_past_only(veco_dir, translation, sources, targets, attention):
+    model = translation(veco_dir, attn_implementation=attention)
+    source, mask = sources()
+    inputs = model.prepare_decoder_input_ids_from_labels(targets())
+
+    def logits(source=source, inputs=inputs):
+        return model(source, attention_mask=mask, decoder_input_ids=inputs).logits
+
+    before = logits()
+    changed = inputs.clone()
+    changed[:, 3] = 4 + (inputs[:, 3] - 3) % 50
+    moved = (logits(inputs=changed) - before).abs().amax((0, 2)) > 1e-6
+    assert moved.tolist() == [position >= 3 for position in range(7)]
+    changed = source.clone()
+    changed[0, 4] = 4 + (source[0, 4] - 3) % 50
+    moved = (logits(source=changed) - before).abs().amax(2) > 1e-6
+    assert moved[0].all() and not moved[1:].any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_padding_of_sources_and_targets_changes_nothing(veco_dir, translation, sources, targets, padding):
+    model = translation(veco_dir)
+    source, mask = sources(padding)
+    labels = targets()
+    together = model(source, attention_mask=mask, labels=labels, output_logits=True)
+    losses = []
+    for row in range(4):
+        label = labels[row : row + 1, : 7 - row]
+        alone = model(source[row : row + 1, mask[row].bool()], labels=label, output_logits=True)
+        torch.testing.assert_close(together.logits[row, : 7 - row], alone.logits[0], atol=1e-5, rtol=0)
+        losses.append(alone.loss * label.numel())
+    torch.testing.assert_close(together.loss, sum(losses) / (7 + 6 + 5 + 4))
+
+
+@torch.no_grad()
+def test_the_encoder_is_the_encoder_plugged_out(veco_dir, translation, sources, targets):
+    model, encoder = translation(veco_dir), VecoModel.from_pretrained(veco_dir).eval()
+    source, mask = sources()
+    ours = model(source, attention_mask=mask, labels=targets(), output_hidden_states=True)
+    expected = encoder(source, attention_mask=mask, output_hidden_states=True)
+    for a, b in zip(ours.encoder_hidden_states, expected.hidden_states, strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(ours.encoder_last_hidden_state, expected.last_hidden_state)
+    assert not [key for key in model.state_dict() if key.startswith("roberta.") and "crossattention" in key]
+
+
+@torch.no_grad()
+def test_attentions_of_all_three_kinds(veco_dir, translation, tiny, sources, targets):
+    model = translation(veco_dir, attn_implementation="eager")
+    source, mask = sources()
+    out = model(source, attention_mask=mask, labels=targets(), output_attentions=True, output_hidden_states=True)
+    kinds = {
+        "encoder_attentions": (tiny["num_hidden_layers"], 9, 9),
+        "decoder_attentions": (2, 7, 7),
+        "cross_attentions": (2, 7, 9),
+    }
+    for name, (layers, rows, columns) in kinds.items():
+        weights = getattr(out, name)
+        assert [tuple(w.shape) for w in weights] == [(4, 4, rows, columns)] * layers, name
+        torch.testing.assert_close(weights[0].sum(-1), torch.ones(4, 4, rows))
+    assert torch.equal(out.decoder_attentions[0], out.decoder_attentions[0].tril())
+    assert not out.cross_attentions[1].masked_select(mask[:, None, None] == 0).any()
+    assert [tuple(h.shape) for h in out.decoder_hidden_states] == [(4, 7, 32)] * 3
+
+
+# Loss
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("rows_at_once", [1, 5, 10_000])
+def test_label_smoothing_is_torchs(label_smoothing, rows_at_once, monkeypatch):
+    monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", rows_at_once * 31)
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(11, 8), torch.randn(31, 8), torch.randn(31)
+    leaves = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+    labels, row_weights = torch.randint(0, 31, (11,)), torch.rand(11)
+    total, losses = masked_lm.linear_cross_entropy(hidden, weight, bias, labels, row_weights, label_smoothing)
+    expected = nn.functional.cross_entropy(
+        hidden @ weight.T + bias, labels, reduction="none", label_smoothing=label_smoothing
+    )
+    torch.testing.assert_close(losses, expected.detach())
+    torch.testing.assert_close(total, (expected * row_weights).sum())
+    ours = torch.autograd.grad(total, leaves)
+    for a, b in zip(ours, torch.autograd.grad((expected * row_weights).sum(), leaves), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_the_fused_loss_and_its_gradients_are_those_of_the_logits(
+    veco_dir, translation, sources, targets, label_smoothing
+):
+    model = translation(veco_dir).train()
+    source, mask = sources()
+    batch = dict(input_ids=source, attention_mask=mask, labels=targets())
+    out = model(**batch, label_smoothing=label_smoothing)
+    assert out.logits is None and out.past_key_values is None
+    out.loss.backward()
+    ours = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    logits = model(**batch, output_logits=True).logits
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=label_smoothing)
+    loss.backward()
+    torch.testing.assert_close(out.loss, loss)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours[name], parameter.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_decoder_inputs_are_the_labels_shifted(veco_dir, translation):
+    labels = torch.tensor([[7, 8, 9, 2], [7, 2, -100, -100]])
+    inputs = translation(veco_dir).prepare_decoder_input_ids_from_labels(labels)
+    assert inputs.tolist() == [[2, 7, 8, 9], [2, 7, 2, 1]]
+
+
+def test_gradient_checkpointing_changes_no_gradient(veco_dir, translation, sources, targets):
+    model = translation(veco_dir).train()
+    source, mask = sources()
+    gradients = []
+    for enable in (False, True):
+        if enable:
+            (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+        model.zero_grad()
+        model(source, attention_mask=mask, labels=targets()).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    with pytest.raises(ValueError, match="cache was asked for in training with gradient checkpointing"):
+        model(source, attention_mask=mask, labels=targets(), use_cache=True)
+
+
+def test_bfloat16(veco_dir, translation, sources, targets):
+    model = translation(veco_dir, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    source, mask = sources()
+    exact = translation(veco_dir)(source, attention_mask=mask, labels=targets()).loss
+    loss = model.train()(source, attention_mask=mask, labels=targets()).loss
+    loss.backward()
+    assert abs(loss - exact) < 0.03 * exact
+    assert model.eval().generate(source, attention_mask=mask, max_new_tokens=4).shape == (4, 5)
+
+
+# Errors
+
+
+def test_errors_of_forward(veco_dir, translation, sources, targets):
+    model = translation(veco_dir)
+    source, mask = sources()
+    with pytest.raises(ValueError, match="neither decoder_input_ids nor labels"):
+        model(source, attention_mask=mask)
+    with pytest.raises(ValueError, match="no predicted position"):
+        model(source, attention_mask=mask, labels=torch.full((4, 3), -100))
+    with pytest.raises(ValueError, match=r"labels have shape \(4, 7\), and the inputs to predict from \(4, 5\)"):
+        model(source, attention_mask=mask, labels=targets(), decoder_input_ids=torch.full((4, 5), 7))
+    with pytest.raises(ValueError, match="got no source"):
+        model.generate()
+    with pytest.raises(ValueError, match="label_smoothing is 1.5"):
+        model(source, attention_mask=mask, labels=targets(), label_smoothing=1.5)
+    with pytest.raises(ValueError, match="exactly one"):
+        model(labels=targets())
+    with pytest.raises(ValueError, match="48 positions"):
+        model(source, attention_mask=mask, labels=torch.full((4, 49), 7))
+    cache = model(source, attention_mask=mask, decoder_input_ids=torch.full((4, 48), 7)).past_key_values
+    step = dict(input_ids=source, attention_mask=mask, decoder_input_ids=torch.full((4, 1), 7), past_key_values=cache)
+    with pytest.raises(ValueError, match="a translation of 49 pieces"):
+        model(**step)
+    step["past_key_values"] = model(
+        source, attention_mask=mask, decoder_input_ids=torch.full((4, 3), 7)
+    ).past_key_values
+    with pytest.raises(ValueError, match="cached ones need a mask too"):
+        model(**step, decoder_attention_mask=torch.ones(4, 1, dtype=torch.long))
