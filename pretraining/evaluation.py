@@ -4,10 +4,13 @@ Legend: `B` sequences, `T` positions, `S` positions of the other side, `H` hidde
 (0 = embeddings).
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import nn
 
+from modeling.attention_masks import cross_stream_mask
 from modeling.encoder import position_ids_of
 from pretraining.collators import Row, encode_pieces, encode_side, pad_rows
 from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
@@ -60,8 +63,11 @@ def evaluate(model: nn.Module, corpora: list[Corpus], phase: Phase, recipe: Reci
                 figures[f"retrieval/{corpus.name}"] = max(accuracy_L)
                 figures[f"retrieval_by_layer/{corpus.name}"] = accuracy_L
             if recipe.evaluation.alignment and corpus.held_out:
-                for encoding in ENCODINGS:
-                    accuracy_L = alignment_accuracy(model, corpus, encoding, recipe, tokenizer, accelerator)
+                arguments = (corpus, recipe, tokenizer, accelerator)
+                found = {encoding: alignment_accuracy(model, *arguments, encoding) for encoding in ENCODINGS}
+                if any(OBJECTIVES[name].cross_attention for name in phase.objectives):
+                    found["cross"] = cross_attention_alignment(model, *arguments)
+                for encoding, accuracy_L in found.items():
                     figures[f"alignment_{encoding}/{corpus.name}"] = max(accuracy_L)
                     figures[f"alignment_{encoding}_by_layer/{corpus.name}"] = accuracy_L
     model.train(was_training)
@@ -86,7 +92,7 @@ def retrieval_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, acceler
 
 
 @torch.no_grad()
-def alignment_accuracy(model, corpus: Corpus, encoding: str, recipe: Recipe, tokenizer, accelerator) -> list[float]:
+def alignment_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator, encoding: str) -> list[float]:
     """Share of the pieces of held-out pairs whose nearest piece on the other side is their translation, by layer.
 
     Piece i of one side is translated by piece i of the other, as in the controlled pair. Neighbours are by cosine,
@@ -98,11 +104,8 @@ def alignment_accuracy(model, corpus: Corpus, encoding: str, recipe: Recipe, tok
 
     Raises ValueError for pairs whose sides differ in length.
     """
-    room = corpus.max_length - SPECIALS_OF_PAIR
-    pairs = sorted((_one_to_one(example, room) for example in corpus.held_out), key=lambda sides: len(sides[0]))
     right_L, count = 0, 0
-    for start in range(0, len(pairs), recipe.evaluation.batch_size):
-        chunk = pairs[start : start + recipe.evaluation.batch_size]
+    for chunk in _one_to_one_chunks(corpus, recipe):
         if encoding == "joint":
             rows = [encode_pieces(sides, tokenizer) for sides in chunk]
             batch, states = _encode(model, rows, tokenizer, accelerator)
@@ -121,6 +124,41 @@ def alignment_accuracy(model, corpus: Corpus, encoding: str, recipe: Recipe, tok
     return (right_L / count).tolist()
 
 
+@torch.no_grad()
+def cross_attention_alignment(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator) -> list[float]:
+    """Share of the pieces that look most at their translation through VECO's cross-attention, by layer (L - 1,).
+
+    The weights are the mean over heads, in the stream that reads the last states of the other side, nothing masked;
+    special tokens are left out, both directions count. Pairs and errors are those of `alignment_accuracy`. Where a
+    piece and its translation stand at equal positions, as in the controlled pair, looking straight across is right too.
+    """
+    attention = model.config._attn_implementation
+    model.set_attn_implementation("eager")  # the one that hands its weights out
+    right_L, count = 0, 0
+    try:
+        for chunk in _one_to_one_chunks(corpus, recipe):
+            encoded = [
+                _encode(model, [encode_side(sides[side], tokenizer) for sides in chunk], tokenizer, accelerator)
+                for side in (0, 1)
+            ]
+            for (own, _), (other, states) in (encoded, encoded[::-1]):
+                with accelerator.autocast():
+                    output = model.roberta(
+                        own["input_ids"],
+                        attention_mask=cross_stream_mask(model.config, own["attention_mask"]),
+                        encoder_hidden_states=states[-1],
+                        encoder_attention_mask=other["attention_mask"],
+                        output_attentions=True,
+                    )
+                own_BT, other_BS = _ordinary(own), _ordinary(other)
+                weights = [layer_BATS.float().mean(1) for layer_BATS in output.cross_attentions]
+                right_L = right_L + torch.stack([_right(weights_BTS, own_BT, other_BS) for weights_BTS in weights])
+                count += int(own_BT.sum())
+    finally:
+        model.set_attn_implementation(attention)
+    return (right_L / count).tolist()
+
+
 def aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
     """How many pieces of both sides have the piece of the same number as their nearest by cosine.
 
@@ -128,12 +166,21 @@ def aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
     """
     normalize = nn.functional.normalize
     similarity_BTS = normalize(x_BTH.float(), dim=-1) @ normalize(y_BSH.float(), dim=-1).transpose(1, 2)
-    right = 0
-    for cosines, own, other in ((similarity_BTS, x_BT, y_BS), (similarity_BTS.transpose(1, 2), y_BS, x_BT)):
-        nearest = cosines.masked_fill(~other[:, None], -torch.inf).argmax(-1)
-        number_of_nearest = other.cumsum(1).gather(1, nearest)
-        right = right + (own & (number_of_nearest == own.cumsum(1))).sum()
-    return right
+    return _right(similarity_BTS, x_BT, y_BS) + _right(similarity_BTS.transpose(1, 2), y_BS, x_BT)
+
+
+def _right(scores_BTS, own_BT, other_BS) -> torch.Tensor:
+    """How many pieces of one side have the piece of the same number on the other side as their best."""
+    best_BT = scores_BTS.masked_fill(~other_BS[:, None], -torch.inf).argmax(-1)
+    return (own_BT & (other_BS.cumsum(1).gather(1, best_BT) == own_BT.cumsum(1))).sum()
+
+
+def _one_to_one_chunks(corpus: Corpus, recipe: Recipe) -> Iterator[list[list[np.ndarray]]]:
+    """Held-out pairs whose pieces correspond, by length, an evaluation batch at a time."""
+    room = corpus.max_length - SPECIALS_OF_PAIR
+    pairs = sorted((_one_to_one(example, room) for example in corpus.held_out), key=lambda sides: len(sides[0]))
+    for start in range(0, len(pairs), recipe.evaluation.batch_size):
+        yield pairs[start : start + recipe.evaluation.batch_size]
 
 
 def _one_to_one(example: Example, room: int) -> list[np.ndarray]:

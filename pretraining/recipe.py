@@ -138,8 +138,9 @@ class Evaluation:
     )
     alignment: bool = option(
         False,
-        "also find each piece's translation within its held-out pair, by cosine at every layer: for pairs whose pieces "
-        "correspond one by one, such as the controlled pair; others are an error",
+        "also find each piece's translation within its held-out pair, by cosine at every layer, and by cross-attention "
+        "where an objective trains it: for pairs whose pieces correspond one by one, such as the controlled pair; "
+        "others are an error",
     )
 
 

@@ -21,7 +21,8 @@ class Events:
     objective of several terms has `<objective>.<term>`),
     `learning_rate`, `grad_norm`, `tokens_per_second` (real pieces, padding left out), `predictions` and `memory_gib`;
     evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`,
-    `alignment_joint/<pair>`, `alignment_separate/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`).
+    `alignment_joint/<pair>`, `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in
+    `<figure>_by_layer/<pair>`).
     """
 
     def __init__(self, folder: Path, keep_until: int = 0):
@@ -150,6 +151,7 @@ def plot_curves(folder: Path) -> Path | None:
         ("retrieval accuracy of held-out sentences, best layer", named("retrieval/"), {}),
         ("word alignment accuracy, best layer, sides in one input", named("alignment_joint/"), {}),
         ("word alignment accuracy, best layer, sides apart", named("alignment_separate/"), {}),
+        ("word alignment accuracy, best layer, cross-attention", named("alignment_cross/"), {}),
         ("learning rate", {"": series.get("learning_rate", [])}, {}),
         ("gradient norm", {"": series.get("grad_norm", [])}, {}),
         ("tokens/s", {"": series.get("tokens_per_second", [])}, {}),

@@ -275,7 +275,7 @@ class Training:
         figures = evaluate(model, corpora, phase, self.recipe, self.tokenizer, self.accelerator)
         if self.accelerator.is_main_process and figures:
             self.events.write(step=self.step, phase=phase.name, **figures)
-            wanted = ("held_out", "retrieval/", "alignment_joint/", "alignment_separate/")
+            wanted = ("held_out", "retrieval/", "alignment_joint/", "alignment_separate/", "alignment_cross/")
             shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(wanted)]
             self.line.say(f"step {self.step}  " + "  ".join(shown))
 

@@ -1,5 +1,6 @@
 """Word-alignment accuracy during pre-training: on states of which the right answer is known, and through a run."""
 
+import copy
 import re
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import yaml
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForPreTraining
 from pretraining import controlled_pair, run
-from pretraining.evaluation import ENCODINGS, aligned_pieces, alignment_accuracy
+from pretraining.evaluation import ENCODINGS, aligned_pieces, alignment_accuracy, cross_attention_alignment
 from pretraining.tokenised import Example
 from pretraining.tracking import plot_curves, read_events
 
@@ -67,7 +68,7 @@ def test_known_states_have_known_accuracies(encoding, batch_size):
     """Of `5 6 7 8 9` layer 1 finds none: x_i meets y_{i-1}, and x_1 and y_5 (no equal) meet some piece by chance."""
     corpus = twins([5, 6, 7, 8, 9], [5, 6], [5])
     exact, moved, pooled, special = alignment_accuracy(
-        Encoder(), corpus, encoding, recipe(batch_size), TOKENIZER, ACCELERATOR
+        Encoder(), corpus, recipe(batch_size), TOKENIZER, ACCELERATOR, encoding
     )
     assert exact == special == 1.0
     # argmax takes the first of equals: right for the single piece (2) and for one of the pieces without an equal (3)
@@ -103,7 +104,7 @@ def test_positions_alone_align_nothing(encoding):
     rng = np.random.default_rng(0)
     corpus = corpus_of(*(rng.integers(5, 399, (2, 12)) for _ in range(60)))
     accuracy_L = alignment_accuracy(
-        VecoForPreTraining(config).eval(), corpus, encoding, recipe(16), TOKENIZER, ACCELERATOR
+        VecoForPreTraining(config).eval(), corpus, recipe(16), TOKENIZER, ACCELERATOR, encoding
     )
     assert len(accuracy_L) == 3
     assert all(0.04 < accuracy < 0.13 for accuracy in accuracy_L)  # chance is 1/12
@@ -120,8 +121,8 @@ def test_separate_sides_do_not_see_each_other_and_joint_sides_do():
     forward = model.roberta.forward
     model.roberta.forward = lambda ids, **fields: inputs.append((ids, fields["position_ids"])) or forward(ids, **fields)
     corpus = twins([5, 6, 7], [8, 9])
-    alignment_accuracy(model, corpus, "joint", recipe(8), TOKENIZER, ACCELERATOR)
-    alignment_accuracy(model, corpus, "separate", recipe(8), TOKENIZER, ACCELERATOR)
+    alignment_accuracy(model, corpus, recipe(8), TOKENIZER, ACCELERATOR, "joint")
+    alignment_accuracy(model, corpus, recipe(8), TOKENIZER, ACCELERATOR, "separate")
     joint, x, y = inputs
     assert joint[0].tolist() == [[0, 8, 9, 2, 2, 28, 29, 2, 1, 1], [0, 5, 6, 7, 2, 2, 25, 26, 27, 2]]
     assert x[0].tolist() == [[0, 8, 9, 2, 1], [0, 5, 6, 7, 2]]
@@ -141,10 +142,42 @@ def test_a_pair_cut_to_an_odd_room_is_one_to_one_and_others_are_not():
         model = SimpleNamespace(
             roberta=lambda ids, **_: SimpleNamespace(hidden_states=(torch.eye(99)[torch.where(ids < 5, 98, ids)],))
         )
-        alignment_accuracy(model, corpus, encoding, recipe(4), TOKENIZER, ACCELERATOR)
+        alignment_accuracy(model, corpus, recipe(4), TOKENIZER, ACCELERATOR, encoding)
         for pair in (([5, 6], [25, 26, 27]), ([5, 6, 7, 8], [25])):
             with pytest.raises(ValueError, match=r"evaluation.alignment is true.* \d pieces on.*alignment=false"):
-                alignment_accuracy(model, corpus_of(pair), encoding, recipe(4), TOKENIZER, ACCELERATOR)
+                alignment_accuracy(model, corpus_of(pair), recipe(4), TOKENIZER, ACCELERATOR, encoding)
+
+
+@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
+def test_cross_attention_is_the_one_of_each_pair_by_itself(stream):
+    torch.manual_seed(0)
+    config = VecoConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=70, initializer_range=0.4, cross_stream=stream,
+    )  # fmt: skip
+    model = VecoForPreTraining(config).eval()
+    texts = [[5, 6, 7, 8, 9], [12, 5], [8], [20, 9, 14, 14, 7, 21, 6]]
+    right, count = torch.zeros(2), 0
+    eager = VecoForPreTraining._from_config(copy.deepcopy(config), attn_implementation="eager").eval()
+    eager.load_state_dict(model.state_dict())
+    for text in texts:
+        rows = [torch.tensor([[0, *text, 2]]), torch.tensor([[0, *(piece + TWIN for piece in text), 2]])]
+        for own, other in (rows, rows[::-1]):
+            with torch.no_grad():
+                read = eager.roberta(other).last_hidden_state
+                mask = torch.ones_like(own)
+                if stream == "causal":
+                    mask = torch.ones(1, own.shape[1], own.shape[1], dtype=torch.bool).tril()
+                output = eager.roberta(own, attention_mask=mask, encoder_hidden_states=read, output_attentions=True)
+            for layer, weights_BATS in enumerate(output.cross_attentions):
+                best = weights_BATS[0].mean(0)[1:-1, 1:-1].argmax(-1)
+                right[layer] += (best == torch.arange(len(text))).sum()
+            count += len(text)
+    assert 0 < right.min() < count
+    for batch_size in (1, 3):
+        found = cross_attention_alignment(model, twins(*texts), recipe(batch_size), TOKENIZER, ACCELERATOR)
+        assert found == pytest.approx((right / count).tolist())
+    assert model.config._attn_implementation == "sdpa"
 
 
 @pytest.fixture
@@ -193,6 +226,7 @@ def pretrain(recipe, tmp_path):
 
 
 def test_a_run_logs_draws_and_prints_it(pair_recipe, tmp_path, capfd, monkeypatch):
+    pair_recipe["phases"][0]["objectives"]["ca_mlm_pairs"] = {"batch_size": 4, "max_length": 32}
     pretrain(pair_recipe, tmp_path)
     events = [event for event in read_events(tmp_path / "run") if "alignment_joint/en-fake" in event]
     assert [event["step"] for event in events] == [2, 4]
@@ -201,8 +235,11 @@ def test_a_run_logs_draws_and_prints_it(pair_recipe, tmp_path, capfd, monkeypatc
             by_layer = event[f"alignment_{encoding}_by_layer/en-fake"]
             assert len(by_layer) == 3 and event[f"alignment_{encoding}/en-fake"] == max(by_layer)
             assert all(0 <= accuracy <= 1 for accuracy in by_layer)
+        assert len(event["alignment_cross_by_layer/en-fake"]) == 2  # the embeddings have no cross-attention
     printed = capfd.readouterr().err
-    assert re.search(r"step 4 .*alignment_joint/en-fake 0\.\d{3}  alignment_separate/en-fake 0\.\d{3}\n", printed)
+    assert re.search(
+        r"step 4 .*alignment_joint/en-fake 0\.\d{3}  alignment_separate/en-fake 0\.\d{3}  alignment_cross", printed
+    )
 
     from matplotlib.figure import Figure
 
@@ -215,7 +252,7 @@ def test_a_run_logs_draws_and_prints_it(pair_recipe, tmp_path, capfd, monkeypatc
 
     monkeypatch.setattr(Figure, "add_subplot", recording)
     plot_curves(tmp_path / "run")
-    assert sum("alignment accuracy" in axes.get_title() for axes in titles) == 2
+    assert sum("alignment accuracy" in axes.get_title() for axes in titles) == 3
 
 
 def test_a_run_on_pairs_that_do_not_correspond_says_so(pair_recipe, sample_corpus_dir, tmp_path, capsys):
