@@ -1,12 +1,17 @@
-"""What the tests of corpora share: small recipes over the sample corpus and over files of their own."""
+"""What these tests share: small recipes over the sample corpus and over files of their own, and the command itself."""
 
 import json
 from pathlib import Path
 
 import pytest
+import yaml
+from accelerate.state import AcceleratorState, PartialState
 
 from common.recipes import load_recipe
+from pretraining import run
 from pretraining.recipe import Recipe, check_recipe
+
+LANGUAGES = ("en", "de", "zh")
 
 BASE = {
     "output_dir": "unused",
@@ -55,3 +60,74 @@ def recipe_of(files):
 def sample(sample_corpus_dir):
     """The fields of a table of the sample corpus, by language."""
     return lambda language: {"path": str(sample_corpus_dir), "config": language}
+
+
+@pytest.fixture
+def recipe_file(tmp_path, sample_tokenizer_dir, pytestconfig):
+    """A small recipe on the sample corpus; dropout is off, so that splitting a batch can change nothing."""
+    corpus = str(pytestconfig.rootpath / "sample_corpus")
+    recipe = {
+        "output_dir": str(tmp_path / "run"),
+        "model": {
+            "type": "xlm_align",
+            "config": {
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 64,
+                "max_position_embeddings": 130,
+                "hidden_dropout_prob": 0.0,
+                "attention_probs_dropout_prob": 0.0,
+            },
+        },
+        "tokenizer": str(sample_tokenizer_dir),
+        "monolingual": [{"language": name, "path": corpus, "config": name} for name in LANGUAGES],
+        "bitext": [
+            {
+                "source_language": "en",
+                "target_language": name,
+                "join_on": "id",
+                "source": {"path": corpus, "config": "en"},
+                "target": {"path": corpus, "config": name},
+            }
+            for name in LANGUAGES[1:]
+        ],
+        "phases": [
+            {
+                "name": "main",
+                "steps": 3,
+                "learning_rate": 1e-3,
+                "schedule": "constant",
+                "objectives": {"mlm": {"batch_size": 8, "max_length": 64}, "tlm": {"batch_size": 8, "max_length": 128}},
+            }
+        ],
+        "log_every_steps": 1,
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def train(recipe_file):
+    """The command of a user, in this process: `train("phases.0.steps=2", "--resume")`."""
+
+    def command(*arguments):
+        AcceleratorState._reset_state()
+        PartialState._reset_state()
+        run.main(["--config", str(recipe_file), *arguments])
+
+    return command
+
+
+@pytest.fixture
+def fails(train, capsys):
+    """The message of a command that stops with an error."""
+
+    def message(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            train(*arguments)
+        assert stop.value.code == 2
+        return capsys.readouterr().err
+
+    return message
