@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.provenance import run_facts, write_json
+from common.recipes import user_errors
 
 PAIRS_PREDICTED, SEGMENTS_PREDICTED = 0.25, 0.15  # 001, Table 8
 STEPS = {
@@ -268,21 +269,48 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=16, help="pairs in a batch (default 16)")
     parser.add_argument("--length", type=int, default=64, help="pieces of each side (default 64)")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    parser.add_argument("--output", type=Path, default=Path("bench/results/veco_step.json"))
-    flags = parser.parse_args(argv)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines; read when torch is imported
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = Size(flags.layers, flags.hidden, flags.vocab, flags.length)
-    rows = measure(size, flags.pairs, flags.rounds, device)
-    what = (
-        f"forward and backward of {flags.pairs} pairs of 2 x {size.length} pieces, {size.layers} layers of "
-        f"{size.hidden}, |V| = {size.vocab:,}, fp32, {device}, medians of {flags.rounds} rounds"
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        default=Path("bench/results/veco_step.json"),
+        help="where the measurements are written (default bench/results/veco_step.json)",
     )
-    show(what, rows)
-    flags.output.parent.mkdir(parents=True, exist_ok=True)
-    write_json(flags.output, {"what": what, "steps": rows, "facts": run_facts(["bench.veco_step"])})
+    flags = parser.parse_args(argv)
+    with user_errors():
+        check_flags(flags)
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines; read when torch is imported
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        size = Size(flags.layers, flags.hidden, flags.vocab, flags.length)
+        rows = measure(size, flags.pairs, flags.rounds, device)
+        what = (
+            f"forward and backward of {flags.pairs} pairs of 2 x {size.length} pieces, {size.layers} layers of "
+            f"{size.hidden}, |V| = {size.vocab:,}, fp32, {device}, medians of {flags.rounds} rounds"
+        )
+        show(what, rows)
+        flags.output.parent.mkdir(parents=True, exist_ok=True)
+        write_json(flags.output, {"what": what, "steps": rows, "facts": run_facts(["bench.veco_step"])})
+
+
+def check_flags(flags: argparse.Namespace) -> None:
+    """Raises ValueError for sizes of which there is no model, no batch, or nothing to predict."""
+    for name, least, why in (
+        ("layers", 1, "There would be no encoder."),
+        ("hidden", 64, "A head has 64 dimensions."),
+        ("vocab", 10, "Special pieces take six."),
+        ("pairs", 1, "There would be nothing to read."),
+        ("length", 8, "Of fewer pieces too few are drawn for prediction."),
+        ("rounds", 1, "Nothing would be measured."),
+    ):
+        if (value := getattr(flags, name)) < least:
+            raise ValueError(f"--{name} is {value}. {why} Give {least} or more.")
+    if flags.hidden % 64:
+        raise ValueError(
+            f"--hidden is {flags.hidden}, no multiple of 64. A head has 64 dimensions, as in the paper's models. Give "
+            f"{flags.hidden // 64 * 64} or {(flags.hidden // 64 + 1) * 64}."
+        )
 
 
 if __name__ == "__main__":

@@ -61,15 +61,12 @@ def read_attention(
     """
     import torch
 
-    from finetuning.recipe import Recipe
-    from finetuning.trainer import describe_model, longest_input
+    from finetuning.checkpoints import describe_model, longest_input
 
     for name, text in (("source", source), ("target", target)):
         if not text.strip():
             raise ValueError(f"{name} is {text!r}. Attention is between two sentences. Give both.")
-    path, config, tokenizer, _ = describe_model(
-        Recipe(model=model, tokenizer=tokenizer, hub_root=hub_root, max_length=0)
-    )
+    path, config, tokenizer, _ = describe_model(model, tokenizer, hub_root)
     translates = bool(getattr(config, "is_encoder_decoder", False))
     if kind == "cross" and not translates and not getattr(config, "cross_attention", False):
         raise ValueError(
@@ -97,7 +94,7 @@ def read_attention(
 def _load(path: str, name: str, translates: bool):
     from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-    from finetuning.trainer import readable_errors
+    from finetuning.checkpoints import readable_errors
 
     auto_class = AutoModelForSeq2SeqLM if translates else AutoModel
     with readable_errors(name):

@@ -16,6 +16,7 @@ from typing import Any
 
 from common.recipes import user_errors
 from finetuning import results, translation_results
+from finetuning.result_files import FORMAT, summary, with_deviation
 
 MODULES = {"classification": results, "translation": translation_results}
 
@@ -87,17 +88,17 @@ def _read(folder: str) -> dict[str, Any]:
             "run's output_dir; end an interrupted run with --resume."
         )
     record = json.loads(path.read_text(encoding="utf-8"))
-    if record.get("format") != results.FORMAT or record.get("kind") not in MODULES:
+    if record.get("format") != FORMAT or record.get("kind") not in MODULES:
         raise ValueError(
             f"{path} has format {record.get('format')!r} and kind {record.get('kind')!r}; this version reads format "
-            f"{results.FORMAT} of {', '.join(MODULES)}. Run that task again."
+            f"{FORMAT} of {', '.join(MODULES)}. Run that task again."
         )
     return record
 
 
 def scores_of(records: list[dict[str, Any]], language: str) -> dict[str, Any]:
     """Scores, mean and standard deviation over all seeds of a run."""
-    return results.summary([score for record in records for score in record["languages"][language]["scores"]])
+    return summary([score for record in records for score in record["languages"][language]["scores"]])
 
 
 def differences(runs: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -144,10 +145,10 @@ def score_table(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[
     columns = ["run", *languages, *(["average"] if several else []), "seeds"]
     rows = []
     for name, group in runs.items():
-        cells = [results.with_deviation(scores_of(group, language)) for language in languages]
+        cells = [with_deviation(scores_of(group, language)) for language in languages]
         if several:
             averages = [score for record in group for score in record["average"]["scores"]]
-            cells.append(results.with_deviation(results.summary(averages)))
+            cells.append(with_deviation(summary(averages)))
         rows.append([name, *cells, ", ".join(str(seed) for record in group for seed in record["seeds"])])
     return columns, rows
 
@@ -238,7 +239,7 @@ def curve_of(records: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     curves = [curve for record in records for curve in record.get("curve", {}).values()]
     by_seed = [{p["step"]: p["bleu"] for p in curve if p["bleu"] is not None} for curve in curves]
     common = sorted(set.intersection(*(set(curve) for curve in by_seed))) if by_seed else []
-    return {step: results.summary([curve[step] for curve in by_seed]) for step in common}
+    return {step: summary([curve[step] for curve in by_seed]) for step in common}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from omegaconf import MISSING
 
@@ -153,3 +153,29 @@ class Recipe:
     num_workers: int = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
     published: Published | None = option(None, "published figure to print beside ours")
+
+
+def check_values(recipe: Any, *more: tuple[str, Any, bool]) -> None:
+    """Raises ValueError for values that no kind of task can run, and for those of `more` that do not fit.
+
+    `more` holds name, value and whether it fits, of what the kind of task adds.
+    """
+    training = recipe.training
+    accumulated, betas = training.gradient_accumulation_steps, training.betas
+    for name, value, fits in (
+        *more,
+        ("training.gradient_accumulation_steps", accumulated, accumulated > 0),
+        ("training.learning_rate", training.learning_rate, training.learning_rate > 0),
+        ("training.epochs", training.epochs, training.epochs > 0 or training.max_steps > 0),
+        ("training.betas", betas, len(betas) == 2 and all(0 <= beta < 1 for beta in betas)),
+        ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds)),
+    ):
+        if not fits:
+            raise ValueError(
+                f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` "
+                "says what the field means."
+            )
+    if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
+        raise ValueError(
+            f"seeds is {recipe.seeds}. Each seed is one run of its own. Name each once, as in seeds=[1, 2]."
+        )

@@ -1,20 +1,26 @@
-"""results.json and what is made from it: results.md, results.csv, scores.png and the table on the screen.
+"""Results of a classification run: results.json and what is made from it, with a plot of the scores.
 
 A figure without its setting, split, length and selection rule cannot be compared: every result carries them. Scores
 are in percent, with all their digits in the JSON; where there are several seeds each is kept.
 """
 
-import csv
 import dataclasses
 import math
 import statistics
 from pathlib import Path
 from typing import Any
 
-from common.provenance import write_json
 from finetuning.recipe import Published, Recipe
-
-FORMAT = 1  # of results.json; hub_cards reads it
+from finetuning.result_files import (
+    FORMAT,
+    markdown_page,
+    print_table,
+    summary,
+    table_names,
+    with_deviation,
+    with_outcomes,
+    write_files,
+)
 
 
 def build_results(
@@ -46,15 +52,7 @@ def build_results(
         "source_language": source,
         "seeds": [record["seed"] for record in records],
         "hyperparameters": {**hyperparameters, "updates": [record["steps"] for record in records]},
-        "protocol": {
-            **protocol,
-            "selection": {
-                **protocol["selection"],
-                "selected_steps": [record["selected_step"] for record in records],
-                "scores": [record["selection_score"] for record in records],
-            },
-            "metric": {**records[0]["metric"], "unit": "percent"},
-        },
+        "protocol": with_outcomes(protocol, records),
         "languages": by_language,
         "average": summary(averages),
         "source_score": source_score,
@@ -66,11 +64,6 @@ def build_results(
             *_protocol_warnings(recipe, languages),
         ],
     }
-
-
-def summary(scores: list[float]) -> dict[str, Any]:
-    deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    return {"scores": scores, "mean": statistics.fmean(scores), "sd": deviation}
 
 
 def _published(published: Published | None, languages: list[str]) -> dict[str, Any] | None:
@@ -141,13 +134,7 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Writes results.json, results.md, results.csv and scores.png into a folder."""
-    write_json(folder / "results.json", results)
-    (folder / "results.md").write_text(to_markdown(results), encoding="utf-8")
-    with (folder / "results.csv").open("w", encoding="utf-8", newline="") as stream:
-        rows = to_rows(results)
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_files(results, to_markdown(results), to_rows(results), folder)
     plot_scores(results, folder / "scores.png")
 
 
@@ -171,11 +158,6 @@ def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
         for language, entry in results["languages"].items()
         for seed, score in zip(results["seeds"], entry["scores"], strict=True)
     ]
-
-
-def with_deviation(entry: dict[str, Any]) -> str:
-    """`76.2 ± 0.3`, or `76.2` for a single seed."""
-    return f"{entry['mean']:.1f}" + (f" ± {entry['sd']:.1f}" if entry["sd"] is not None else "")
 
 
 def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -229,46 +211,18 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
     return lines
 
 
-def table_names(entries: list[dict[str, Any]]) -> str:
-    """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together."""
-    groups: dict[tuple, list[str]] = {}
-    for entry in entries:
-        path = Path(entry["path"])
-        name = path.name if path.is_absolute() else str(path)  # where it lies on this machine tells nobody anything
-        groups.setdefault((name, entry["split"]), []).extend(filter(None, [entry["config"]]))
-    return "; ".join(
-        " ".join(filter(None, (name, ", ".join(configs), split))) for (name, split), configs in groups.items()
-    )
-
-
 def to_markdown(results: dict[str, Any]) -> str:
     """The results as a Markdown page: table, warnings, protocol."""
-    columns, rows = score_table(results)
-    lines = [f"# {results['task']}, {setting_name(results)}", ""]
-    lines += ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
-    if results["warnings"]:
-        lines += ["", "## Warnings", "", *(f"- {warning}" for warning in results["warnings"])]
-    lines += ["", "## Protocol", "", *(f"- {line}" for line in protocol_lines(results)), ""]
-    lines += ["![scores by language](scores.png)", ""]
-    return "\n".join(lines)
+    title, protocol = f"{results['task']}, {setting_name(results)}", protocol_lines(results)
+    picture = "[scores by language](scores.png)"
+    return markdown_page(title, score_table(results), results["warnings"], protocol, picture)
 
 
 def print_results(results: dict[str, Any], folder: Path) -> None:
     """The table, the warnings and where everything is, on the screen."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    columns, rows = score_table(results)
-    table = Table(title=f"{results['task']}, {setting_name(results)}: {results['model']['folder']}")
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left")
-    for row in rows:
-        table.add_row(*(cell.strip("*") for cell in row))
-    console.print(table)
-    for warning in results["warnings"]:
-        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-    console.print(f"written: {folder}/results.json, results.md, results.csv, scores.png", markup=False, soft_wrap=True)
+    title = f"{results['task']}, {setting_name(results)}: {results['model']['folder']}"
+    written = f"{folder}/results.json, results.md, results.csv, scores.png"
+    print_table(title, score_table(results), results["warnings"], written)
 
 
 def plot_scores(results: dict[str, Any], path: Path) -> None:

@@ -33,6 +33,9 @@ def main(argv: list[str] | None = None) -> None:
         from common.processes import start_processes
 
         start_processes()
+        from finetuning.seeds import check_hardware
+
+        check_hardware(recipe.training.precision)
         run(recipe, arguments.resume, command)
 
 
@@ -48,7 +51,7 @@ def kind_of(argv: list[str]) -> str:
             file = file if has_value else following
             kind = read_yaml(file).get("kind", kind) if file else kind
     kind = next((argument[len("kind=") :] for argument in reversed(argv) if argument.startswith("kind=")), kind)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(
             f"kind is {kind!r}, which is no kind of task here. The kind says which fields a recipe has. "
             f"{nearest(str(kind), KINDS)}"
@@ -58,59 +61,83 @@ def kind_of(argv: list[str]) -> str:
 
 def run_classification(recipe: Any, resume: bool, command: list[str]) -> None:
     """Texts or pairs with a label, every language evaluated by itself."""
+    from finetuning.checkpoints import describe_model
     from finetuning.results import build_results, print_results, write_results
     from finetuning.run_folder import RunFolder
     from finetuning.tasks import classification
-    from finetuning.trainer import check_plug_in, check_setting, describe_model, load_model, run_seed
+    from finetuning.trainer import check_plug_in, check_setting, classification_arguments, load_model, run_seed
 
     check_setting(recipe)
-    path, config, tokenizer, identity = describe_model(recipe)
+    path, config, tokenizer, identity = describe_model(
+        recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
+    )
     check_plug_in(recipe, config)
     folder = RunFolder(recipe, identity, resume)
     data = classification.encode(classification.read(recipe), tokenizer, recipe.max_length)
-    folder.begin(data.protocol, command)
+    classification_arguments(recipe, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here
     before = list(getattr(config, "fine_tuned_on", None) or [])
 
-    def train(seed: int) -> dict[str, Any]:
+    def build(seed: int) -> Any:
         setting = recipe.setting + (", plug-in" if recipe.plug_in else "")
-        model = load_model(path, data.label_names, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
+        return load_model(path, data.label_names, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
+
+    def train(seed: int, model: Any) -> dict[str, Any]:
         return run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
 
-    records = each_seed(recipe, folder, train)
+    records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, train)
     report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
 
 
 def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
     """Pairs of sentences; every pair of languages evaluated by itself."""
+    from finetuning.checkpoints import describe_model
     from finetuning.run_folder import RunFolder
     from finetuning.tasks import translation
-    from finetuning.trainer import describe_model
+    from finetuning.translation_model import build_model, check_architecture
     from finetuning.translation_recipe import check_recipe
     from finetuning.translation_results import build_results, print_results, write_results
-    from finetuning.translation_trainer import build_model, check_architecture, check_run, run_seed
+    from finetuning.translation_trainer import check_run, run_seed
 
     check_recipe(recipe)
     check_architecture(recipe)
-    path, config, tokenizer, identity = describe_model(recipe)
+    path, config, tokenizer, identity = describe_model(
+        recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
+    )
     folder = RunFolder(recipe, identity, resume)
     data = translation.encode(translation.read(recipe), tokenizer, recipe)
     check_run(recipe, data)
-    folder.begin(data.protocol, command)
     before = list(getattr(config, "fine_tuned_on", None) or [])
 
-    def train(seed: int) -> dict[str, Any]:
+    def build(seed: int) -> Any:
         model = build_model(recipe, path, config, seed)
         model.config.fine_tuned_on = [*before, f"{recipe.task} (translation)"]
+        return model
+
+    def train(seed: int, model: Any) -> dict[str, Any]:
         return run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
 
-    records = each_seed(recipe, folder, train)
+    records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, train)
     report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
 
 
-def each_seed(recipe: Any, folder: Any, train: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of all seeds; a seed that was run to its end is not run again."""
-    finished = ((seed, folder.finished(seed)) for seed in recipe.seeds)
-    return [train(seed) if record is None else record for seed, record in finished]
+def each_seed(
+    seeds: list[int],
+    folder: Any,
+    begin: Callable[[], None],
+    build: Callable[[int], Any],
+    train: Callable[[int, Any], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The records of all seeds; a seed that was run to its end is not run again.
+
+    The first model is built before the run begins, so that one that cannot be built leaves nothing in the folder.
+    """
+    records = {seed: folder.finished(seed) for seed in seeds}
+    waiting = [seed for seed, record in records.items() if record is None]
+    models = [build(waiting[0])] if waiting else []
+    begin()
+    for seed in waiting:
+        records[seed] = train(seed, models.pop() if models else build(seed))
+    return list(records.values())
 
 
 def report(recipe, folder, identity, data, before, records, build: Callable, write: Callable, show: Callable) -> None:

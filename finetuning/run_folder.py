@@ -10,6 +10,7 @@ from accelerate import PartialState
 from common.provenance import run_facts, write_json
 from common.recipes import read_yaml, recipe_differences, save_recipe
 from finetuning.recipe import Recipe
+from finetuning.translation_recipe import TranslationRecipe
 
 # seeds may be added to a finished run; the others change no score
 MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published")
@@ -22,7 +23,7 @@ class RunFolder:
     weights or data are not those it was started with.
     """
 
-    def __init__(self, recipe: Recipe, model: dict[str, Any], resume: bool):
+    def __init__(self, recipe: Recipe | TranslationRecipe, model: dict[str, Any], resume: bool):
         self.path = Path(recipe.output_dir)
         self.recipe, self.model = recipe, model
         self.facts: dict[str, Any] | None = None

@@ -114,7 +114,7 @@ class TableReader:
             rows,
             table=replace(table, translation_columns=list(names.values())),
             dataset=concatenate_datasets([rows.dataset, found], axis=1),
-            translations={**_names(source), "join_on": column, "fingerprint": fingerprint},
+            translations={**names_of(source), "join_on": column, "fingerprint": fingerprint},
         )
 
     def _table(self, table: Table) -> tuple["Dataset", str]:
@@ -307,7 +307,8 @@ def sample(dataset: "Dataset", size: int) -> "Dataset":
     return dataset.select(np.sort(np.random.default_rng(DATA_SEED).permutation(len(dataset))[:size]))
 
 
-def _names(table: Table) -> dict[str, Any]:
+def names_of(table: Table) -> dict[str, Any]:
+    """What was read, for results.json."""
     return {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
 
 
@@ -317,7 +318,7 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
     for rows in all_rows:
         table, joined = rows.table, rows.translations
         key = (table.path, table.config, table.split, joined and joined["path"], joined and joined["config"])
-        entry = {**_names(table), "languages": [], "rows": 0, "fingerprint": rows.fingerprint}
+        entry = {**names_of(table), "languages": [], "rows": 0, "fingerprint": rows.fingerprint}
         entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)

@@ -1,25 +1,17 @@
-"""One fine-tuning run of one seed: model, Trainer, selection of a checkpoint, scores by language."""
+"""Classification: the Trainer of one seed, its model, selection of a checkpoint, scores by language."""
 
-import contextlib
-import functools
-import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import evaluate
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import release_memory
 from datasets import Dataset
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     DataCollatorWithPadding,
     EvalPrediction,
     Trainer,
@@ -27,16 +19,10 @@ from transformers import (
     set_seed,
 )
 
-from common.provenance import folder_fingerprint, forget_machine, write_json
-from common.recipes import nearest
-from common.tables import resolve_hub_path
-from finetuning.recipe import SUPPORTED_SETTINGS, Recipe
+from finetuning.checkpoints import last_complete_checkpoint, readable_errors
+from finetuning.recipe import SUPPORTED_SETTINGS, Recipe, check_values
+from finetuning.seeds import check_weights, finish, load_metric, recompute_activations, training_arguments
 from finetuning.task_tables import TRANSLATION
-
-METRICS = Path(__file__).parent / "metrics"
-TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
-# vocabularies are padded to a multiple of at most this many rows, for the hardware's sake
-LARGEST_VOCABULARY_PADDING = 128
 
 
 class FineTuningTrainer(Trainer):
@@ -118,26 +104,12 @@ def layer_scale(name: str, depth: int, decay: float) -> float:
 
 def check_setting(recipe: Recipe) -> None:
     """Raises ValueError for a setting that is not supported yet, and for values that cannot be run."""
-    training = recipe.training
-    for name, value, fits in (
-        ("training.batch_size", training.batch_size, training.batch_size > 0),
-        (
-            "training.gradient_accumulation_steps",
-            training.gradient_accumulation_steps,
-            training.gradient_accumulation_steps > 0,
-        ),
-        ("training.learning_rate", training.learning_rate, training.learning_rate > 0),
-        ("training.epochs", training.epochs, training.epochs > 0 or training.max_steps > 0),
-        ("training.betas", training.betas, len(training.betas) == 2 and all(0 <= beta < 1 for beta in training.betas)),
+    check_values(
+        recipe,
+        ("training.batch_size", recipe.training.batch_size, recipe.training.batch_size > 0),
         ("evaluation_batch_size", recipe.evaluation_batch_size, recipe.evaluation_batch_size > 0),
         ("max_length", recipe.max_length, recipe.max_length >= 8),
-        ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds)),
-    ):
-        if not fits:
-            raise ValueError(
-                f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` "
-                "says what the field means."
-            )
+    )
     micro_batch_size(recipe)
     if recipe.setting not in SUPPORTED_SETTINGS:
         raise ValueError(
@@ -157,10 +129,6 @@ def check_setting(recipe: Recipe) -> None:
             "translated, so a run on translations says it, and no other does. "
             + ("Set translations_from." if is_translated else "Leave translations_from out.")
         )
-    if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
-        raise ValueError(
-            f"seeds is {recipe.seeds}. Each seed is one run of its own. Name each once, as in seeds=[1, 2]."
-        )
 
 
 def micro_batch_size(recipe: Recipe) -> int:
@@ -172,65 +140,6 @@ def micro_batch_size(recipe: Recipe) -> int:
             f"micro-batches each. It must be a multiple of {processes * steps}. Change one of them."
         )
     return recipe.training.batch_size // (processes * steps)
-
-
-def describe_model(recipe: Recipe) -> tuple[str, Any, Any, dict[str, Any]]:
-    """Resolved path, configuration, tokenizer and, for results.json, identity of the model to start from.
-
-    Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's, or
-    with fewer positions than `max_length`.
-    """
-    path = resolve_hub_path(recipe.model, recipe.hub_root)
-    folder = Path(path)
-    if not folder.is_dir() and (len(folder.parts) > 2 or folder.parent.is_dir() and folder.parent != Path(".")):
-        parent = folder.parent
-        names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
-        raise ValueError(
-            f"Model folder not found: {recipe.model}. Relative paths start at {Path.cwd()}. Name a folder that "
-            f"save_pretrained wrote, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
-        )
-    fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
-    tokenizer_path = resolve_hub_path(recipe.tokenizer or path, recipe.hub_root)
-    if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
-        raise ValueError(
-            f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Text cannot be encoded "
-            "without the one the model was trained with. Save it into the folder, or name its folder as `tokenizer`."
-        )
-    with PartialState().main_process_first(), readable_errors(recipe.model):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
-
-    pieces, rows = len(tokenizer), config.vocab_size
-    if not pieces <= rows < pieces + LARGEST_VOCABULARY_PADDING:
-        raise ValueError(
-            f"The tokenizer of {tokenizer_path} has {pieces} pieces, and the model of {path} {rows} embeddings. Pieces "
-            "would meet embeddings that were trained for others, or none. Name the model's own tokenizer."
-        )
-    if None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
-        raise ValueError(
-            f"The padding id is {tokenizer.pad_token_id} in the tokenizer of {tokenizer_path} and "
-            f"{config.pad_token_id} in the model of {path}. They were not made for each other. Name the model's own "
-            "tokenizer."
-        )
-    positions = longest_input(config)
-    if recipe.max_length > positions:
-        raise ValueError(
-            f"max_length is {recipe.max_length}, and the model of {path} has {positions} positions. Longer inputs have "
-            f"no position embeddings. Set max_length to {positions} or less."
-        )
-    identity = {
-        "folder": recipe.model,
-        "fingerprint": fingerprint or f"hub:{getattr(config, '_commit_hash', None)}",
-        "type": config.model_type,
-    }
-    return path, config, tokenizer, identity
-
-
-def longest_input(config: Any) -> int:
-    """Positions of a model. RoBERTa's family numbers them from the padding id on: two of 514 are never used."""
-    return getattr(config, "longest_input", None) or config.max_position_embeddings - (
-        config.pad_token_id + 1 if config.pad_token_id else 0
-    )
 
 
 def check_plug_in(recipe: Recipe, config: Any) -> None:
@@ -281,61 +190,30 @@ def load_model(
     return model
 
 
-@contextlib.contextmanager
-def readable_errors(name: str):
-    """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise ValueError(
-            f"The weights of {name} are damaged or incomplete: {error}. They cannot be read. Copy the folder again."
-        ) from error
-    except OSError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"The model {name} cannot be loaded: {reason} Without it nothing can be trained. Check the name, the "
-            "connection, or set hub_root to a folder that mirrors the Hub."
-        ) from error
-
-
-def training_arguments(recipe: Recipe, seed: int, folder: Path) -> TrainingArguments:
+def classification_arguments(recipe: Recipe, seed: int, folder: Path) -> TrainingArguments:
     """The recipe in the Trainer's terms."""
-    training = recipe.training
     strategy = "steps" if recipe.evaluate_every_steps else "epoch"
-    return TrainingArguments(
-        output_dir=str(folder),
+    is_last = recipe.selection == "last"
+    return training_arguments(
+        TrainingArguments,
+        recipe,
+        seed,
+        folder,
         per_device_train_batch_size=micro_batch_size(recipe),
         per_device_eval_batch_size=recipe.evaluation_batch_size,
-        gradient_accumulation_steps=training.gradient_accumulation_steps,
-        learning_rate=training.learning_rate,
-        num_train_epochs=training.epochs,
-        max_steps=training.max_steps or -1,
-        warmup_steps=training.warmup_steps,
-        lr_scheduler_type=training.schedule,
-        weight_decay=training.weight_decay,
-        adam_beta1=training.betas[0],
-        adam_beta2=training.betas[1],
-        adam_epsilon=training.epsilon,
-        max_grad_norm=training.max_grad_norm,
-        bf16=training.precision == "bf16",
-        fp16=training.precision == "fp16",
+        num_train_epochs=recipe.training.epochs,
+        max_steps=recipe.training.max_steps or -1,
         train_sampling_strategy="group_by_length",
-        dataloader_num_workers=recipe.num_workers,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        eval_strategy="no" if recipe.selection == "last" else strategy,
+        eval_strategy="no" if is_last else strategy,
         save_strategy=strategy,
         eval_steps=recipe.evaluate_every_steps or None,
         save_steps=recipe.evaluate_every_steps or 500,
         save_total_limit=1,  # beside the best one
-        load_best_model_at_end=recipe.selection != "last",
-        metric_for_best_model=None if recipe.selection == "last" else "eval_selection",
-        greater_is_better=None if recipe.selection == "last" else True,
-        logging_steps=50,
-        seed=seed,
-        data_seed=seed,
+        load_best_model_at_end=not is_last,
+        metric_for_best_model=None if is_last else "eval_selection",
+        greater_is_better=None if is_last else True,
         label_names=["labels"],  # of evaluated rows: a translation has none
         remove_unused_columns=not recipe.plug_in,  # the Trainer does not know y's
-        report_to=[],
     )
 
 
@@ -355,13 +233,6 @@ def mean_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: t
     return loss if translation_loss is None else (loss + translation_loss * len(labels) / items) / 2
 
 
-@functools.cache
-def load_metric(name: str) -> evaluate.Metric:
-    """A metric of finetuning/metrics, by path: nothing is asked of the Hub."""
-    with PartialState().main_process_first():
-        return evaluate.load(str(METRICS / name / f"{name}.py"), keep_in_memory=True)
-
-
 def run_seed(
     recipe: Recipe, seed: int, data: Any, model: torch.nn.Module, tokenizer: Any, folder: Path
 ) -> dict[str, Any]:
@@ -370,7 +241,6 @@ def run_seed(
     Leaves scores.json and, with `save_models`, model/; returns the scores: by language in percent, the selected step
     and the development scores. The evaluated rows are read once, by the selected checkpoint.
     """
-    state = PartialState()
     checkpoints = folder / "checkpoints"
     metric = load_metric("accuracy")
 
@@ -380,7 +250,7 @@ def run_seed(
     collator = DataCollatorWithPadding(tokenizer)
     trainer = FineTuningTrainer(
         model=model,
-        args=training_arguments(recipe, seed, checkpoints),
+        args=classification_arguments(recipe, seed, checkpoints),
         train_dataset=data.train,
         eval_dataset=data.dev or None,
         data_collator=TwoSidedCollator(collator) if recipe.plug_in else collator,
@@ -391,52 +261,19 @@ def run_seed(
         layerwise_decay=recipe.training.layerwise_decay,
     )
     if recipe.training.gradient_checkpointing:
-        # renamed in transformers 5.2x; the lower end of our range knows the old name only
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        recompute_activations(model)
     resumed = last_complete_checkpoint(checkpoints)
-    if state.is_main_process:
+    if PartialState().is_main_process:
         print(f"Seed {seed}: {len(data.train)} training rows" + (f", resumed from {resumed}" if resumed else ""))
     trainer.train(resume_from_checkpoint=resumed)
-    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise ValueError(
-            f"seed {seed}: the fine-tuned weights are not finite, training has diverged and its scores would mean "
-            "nothing. Lower training.learning_rate or lengthen training.warmup_steps, in another output_dir."
-        )
+    check_weights(model, seed)
     scores = {
         language: trainer.predict(rows, metric_key_prefix="test").metrics["test_accuracy"]
         for language, rows in data.evaluation.items()
     }
-    record = {
-        "seed": seed,
+    outcome = {
         "metric": {"name": "accuracy", "version": metric.version},
         "scores": scores,
-        "steps": trainer.state.global_step,
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,
-        "selection_score": trainer.state.best_metric,
-        "parameters": model.num_parameters(),
-        "history": trainer.state.log_history,
     }
-    if recipe.save_models:
-        trainer.save_model(str(folder / "model"))
-    state.wait_for_everyone()
-    if state.is_main_process:
-        forget_machine(folder / "model")
-        write_json(folder / "scores.json", record)  # from here on the seed counts as finished
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    state.wait_for_everyone()
-    release_memory(trainer)
-    return record
-
-
-def last_complete_checkpoint(folder: Path) -> str | None:
-    """The newest of the Trainer's checkpoints that was written to its end, which trainer_state.json marks."""
-
-    def is_complete(checkpoint: Path) -> bool:
-        try:
-            return bool(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return False
-
-    found = sorted(folder.glob("checkpoint-*"), key=lambda item: int(item.name.rpartition("-")[2]), reverse=True)
-    return next((str(checkpoint) for checkpoint in found if is_complete(checkpoint)), None)
+    return finish(trainer, outcome, folder, recipe.save_models)

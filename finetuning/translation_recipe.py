@@ -11,6 +11,14 @@ from omegaconf import MISSING
 
 from common.recipes import option
 from common.tables import Table
+from finetuning.recipe import check_values
+
+
+@dataclass
+class TargetTable(Table):
+    """Translations that have a table of their own."""
+
+    split: str | None = option(None, "split of the dataset; default: that of the table of the sources")
 
 
 @dataclass
@@ -19,7 +27,7 @@ class PairTable(Table):
 
     source_column: str = option(MISSING, "column of the text to translate; translation.en reaches into a struct")
     target_column: str = option(MISSING, "column of the translation, in `target` where the target has its own table")
-    target: Table | None = option(
+    target: TargetTable | None = option(
         None, "table of the translations, where they have their own: aligned row by row, or joined on `join_on`"
     )
     join_on: str | None = option(None, "column of ids that both tables have; rows with the same id are a pair")
@@ -40,7 +48,7 @@ class TrainingPairs(PairTable):
 
 
 @dataclass
-class TestPairs(PairTable):
+class EvaluationPairs(PairTable):
     """Pairs to translate and score."""
 
     split: str = option("test", "evaluated split; nothing is ever selected on it")
@@ -80,7 +88,9 @@ class Generation:
     """How the test sentences are translated."""
 
     beams: int = option(5, "hypotheses that beam search keeps; 1: greedy")
-    length_penalty: float = option(1.0, "a hypothesis' log-probability is divided by its length to this power")
+    length_penalty: float = option(
+        1.0, "a hypothesis' log-probability is divided by its length to this power; not with 1 beam"
+    )
     max_tokens: int = option(2048, "size of a batch of sources, padding included, per process")
 
 
@@ -118,16 +128,18 @@ class TranslationRecipe:
         "pretrained", "random: the same architecture and tokenizer, all weights drawn anew from each seed"
     )
     decoder_layers: int | None = option(None, "layers of the decoder; default: as many as the encoder has")
-    decoder_layer_selection: Literal["last", "first"] = option(
-        "last", "which of the encoder's layers the decoder is made from"
+    decoder_layer_selection: Literal["last", "first"] | None = option(
+        None, "which of the encoder's layers the decoder is made from; default: the last"
     )
-    tie_decoder: bool = option(
-        True, "the decoder shares self-attention and feed-forward with the encoder layers it was made from"
+    tie_decoder: bool | None = option(
+        None,
+        "the decoder shares self-attention and feed-forward with the encoder layers it was made from; default: true. "
+        "A translation model that is trained further has its decoder: these three can only confirm it",
     )
 
     train: list[TrainingPairs] = option([], "training pairs; several tables are mixed")
     dev: list[PairTable] = option([], "development pairs: loss, and BLEU of the first pair's sentences")
-    test: list[TestPairs] = option([], "what is evaluated: one table a language pair")
+    test: list[EvaluationPairs] = option([], "what is evaluated: one table a language pair")
     max_source_length: int = option(128, "pieces of a source, special tokens included")
     max_target_length: int = option(128, "pieces of a target, special tokens included")
     too_long: Literal["drop", "cut"] = option(
@@ -165,40 +177,24 @@ class TranslationRecipe:
 
 def check_recipe(recipe: TranslationRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    training = recipe.training
-    for name, value, fits in (
+    training, generation = recipe.training, recipe.generation
+    dropouts = {"training.dropout": training.dropout, "training.attention_dropout": training.attention_dropout}
+    check_values(
+        recipe,
         ("training.max_tokens", training.max_tokens, training.max_tokens > 0),
-        (
-            "training.gradient_accumulation_steps",
-            training.gradient_accumulation_steps,
-            training.gradient_accumulation_steps > 0,
-        ),
-        ("training.learning_rate", training.learning_rate, training.learning_rate > 0),
-        ("training.epochs", training.epochs, training.epochs > 0 or training.max_steps > 0),
         ("training.label_smoothing", training.label_smoothing, 0 <= training.label_smoothing < 1),
-        ("training.betas", training.betas, len(training.betas) == 2 and all(0 <= beta < 1 for beta in training.betas)),
-        ("training.dropout", training.dropout, training.dropout is None or 0 <= training.dropout < 1),
-        (
-            "training.attention_dropout",
-            training.attention_dropout,
-            training.attention_dropout is None or 0 <= training.attention_dropout < 1,
-        ),
-        ("generation.beams", recipe.generation.beams, recipe.generation.beams > 0),
-        ("generation.max_tokens", recipe.generation.max_tokens, recipe.generation.max_tokens > 0),
+        *((name, value, value is None or 0 <= value < 1) for name, value in dropouts.items()),
+        ("generation.beams", generation.beams, generation.beams > 0),
+        ("generation.max_tokens", generation.max_tokens, generation.max_tokens > 0),
         ("dev_beams", recipe.dev_beams, recipe.dev_beams > 0),
         ("average_checkpoints", recipe.average_checkpoints, recipe.average_checkpoints > 0),
         ("max_source_length", recipe.max_source_length, recipe.max_source_length >= 4),
         ("max_target_length", recipe.max_target_length, recipe.max_target_length >= 4),
-        ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds)),
-    ):
-        if not fits:
-            raise ValueError(
-                f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` "
-                "says what the field means."
-            )
-    if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
+    )
+    if generation.beams == 1 and generation.length_penalty != 1.0:
         raise ValueError(
-            f"seeds is {recipe.seeds}. Each seed is one run of its own. Name each once, as in seeds=[1, 2]."
+            f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Greedy search has "
+            "one hypothesis and ranks none by length. Leave length_penalty out, or use more beams."
         )
     if not recipe.dev and (recipe.selection.startswith("dev") or recipe.dev_bleu_examples):
         raise ValueError(

@@ -4,14 +4,21 @@ The layout is that of `finetuning.results`, with language pairs where it has lan
 `metrics` holds the others.
 """
 
-import csv
 import dataclasses
 import statistics
 from pathlib import Path
 from typing import Any
 
-from common.provenance import write_json
-from finetuning.results import FORMAT, summary, table_names, with_deviation
+from finetuning.result_files import (
+    FORMAT,
+    markdown_page,
+    print_table,
+    summary,
+    table_names,
+    with_deviation,
+    with_outcomes,
+    write_files,
+)
 from finetuning.translation_recipe import PublishedTranslation, TranslationRecipe
 
 METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenised, case-insensitive)", "chrf": "chrF"}
@@ -47,25 +54,13 @@ def build_results(
         "hyperparameters": {
             **dataclasses.asdict(recipe.training),
             "initialize": recipe.initialize,
-            "decoder_layers": recipe.decoder_layers,
-            "decoder_layer_selection": recipe.decoder_layer_selection,
-            "tie_decoder": recipe.tie_decoder,
+            **records[0]["decoder"],  # of the model: where it has a decoder already, the recipe does not say
             "generation": dataclasses.asdict(recipe.generation),
             "updates": [record["steps"] for record in records],
         },
-        "protocol": {
-            **protocol,
-            "selection": {
-                **protocol["selection"],
-                "selected_steps": [record["selected_step"] for record in records],
-                "scores": [record["selection_score"] for record in records],
-            },
-            "metric": {
-                **records[0]["metric"],
-                "unit": "percent",
-                "signatures": {pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs},
-            },
-        },
+        "protocol": with_outcomes(
+            protocol, records, signatures={pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs}
+        ),
         "languages": by_metric["sacrebleu"],
         "metrics": by_metric,
         "average": summary(averages),
@@ -120,13 +115,7 @@ def _length_warnings(records: list[dict[str, Any]]) -> list[str]:
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Writes results.json, results.md, results.csv and, where there is a curve, bleu.png into a folder."""
-    write_json(folder / "results.json", results)
-    (folder / "results.md").write_text(to_markdown(results), encoding="utf-8")
-    with (folder / "results.csv").open("w", encoding="utf-8", newline="") as stream:
-        rows = to_rows(results)
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_files(results, to_markdown(results), to_rows(results), folder)
     if any(results["curve"].values()):
         plot_curve(results, folder / "bleu.png")
 
@@ -203,34 +192,17 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
 
 def to_markdown(results: dict[str, Any]) -> str:
     """The results as a Markdown page: table, warnings, protocol."""
-    columns, rows = score_table(results)
-    lines = [f"# {results['task']}, translation", ""]
-    lines += ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
-    if results["warnings"]:
-        lines += ["", "## Warnings", "", *(f"- {warning}" for warning in results["warnings"])]
-    lines += ["", "## Protocol", "", *(f"- {line}" for line in protocol_lines(results)), ""]
-    if any(results["curve"].values()):
-        lines += ["![development pairs over updates](bleu.png)", ""]
-    return "\n".join(lines)
+    picture = "[development pairs over updates](bleu.png)" if any(results["curve"].values()) else None
+    title, protocol = f"{results['task']}, translation", protocol_lines(results)
+    return markdown_page(title, score_table(results), results["warnings"], protocol, picture)
 
 
 def print_results(results: dict[str, Any], folder: Path) -> None:
     """The table, the warnings and where everything is, on the screen."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    columns, rows = score_table(results)
-    table = Table(title=f"{results['task']}, translation: {results['model']['folder']}")
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position > 1 else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    for warning in results["warnings"]:
-        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     plot = ", bleu.png" if any(results["curve"].values()) else ""
-    console.print(f"written: {folder}/results.json, results.md, results.csv{plot}", markup=False, soft_wrap=True)
+    title = f"{results['task']}, translation: {results['model']['folder']}"
+    written = f"{folder}/results.json, results.md, results.csv{plot}"
+    print_table(title, score_table(results), results["warnings"], written, names=2)
 
 
 def plot_curve(results: dict[str, Any], path: Path) -> None:

@@ -76,7 +76,7 @@ def write_card(
     if target.exists() and not overwrite:
         _refuse_to_lose(target)
 
-    data = card_data(config, recipe, run, results, repo or folder.resolve().parent.name, licence)
+    data = card_data(config, recipe, run, results, repo or run_name(folder), licence)
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)
     values = card_values(config, count_parameters(folder), recipe, run, results)
     values |= {"name": data.model_name, "repo": repo or "path/to/this/folder"}
@@ -90,18 +90,26 @@ def write_card(
     return target
 
 
+def run_name(folder: Path) -> str:
+    """The name of the run that left a model in <run>/model or <run>/seed-N/model."""
+    above = folder.resolve().parent
+    return above.parent.name if above.name.startswith("seed-") else above.name
+
+
 def card_data(
     config: dict, recipe: dict, run: dict, results: list[dict], name: str, licence: str | None
 ) -> ModelCardData:
     """The metadata that the Hub reads; what is not known is not there."""
-    languages = list(dict.fromkeys(code for corpus in run.get("corpora", []) for code in corpus["languages"]))
+    languages = [code for corpus in run.get("corpora", []) for code in corpus["languages"]]
+    translated = [result for result in results if result["kind"] == "translation"]
+    languages += [result[side] for result in translated for side in ("source_language", "target_language")]
     tables = [table for corpus in run.get("corpora", []) for table in corpus["tables"]]
     tables += [table for result in results for table in result["protocol"]["training_data"]]
     datasets = dict.fromkeys(table["path"] for table in tables if _is_hub_id(table["path"]))
     base = recipe.get("model", {}).get("start_from")
     return ModelCardData(
         model_name=name,
-        language=languages or None,
+        language=list(dict.fromkeys(languages)) or None,
         license=licence,
         library_name="transformers",
         tags=[config["model_type"], "cross-lingual"],
@@ -114,7 +122,7 @@ def card_data(
 
 
 def _eval_results(result: dict[str, Any]) -> list[EvalResult]:
-    """One entry a language, and the average: means over seeds, in percent.
+    """One entry a language, and the average of several: means over seeds, in percent.
 
     The Hub groups entries by task, dataset, configuration and split, so the language is in the metric's name.
     """
@@ -124,7 +132,8 @@ def _eval_results(result: dict[str, Any]) -> list[EvalResult]:
     tables = {language: table for table in protocol["evaluation_data"] for language in table["languages"]}
     configs = {table["config"] for table in protocol["evaluation_data"]}
     average = {**protocol["evaluation_data"][0], "config": configs.pop() if len(configs) == 1 else None}
-    for name, entry in {**result["languages"], "average": result["average"]}.items():
+    several = {"average": result["average"]} if len(result["languages"]) > 1 else {}
+    for name, entry in {**result["languages"], **several}.items():
         table = tables.get(name, average)
         entries.append(
             EvalResult(

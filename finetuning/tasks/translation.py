@@ -4,6 +4,7 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 `y_1 .. y_n </s>`.
 """
 
+import itertools
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
 from common.tables import Table, describe, load_table, require_column, table_fingerprint
-from finetuning.task_tables import Rows, overlap, sample, split_name
+from finetuning.task_tables import Rows, names_of, overlap, sample, split_name
 from finetuning.translation_recipe import PairTable, TrainingPairs, TranslationRecipe
 
 SIDES = ("source", "target")
@@ -108,11 +109,25 @@ def check_tables(recipe: TranslationRecipe) -> None:
     for part, later in (("train", "dev"), ("train", "test"), ("dev", "test")):
         for position, table in enumerate(getattr(recipe, part)):
             for number, other in enumerate(getattr(recipe, later)):
-                if overlap(table, other, recipe.hub_root):
-                    raise ValueError(
-                        f"{part}.{position} and {later}.{number} both read {describe(table)}. A score on pairs that "
-                        "were trained or selected on means nothing. Name different splits or files."
-                    )
+                for one, another in itertools.product(tables_of(table), tables_of(other)):
+                    if overlap(one, another, recipe.hub_root):
+                        raise ValueError(
+                            f"{part}.{position} and {later}.{number} both read {describe(one)}. A score on pairs that "
+                            "were trained or selected on means nothing. Name different splits or files."
+                        )
+
+
+def tables_of(table: PairTable) -> list[Table]:
+    """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
+
+    def with_split(one: Table, split: str) -> Table:
+        # a file has no splits: all of its rows are read
+        return replace(one, split="train" if Path(one.path).is_file() else split)
+
+    tables = [with_split(table, table.split)]
+    if (target := table.target) is not None:
+        tables.append(target if target.split else with_split(target, table.split))
+    return tables
 
 
 def _check_masking(table: TrainingPairs, name: str) -> None:
@@ -151,8 +166,8 @@ def _open(table: PairTable, name: str, recipe: TranslationRecipe, loaded: dict[t
         return loaded[key]
 
     languages = (table.source_language or recipe.source_language, table.target_language or recipe.target_language)
-    if Path(table.path).is_file():
-        table = replace(table, split="train")  # a file has no splits: all of its rows are read
+    table, *targets = tables_of(table)
+    table = replace(table, target=targets[0] if targets else None)
     tables = [table, table.target or table]
     found = [load(one) for one in tables]
     sides = []
@@ -230,12 +245,9 @@ def _identity(rows: Rows) -> dict[str, Any]:
     """What was read, for results.json."""
     table = rows.table
     identity = {
-        "path": table.path,
-        "config": table.config,
-        "split": split_name(table),
-        "revision": table.revision,
+        **names_of(table),
         "columns": [table.source_column, table.target_column],
-        "target": describe(table.target) if table.target else None,
+        "target": names_of(table.target) if table.target else None,
         "languages": [rows.language],
         "rows": len(rows.dataset),
         "fingerprint": rows.fingerprint,

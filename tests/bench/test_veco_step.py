@@ -1,6 +1,7 @@
 """The formulas that bench/veco_step.py sets beside its measurements, against counted FLOPs and bytes."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -76,3 +77,22 @@ def test_it_prints_and_writes_and_each_h_is_computed_once(tmp_path, capfd):
     printed = capfd.readouterr().out
     assert "ca_mlm_pairs: encoder layers ran 2 on 6 rows without cross-attention" in printed
     assert printed.count("each H computed 1 time(s)") == 3
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--rounds", "0", "--rounds is 0. Nothing would be measured. Give 1 or more"),
+        ("--hidden", "32", "--hidden is 32. A head has 64 dimensions. Give 64 or more"),
+        ("--hidden", "100", "--hidden is 100, no multiple of 64.*Give 64 or 128"),
+        ("--layers", "-1", "--layers is -1"),
+        ("--vocab", "6", "--vocab is 6"),
+        ("--pairs", "0", "--pairs is 0"),
+        ("--length", "2", "--length is 2"),
+    ],
+)
+def test_sizes_that_cannot_be_measured_are_refused(tmp_path, capsys, flag, value, message):
+    with pytest.raises(SystemExit) as stopped:
+        main([flag, value, "--output", str(tmp_path / "step.json")])
+    assert stopped.value.code == 2 and re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "step.json").exists()

@@ -94,3 +94,25 @@ def captions(sample_corpus_dir, tiny_veco, tmp_path):
         "evaluate_every_steps=2",
         "generation.beams=2",
     ]
+
+
+@pytest.fixture
+def dev_captions(captions):
+    """The overrides of `captions` with the test's second half as development pairs, and its first as test."""
+    test = next(item for item in captions if item.startswith("test="))
+    halves = [test.replace("split: test", f"split: 'test[{part}]'") for part in (":30", "30:")]
+    return [*captions, halves[0], "dev" + halves[1].removeprefix("test"), "max_dev_examples=12"]
+
+
+@pytest.fixture
+def refused(capsys):
+    """refused(arguments) -> the message with which finetuning/run.py refuses them."""
+    from finetuning.run import main
+
+    def message(arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 2
+        return capsys.readouterr().err
+
+    return message

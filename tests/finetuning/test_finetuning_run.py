@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from common.recipes import load_recipe
+from finetuning.checkpoints import last_complete_checkpoint
 from finetuning.recipe import Recipe
 from finetuning.run import main
-from finetuning.trainer import FineTuningTrainer, last_complete_checkpoint, layer_scale, mean_cross_entropy
+from finetuning.trainer import FineTuningTrainer, layer_scale, mean_cross_entropy
 
 
 class Killed(Exception):
@@ -141,35 +142,28 @@ def test_half_written_checkpoints_are_passed_over(tmp_path):
     assert last_complete_checkpoint(tmp_path / "nowhere") is None
 
 
-def refused(capsys, arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    return capsys.readouterr().err
-
-
-def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, capsys):
+def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, capsys, refused):
     model = tmp_path / "model"
     shutil.copytree(tiny_model, model)
     topics = [*topics, f"model={model}", "seeds=[1]", "training.max_steps=1"]
     main(topics)
     capsys.readouterr()
-    assert "is not empty" in refused(capsys, topics) and "--resume"
-    message = refused(capsys, [*topics, "--resume", "training.batch_size=24", "max_length=20"])
+    assert "is not empty" in refused(topics) and "--resume"
+    message = refused([*topics, "--resume", "training.batch_size=24", "max_length=20"])
     assert "another recipe: max_length: 24 -> 20; training.batch_size: 48 -> 24" in message
     tensors = load_file(model / "model.safetensors")
     name = next(iter(tensors))
     tensors[name] = tensors[name] + 1
     save_file(tensors, model / "model.safetensors", {"format": "pt"})
-    assert "weights of" in refused(capsys, [*topics, "--resume"])
+    assert "weights of" in refused([*topics, "--resume"])
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "notes.txt").write_text("mine")
-    assert "holds no run" in refused(capsys, [*topics, f"output_dir={foreign}", "--resume"])
-    assert "is a file" in refused(capsys, [*topics, f"output_dir={foreign / 'notes.txt'}"])
+    assert "holds no run" in refused([*topics, f"output_dir={foreign}", "--resume"])
+    assert "is a file" in refused([*topics, f"output_dir={foreign / 'notes.txt'}"])
 
 
-def test_changed_data_are_noticed(topics, tmp_path, sample_corpus_dir, capsys):
+def test_changed_data_are_noticed(topics, tmp_path, sample_corpus_dir, refused):
     corpus = tmp_path / "corpus"
     shutil.copytree(sample_corpus_dir, corpus)
     test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
@@ -178,39 +172,39 @@ def test_changed_data_are_noticed(topics, tmp_path, sample_corpus_dir, capsys):
     file = corpus / "zh" / "test.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     file.write_text("".join(lines[1:]), encoding="utf-8")
-    message = refused(capsys, [*topics, "--resume"])
+    message = refused([*topics, "--resume"])
     assert "data have changed" in message and "evaluation_data.1.rows: 60 -> 59" in message
 
 
-def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, capsys):
-    assert "Did you mean 'model'" in refused(capsys, [*topics, f"model={tiny_model.parent / 'modle'}"])
-    assert "the model has" not in refused(capsys, [*topics, "max_length=65"])
+def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, refused):
+    assert "Did you mean 'model'" in refused([*topics, f"model={tiny_model.parent / 'modle'}"])
+    assert "the model has" not in refused([*topics, "max_length=65"])
 
     bare = tmp_path / "bare"
     bare.mkdir()
     for name in ("config.json", "model.safetensors"):
         shutil.copy(tiny_model / name, bare / name)
-    assert "holds no tokenizer" in refused(capsys, [*topics, f"model={bare}"])
-    assert "is not a model folder" in refused(capsys, [*topics, f"model={tmp_path}"])
+    assert "holds no tokenizer" in refused([*topics, f"model={bare}"])
+    assert "is not a model folder" in refused([*topics, f"model={tmp_path}"])
 
     small = tmp_path / "small"
     shutil.copytree(tiny_model, small)
     config = XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)
     XLMRobertaForMaskedLM(config).save_pretrained(small)
-    assert f"has {len(sample_tokenizer)} pieces, and the model" in refused(capsys, [*topics, f"model={small}"])
+    assert f"has {len(sample_tokenizer)} pieces, and the model" in refused([*topics, f"model={small}"])
 
     padding = tmp_path / "padding"
     shutil.copytree(tiny_model, padding)
     text = (padding / "config.json").read_text().replace('"pad_token_id": 1', '"pad_token_id": 0')
     (padding / "config.json").write_text(text)
-    assert "padding id is 1 in the tokenizer" in refused(capsys, [*topics, f"model={padding}"])
+    assert "padding id is 1 in the tokenizer" in refused([*topics, f"model={padding}"])
 
     foreign = tmp_path / "foreign"
     shutil.copytree(tiny_model, foreign)
     tensors = load_file(foreign / "model.safetensors")
     renamed = {name.replace("roberta.encoder", "bert.encoder"): tensor for name, tensor in tensors.items()}
     save_file(renamed, foreign / "model.safetensors", {"format": "pt"})
-    assert "lacks 32 weights of the encoder" in refused(capsys, [*topics, f"model={foreign}"])
+    assert "lacks 32 weights of the encoder" in refused([*topics, f"model={foreign}"])
 
 
 def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, tmp_path):
@@ -273,8 +267,8 @@ def test_two_processes_are_the_same_update(topics, tmp_path, tiny_model):
     assert json.loads((tmp_path / "two" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
-def test_a_batch_that_cannot_be_split_is_refused(topics, capsys):
-    message = refused(capsys, [*topics, "training.batch_size=10", "training.gradient_accumulation_steps=4"])
+def test_a_batch_that_cannot_be_split_is_refused(topics, refused):
+    message = refused([*topics, "training.batch_size=10", "training.gradient_accumulation_steps=4"])
     assert "training.batch_size is 10" in message and "multiple of 4" in message
 
 
@@ -326,8 +320,8 @@ def test_help_teaches_without_loading_torch():
     assert "| torch" not in shown.stderr
 
 
-def test_a_setting_of_a_later_release_ends_with_its_message(topics, capsys):
-    assert "not supported yet" in refused(capsys, [*topics, "setting=supervised"])
+def test_a_setting_of_a_later_release_ends_with_its_message(topics, refused):
+    assert "not supported yet" in refused([*topics, "setting=supervised"])
 
 
 def test_a_model_of_the_zoo_keeps_its_code(topics, tmp_path, sample_tokenizer):

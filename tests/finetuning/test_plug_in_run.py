@@ -303,13 +303,6 @@ def plug_in_topics(sample_corpus_dir, plug_in_veco, tmp_path):
     ]
 
 
-def refused(capsys, arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    return capsys.readouterr().err
-
-
 def test_a_plug_in_run_from_recipe_to_results(plug_in_topics, tmp_path, sample_corpus_dir, monkeypatch):
     seen = []
     step = FineTuningTrainer.training_step
@@ -460,11 +453,9 @@ def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_topics, tmp_pat
 
 
 def test_runs_that_cannot_be_plugged_in_end_with_their_message(
-    plug_in_topics, tiny_model, plug_in_veco, tmp_path, capsys
+    plug_in_topics, tiny_model, plug_in_veco, tmp_path, refused
 ):
-    assert "cannot be plugged in: it has no cross-attention" in refused(
-        capsys, [*plug_in_topics, f"model={tiny_model}"]
-    )
+    assert "cannot be plugged in: it has no cross-attention" in refused([*plug_in_topics, f"model={tiny_model}"])
     bare = tmp_path / "bare"
     bare.mkdir()
     for file in plug_in_veco.iterdir():
@@ -472,7 +463,7 @@ def test_runs_that_cannot_be_plugged_in_end_with_their_message(
             (bare / file.name).write_bytes(file.read_bytes())
     config = json.loads((bare / "config.json").read_text())
     (bare / "config.json").write_text(json.dumps({**config, "cross_attention": False}))
-    assert "cannot be plugged in" in refused(capsys, [*plug_in_topics, f"model={bare}"])
-    assert "footnote 4" in refused(capsys, [*plug_in_topics, "setting=zero_shot"])
+    assert "cannot be plugged in" in refused([*plug_in_topics, f"model={bare}"])
+    assert "footnote 4" in refused([*plug_in_topics, "setting=zero_shot"])
     missing = [*plug_in_topics, "evaluation.0.translations=null"]
-    assert "evaluation.0 says no translations" in refused(capsys, missing)
+    assert "evaluation.0 says no translations" in refused(missing)

@@ -55,6 +55,34 @@ def test_two_tables_are_joined_on_their_ids(captions, sample_corpus_dir):
     assert data.protocol["training_data"][0]["rows"] == 240
 
 
+def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
+    for language in ("en", "de"):
+        folder = tmp_path / "set" / language
+        folder.mkdir(parents=True)
+        for split, size in (("train", 5), ("test", 3), ("validation", 3)):
+            rows = [{"id": i, "text": f"{language} {split} {i}"} for i in range(size)]
+            Dataset.from_list(rows).to_parquet(folder / f"{split}.parquet")
+    table = f"path: {tmp_path / 'set' / 'en'}, source_column: text, target_column: text, join_on: id"
+    target = f"path: {tmp_path / 'set' / 'de'}"
+
+    def read_test(target, *more):
+        return read(recipe_of(files, f"test=[{{{table}, target: {{{target}}}}}]", *more))
+
+    data = read_test(target)
+    assert data.test["en-de"]["target"][:] == ["de test 0", "de test 1", "de test 2"]
+    assert data.protocol["evaluation_data"][0]["target"]["split"] == "test"
+    data = read_test(f"{target}, split: validation")
+    assert data.test["en-de"]["target"][:] == ["de validation 0", "de validation 1", "de validation 2"]
+    assert data.protocol["evaluation_data"][0]["target"]["split"] == "validation"
+    # references that are trained on, as a side or on both
+    for train in (
+        f"{{{table}, target: {{{target}, split: test}}, split: validation}}",
+        f"{{{target}, split: test, source_column: text, target_column: text, source_mask_probability: 0.5}}",
+    ):
+        with pytest.raises(ValueError, match=r"train.0 and test.0 both read .*de, split test\."):
+            read_test(target, f"train=[{train}]")
+
+
 def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
     for language in ("en", "de"):
         (tmp_path / f"x.{language}").write_text(f"{language} 1\n{language} 2\n")

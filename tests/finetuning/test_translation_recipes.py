@@ -1,6 +1,9 @@
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from common.recipes import load_recipe
 from finetuning.run import kind_of
@@ -21,6 +24,12 @@ def test_every_recipe_parses_and_is_consistent(name):
     assert (recipe.output_dir, recipe.task) == (f"runs/veco/{name}", name)
     header = path.read_text(encoding="utf-8").split("kind:")[0]
     assert f"--config finetuning/recipes/veco/{name}.yaml" in header
+    # a shell would cut what is not quoted at its spaces, and load_recipe would refuse the rest
+    shown = re.findall(r"""(?:['"]published\.|published\.).*?(?=[;,.]?$| ['"]?published| \\)""", header, re.M)
+    words = [word for text in shown for word in shlex.split(text)]
+    assert all("published." in word for word in words)
+    named = ["published.paper=p", "published.table=t", "published.row=r"]
+    assert load_recipe(TranslationRecipe, str(path), ["model=somewhere", *named, *words]).published
 
 
 def test_no_recipe_is_forgotten():
@@ -38,7 +47,11 @@ def test_wmt14_is_trained_as_in_the_paper(name, pair, tokens, rate, bleu, sacreb
     assert (training.max_tokens, training.learning_rate) == (tokens, rate)
     assert (training.max_steps, training.warmup_steps, training.schedule) == (100_000, 16_000, "linear")
     assert (recipe.selection, recipe.average_checkpoints, recipe.generation.beams) == ("average", 10, 5)
-    assert (recipe.decoder_layers, recipe.decoder_layer_selection, recipe.tie_decoder) == (None, "last", True)
+    assert (recipe.decoder_layers, recipe.decoder_layer_selection, recipe.tie_decoder) == (None, None, True)
+    # from the released scripts (PAPERS.md, "VECO"): Adam (0.9, 0.999), and dropout by pair
+    assert (training.label_smoothing, training.max_grad_norm, training.weight_decay) == (0.2, 0.1, 0.01)
+    assert (training.betas, training.epsilon) == ([0.9, 0.999], 1e-8)
+    assert training.dropout == {"en-de": 0.3, "en-fr": 0.1}[pair]
     assert (recipe.published.bleu, recipe.published.sacrebleu) == ({pair: bleu}, {pair: sacrebleu})
 
 
@@ -54,3 +67,32 @@ def test_the_mbart_style_model_restores_words_and_translates_masked_text(name):
     assert recipe.initialize == "random"
     tables = [(t.source_column == t.target_column, t.predict, t.source_mask_probability) for t in recipe.train]
     assert tables == [(True, "masked", 0.15)] * 2 + [(False, "all", 0.25)] * 2
+
+
+def test_the_mbart_style_model_has_the_numbers_of_table_8():
+    recipe = load_recipe(TranslationRecipe, str(FOLDER / "mbart_small.yaml"), ["model=x"])
+    training = recipe.training
+    assert (training.learning_rate, training.max_steps, training.warmup_steps) == (3e-4, 240_000, 12_000)
+    assert (training.betas, training.epsilon, training.weight_decay) == ([0.9, 0.999], 1e-6, 0.01)
+    assert (training.dropout, training.attention_dropout, training.schedule) == (0.1, 0.1, "linear")
+    assert training.max_tokens == 4096 * 128
+    assert recipe.tie_decoder is True and training.label_smoothing == 0.0
+
+
+def test_iwslt14_says_where_each_number_is_from():
+    path = FOLDER / "iwslt14_de_en.yaml"
+    recipe = load_recipe(TranslationRecipe, str(path), ["model=x"])
+    training = recipe.training
+    # fairseq, examples/translation/README.md, "IWSLT'14 German to English (Transformer)"
+    assert (training.max_tokens, training.warmup_steps, training.schedule) == (4096, 4000, "inverse_sqrt")
+    assert (training.label_smoothing, training.dropout, recipe.generation.beams) == (0.1, 0.3, 5)
+    # the optimiser of the WMT14 recipes
+    wmt14 = load_recipe(TranslationRecipe, str(FOLDER / "wmt14_en_de.yaml"), ["model=x"])
+    for name in ("betas", "epsilon", "weight_decay"):
+        assert getattr(training, name) == getattr(wmt14.training, name)
+    assert (recipe.selection, recipe.average_checkpoints) == (wmt14.selection, wmt14.average_checkpoints)
+    assert recipe.published.bleu == {"de-en": 36.0}
+    text = path.read_text(encoding="utf-8")
+    lines = text.partition("training:\n")[2].partition("evaluate_every_steps")[0].splitlines()
+    assert len(lines) == len(yaml.safe_load(text)["training"])
+    assert all(re.search("# (fairseq|WMT14|ours)", line) for line in lines)

@@ -1,5 +1,6 @@
 """Translation runs from the command line to results, resumed, divided, and what they refuse."""
 
+import ast
 import json
 import math
 import shutil
@@ -8,13 +9,15 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DistilBertConfig, MarianConfig
 
 from common.recipes import load_recipe
 from finetuning.run import kind_of, main
+from finetuning.translation_model import average_weights, check_architecture
 from finetuning.translation_recipe import TranslationRecipe
-from finetuning.translation_trainer import TranslationTrainer, average_weights
+from finetuning.translation_trainer import TranslationTrainer
 from hub_cards.card import write_card
 from modeling.modeling_veco import VecoForConditionalGeneration
 
@@ -31,22 +34,8 @@ def same(one, other, tolerance=0.0):
     return one.keys() == other.keys() and all(torch.allclose(one[k], other[k], rtol=0, atol=tolerance) for k in one)
 
 
-def refused(capsys, arguments):
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    return capsys.readouterr().err
-
-
-def with_dev(captions):
-    """The overrides with the test's second half as development pairs, and its first as test."""
-    test = next(item for item in captions if item.startswith("test="))
-    halves = [test.replace("split: test", f"split: 'test[{part}]'") for part in (":30", "30:")]
-    return [*captions, halves[0], "dev" + halves[1].removeprefix("test"), "max_dev_examples=12"]
-
-
-def test_a_run_leaves_results_that_agree_with_each_other(captions, tmp_path, capsys):
-    main([*with_dev(captions), "seeds=[1, 2]", "dev_bleu_examples=4", "training.max_steps=3"])
+def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path, capsys):
+    main([*dev_captions, "seeds=[1, 2]", "dev_bleu_examples=4", "training.max_steps=3"])
     out = tmp_path / "out"
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "bleu.png", "seed-1", "seed-2",
@@ -76,10 +65,16 @@ def test_a_run_leaves_results_that_agree_with_each_other(captions, tmp_path, cap
             for name in ("source", "reference", "hypothesis")
         }
         assert {len(lines) for lines in texts.values()} == {3}
-    card = write_card(str(out / "seed-1" / "model"), [str(out / "results.json")]).read_text(encoding="utf-8")
+    assert "sacreBLEU" in capsys.readouterr().out
+    model = out / "seed-1" / "model"
+    card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
     assert "AutoModelForSeq2SeqLM.from_pretrained" in card and "pipeline_tag: translation" in card
     assert "| en-de | sacreBLEU |" in card and signatures["sacrebleu"] in card
-    assert "sacreBLEU" in capsys.readouterr().out
+    data = ModelCard(card).data
+    assert (data.language, data.model_name) == (["en", "de"], "out")
+    assert [entry.metric_name for entry in data.eval_results] == ["sacrebleu, en-de, supervised, 2 seeds"]
+    exec(card.partition("```python\n")[2].partition("```")[0].replace("path/to/this/folder", str(model)), {})
+    assert len(ast.literal_eval(capsys.readouterr().out)) == 2  # a translation of each sentence
     assert load_recipe(TranslationRecipe, str(out / "recipe.yaml"), []).seeds == [1, 2]
 
 
@@ -91,9 +86,10 @@ def test_translations_are_those_of_the_saved_model_on_the_sources(captions, tmp_
     assert model.config.fine_tuned_on == ["sample (translation)"]
     sources = (folder / "test.en-de.source.txt").read_text(encoding="utf-8").splitlines()
     batch = tokenizer(sources, padding=True, return_tensors="pt")
-    texts = tokenizer.batch_decode(model.generate(**batch, num_beams=2), skip_special_tokens=True)
+    texts = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
     hypotheses = (folder / "test.en-de.hypothesis.txt").read_text(encoding="utf-8").splitlines()
     assert hypotheses == [text.strip() for text in texts]
+    assert model.generation_config.num_beams == 2
     # an encoder can be loaded from it as from any folder of the zoo
     assert AutoModel.from_pretrained(folder / "model", trust_remote_code=True).config.num_hidden_layers == 2
     settings = json.loads((folder / "model" / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -169,8 +165,8 @@ def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(capti
     assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
 
 
-def test_two_processes_are_the_same_update_and_give_the_same_scores(captions, tmp_path):
-    arguments = [*with_dev(captions), *ONE_UPDATE, "dev_bleu_examples=4", "generation.max_tokens=60"]
+def test_two_processes_are_the_same_update_and_give_the_same_scores(dev_captions, tmp_path):
+    arguments = [*dev_captions, *ONE_UPDATE, "dev_bleu_examples=4", "generation.max_tokens=60"]
     main(arguments)
     program = (
         "import torch.multiprocessing as mp, os, sys\n"
@@ -196,8 +192,8 @@ def test_two_processes_are_the_same_update_and_give_the_same_scores(captions, tm
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
 
 
-def test_the_loss_of_dev_is_the_mean_over_its_pieces(captions, tmp_path):
-    main([*with_dev(captions), "generation.max_tokens=60"])
+def test_the_loss_of_dev_is_the_mean_over_its_pieces(dev_captions, tmp_path):
+    main([*dev_captions, "generation.max_tokens=60"])
     record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
     folder = tmp_path / "out" / "seed-1" / "model"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
@@ -214,7 +210,7 @@ def test_the_loss_of_dev_is_the_mean_over_its_pieces(captions, tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["dev_loss", "dev_bleu"])
-def test_the_best_evaluated_weights_are_selected(captions, tmp_path, monkeypatch, rule):
+def test_the_best_evaluated_weights_are_selected(dev_captions, tmp_path, monkeypatch, rule):
     values = {2: (3.0, 5.0), 4: (2.0, 9.0), 6: (4.0, 7.0)}  # step 4 is best by both
     saved = {}
 
@@ -226,7 +222,7 @@ def test_the_best_evaluated_weights_are_selected(captions, tmp_path, monkeypatch
         return scores
 
     monkeypatch.setattr(TranslationTrainer, "evaluate", evaluate)
-    main([*with_dev(captions), f"selection={rule}", "dev_bleu_examples=4"])
+    main([*dev_captions, f"selection={rule}", "dev_bleu_examples=4"])
     record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
     assert record["selected_step"] == 4 and record["selection_score"] == values[4][rule == "dev_bleu"]
     stored = weights(tmp_path / "out" / "seed-1")
@@ -271,7 +267,7 @@ def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
         average_weights(untied, folders)
 
 
-def test_a_translation_model_is_trained_further(captions, tmp_path, capsys):
+def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     main([*captions, "decoder_layers=1", "tie_decoder=false", "task=first"])
     first = tmp_path / "out" / "seed-1" / "model"
     second = [*captions, f"model={first}", f"output_dir={tmp_path / 'second'}", "training.max_steps=1"]
@@ -283,12 +279,22 @@ def test_a_translation_model_is_trained_further(captions, tmp_path, capsys):
     config = json.loads((tmp_path / "second" / "seed-1" / "model" / "config.json").read_text())
     assert (config["decoder_layers"], config["hidden_dropout_prob"]) == (1, 0.3)
     assert config["fine_tuned_on"] == ["first (translation)", "sample (translation)"]
+    decoder = {"decoder_layers": 1, "decoder_layer_indices": [1], "tie_decoder": False}
+    for out in ("out", "second"):  # built by a recipe, and as it was
+        found = json.loads((tmp_path / out / "results.json").read_text())["hyperparameters"]
+        assert {name: found[name] for name in decoder} == decoder and "decoder_layer_selection" not in found
     shutil.rmtree(tmp_path / "second")
     main([*second, "initialize=random", "training.learning_rate=1e-12", "training.dropout=0.2"])
     config = json.loads((tmp_path / "second" / "seed-1" / "model" / "config.json").read_text())
     assert (config["decoder_layers"], config["hidden_dropout_prob"]) == (1, 0.2)
     assert not same(weights(tmp_path / "second" / "seed-1"), stored, 1e-3)
-    assert "decoder_layers is 2, and" in refused(capsys, [*second, "decoder_layers=2"])
+    for contradiction in ("decoder_layers=2", "decoder_layer_selection=first", "tie_decoder=true"):
+        name, _, value = contradiction.partition("=")
+        message = refused([*second, contradiction])
+        assert f"{name} is {value.replace('true', 'True')}, and {first} is a translation model already" in message
+        assert "1 layers, made of the encoder's [1] and not tied" in message
+    confirmed = ["decoder_layers=1", "decoder_layer_selection=last", "tie_decoder=false"]
+    check_architecture(load_recipe(TranslationRecipe, None, [*second, *confirmed]))
 
 
 def test_random_weights_are_drawn_from_the_seed(captions, tmp_path):
@@ -323,13 +329,15 @@ def test_help_of_translation_teaches_without_loading_torch():
     assert "| torch" not in shown.stderr
 
 
-def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, capsys):
+def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):
     file = tmp_path / "recipe.yaml"
     file.write_text("kind: translation\n")
     assert kind_of([]) == kind_of(["--resume", "model=x"]) == "classification"
     assert kind_of(["--config", str(file)]) == kind_of([f"--config={file}"]) == kind_of(["--conf", str(file)])
     assert kind_of(["--config", str(file), "kind=classification"]) == "classification"
-    assert "kind is 'translatoin'" in (message := refused(capsys, ["kind=translatoin"])) and "Did you mean" in message
+    file.write_text("kind: [translation]\n")
+    assert "kind is ['translation'], which is no kind" in refused(["--config", str(file)])
+    assert "kind is 'translatoin'" in (message := refused(["kind=translatoin"])) and "Did you mean" in message
 
 
 @pytest.mark.parametrize(
@@ -344,11 +352,12 @@ def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, capsys):
         (["max_source_length=70"], "max_length is 70, and the model of"),
         (["seeds=[1, 1]"], "Name each once"),
         (["training.label_smoothing=1"], "training.label_smoothing is 1"),
+        (["generation.beams=1", "generation.length_penalty=2"], "length_penalty is 2.0, and generation.beams is 1"),
         (["hub_root=nowhere"], "hub_root is nowhere, which is not a folder"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is_written(captions, tmp_path, capsys, overrides, message):
-    assert message in refused(capsys, [*captions, *overrides])
+def test_what_cannot_be_run_is_refused_before_anything_is_written(captions, tmp_path, refused, overrides, message):
+    assert message in refused([*captions, *overrides])
     assert not (tmp_path / "out").exists()
 
 
@@ -359,22 +368,24 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(captions, tmp_
         (["selection=dev_loss", "save_every_steps=4"], "evaluate_every_steps 2 and save_every_steps 4"),
     ],
 )
-def test_a_selection_that_has_nothing_to_choose_from_is_refused(captions, capsys, overrides, message):
-    assert message in refused(capsys, [*with_dev(captions), *overrides])
+def test_a_selection_that_has_nothing_to_choose_from_is_refused(dev_captions, refused, overrides, message):
+    assert message in refused([*dev_captions, *overrides])
 
 
-def test_models_that_do_not_fit_are_refused(captions, tiny_veco, tmp_path, capsys):
+def test_models_that_do_not_fit_are_refused(captions, tiny_veco, tmp_path, refused):
     bare = tmp_path / "bare"
     shutil.copytree(tiny_veco, bare, ignore=shutil.ignore_patterns("*tokenizer*", "sentencepiece*"))
-    assert "holds no tokenizer" in refused(capsys, [*captions, f"model={bare}"])
+    assert "holds no tokenizer" in refused([*captions, f"model={bare}"])
     foreign = tmp_path / "foreign"
     MarianConfig().save_pretrained(foreign)
-    assert "encoder-decoder of type marian" in refused(capsys, [*captions, f"model={foreign}"])
-    assert "Model folder not found" in refused(capsys, [*captions, f"model={tmp_path / 'modle'}"])
+    assert "encoder-decoder of type marian" in refused([*captions, f"model={foreign}"])
+    DistilBertConfig().save_pretrained(foreign)
+    assert "is of type distilbert, whose configuration has no" in refused([*captions, f"model={foreign}"])
+    assert "Model folder not found" in refused([*captions, f"model={tmp_path / 'modle'}"])
 
 
-def test_results_of_two_recipes_are_not_mixed(captions, capsys):
+def test_results_of_two_recipes_are_not_mixed(captions, refused):
     main(captions)
-    assert "is not empty" in refused(capsys, captions)
-    message = refused(capsys, [*captions, "--resume", "decoder_layers=1"])
+    assert "is not empty" in refused(captions)
+    message = refused([*captions, "--resume", "decoder_layers=1"])
     assert "was started with another recipe: decoder_layers: None -> 1" in message

@@ -13,6 +13,8 @@ from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaForS
 
 from common.provenance import folder_fingerprint
 from hub_cards.card import count_parameters, main, write_card
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_veco import VecoForSequenceClassification
 
 RECIPE = """
 output_dir: runs/m
@@ -168,13 +170,32 @@ def test_large_models_are_not(run, monkeypatch):
     assert "demonstration" not in write_card(run / "model", []).read_text(encoding="utf-8")
 
 
+def example_of(text, folder):
+    """The code that a card shows, for a model in this folder."""
+    return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1].replace("path/to/this/folder", str(folder))
+
+
+@pytest.mark.parametrize("plug_in", [False, True])
+def test_the_example_of_a_classifier_runs(tmp_path, sample_tokenizer, capsys, plug_in):
+    config = VecoConfig(
+        vocab_size=len(sample_tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=20, plug_in=plug_in, id2label={0: "so", 1: "so"},
+    )  # fmt: skip
+    VecoForSequenceClassification(config).save_pretrained(tmp_path)
+    sample_tokenizer.save_pretrained(tmp_path)
+    text = write_card(tmp_path, []).read_text(encoding="utf-8")
+    assert ("plug-in: it reads a sentence and its translation" in text) == plug_in
+    exec(example_of(text, tmp_path), {})
+    assert capsys.readouterr().out == "so\n"
+
+
 def test_the_example_runs(run, sample_tokenizer):
     config = XLMRobertaConfig.from_pretrained(run / "model", vocab_size=len(sample_tokenizer), pad_token_id=1)
     XLMRobertaForMaskedLM(config).save_pretrained(run / "model")
     sample_tokenizer.save_pretrained(run / "model")
     text = write_card(run / "model", [], repo="me/my-model").read_text(encoding="utf-8")
     assert text.startswith("---\n") and "# me/my-model" in text
-    example = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1].replace("me/my-model", str(run / "model"))
+    example = example_of(text.replace("me/my-model", "path/to/this/folder"), run / "model")
     shown = subprocess.run(
         [sys.executable, "-c", example + "print(tuple(states.shape)[::2])"], capture_output=True, text=True, check=True
     )
@@ -212,7 +233,8 @@ def test_results_of_another_model_are_refused(run, results):
 def test_a_seeds_model_takes_the_results_of_its_run(run, results, tmp_path):
     tuned = make_model(tmp_path / "tuned" / "seed-1" / "model", XLMRobertaForSequenceClassification)
     moved = results.rename(tmp_path / "tuned" / "results.json")
-    assert "### xnli, zero_shot" in write_card(tuned, [moved]).read_text(encoding="utf-8")
+    text = write_card(tuned, [moved]).read_text(encoding="utf-8")
+    assert "### xnli, zero_shot" in text and ModelCard(text).data.model_name == "tuned"
 
 
 def test_user_errors_end_with_code_2(run, capsys):

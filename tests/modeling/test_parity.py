@@ -48,7 +48,7 @@ def batch(padding, vocab_size, rows=4, length=24):
     return input_ids, attention_mask, labels.masked_fill(attention_mask == 0, -100)
 
 
-def assert_parity(reference, ours, padding):
+def assert_parity(reference, ours, padding, exact):
     input_ids, attention_mask, labels = batch(padding, reference.config.vocab_size)
     expected = reference(input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
     actual = ours(
@@ -57,7 +57,7 @@ def assert_parity(reference, ours, padding):
     real = attention_mask.bool()
     assert len(actual.hidden_states) == len(expected.hidden_states)
     for a, b in zip(actual.hidden_states, expected.hidden_states, strict=True):
-        assert (a - b)[real].abs().max() < 1e-5
+        assert torch.equal(a[real], b[real]) if exact else (a - b)[real].abs().max() < 1e-5
     assert abs(actual.loss.item() - expected.loss.item()) < 1e-5
     assert (actual.logits - expected.logits)[real].abs().max() < 1e-4 * expected.logits.abs().max()
     expected.loss.backward()
@@ -78,7 +78,7 @@ def test_hidden_states_loss_and_gradients_equal_xlmr(model_type, attention, padd
     reference.save_pretrained(tmp_path)
     reference.set_attn_implementation(attention)
     ours = model_class(model_type, "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
-    assert_parity(reference, ours, padding)
+    assert_parity(reference, ours, padding, exact=True)  # the same operations in the same order
 
 
 def test_parity_at_base_size(tmp_path):
@@ -87,7 +87,7 @@ def test_parity_at_base_size(tmp_path):
     reference.save_pretrained(tmp_path)
     ours = model_class("xlm_align", "ForMaskedLM").from_pretrained(tmp_path).eval()
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in reference.parameters()) == 278_295_186
-    assert_parity(reference, ours, "right")
+    assert_parity(reference, ours, "right", exact=False)
 
 
 @pytest.mark.parametrize("model_type", MODELS)

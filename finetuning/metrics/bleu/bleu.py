@@ -64,8 +64,8 @@ class Bleu(evaluate.Metric):
             )
         except RuntimeError as error:  # the packages of ja-mecab and ko-mecab
             raise ValueError(
-                f"The BLEU tokenizer {tokenize!r} is not installed: {error}. Japanese and Korean are split by packages "
-                "of their own. Install sacrebleu[ja] or sacrebleu[ko], or use char."
+                f"The BLEU tokenizer {tokenize!r} is not installed. Japanese and Korean are split by packages of their "
+                "own. Install sacrebleu[ja] or sacrebleu[ko], or use char."
             ) from error
         scorers = {"sacrebleu": sacrebleu, "bleu": bleu, "chrf": CHRF()}
         scores = {name: scorer.corpus_score(predictions, [references]) for name, scorer in scorers.items()}

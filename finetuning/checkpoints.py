@@ -1,0 +1,110 @@
+"""Checkpoints of a run, whatever the kind of task: the one it starts from, and the one it goes on from."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer
+
+from common.provenance import folder_fingerprint
+from common.recipes import nearest
+from common.tables import resolve_hub_path
+
+TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
+# vocabularies are padded to a multiple of at most this many rows, for the hardware's sake
+LARGEST_VOCABULARY_PADDING = 128
+
+
+def describe_model(
+    model: str, tokenizer: str | None = None, hub_root: str | None = None, max_length: int | None = None
+) -> tuple[str, Any, Any, dict[str, Any]]:
+    """Resolved path, configuration, tokenizer and, for results.json, identity of the model to start from.
+
+    `model` is a folder or a Hub id, `tokenizer` likewise (default: the model's), `hub_root` a folder that mirrors the
+    Hub. Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's,
+    or with fewer positions than `max_length`.
+    """
+    path = resolve_hub_path(model, hub_root)
+    folder = Path(path)
+    if not folder.is_dir() and (len(folder.parts) > 2 or folder.parent.is_dir() and folder.parent != Path(".")):
+        parent = folder.parent
+        names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
+        raise ValueError(
+            f"Model folder not found: {model}. Relative paths start at {Path.cwd()}. Name a folder that "
+            f"save_pretrained wrote, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
+        )
+    fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
+    tokenizer_path = resolve_hub_path(tokenizer or path, hub_root)
+    if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
+        raise ValueError(
+            f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Text cannot be encoded "
+            "without the one the model was trained with. Save it into the folder, or name its folder as `tokenizer`."
+        )
+    with PartialState().main_process_first(), readable_errors(model):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+        loaded = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
+
+    pieces, rows = len(loaded), config.vocab_size
+    if not pieces <= rows < pieces + LARGEST_VOCABULARY_PADDING:
+        raise ValueError(
+            f"The tokenizer of {tokenizer_path} has {pieces} pieces, and the model of {path} {rows} embeddings. Pieces "
+            "would meet embeddings that were trained for others, or none. Name the model's own tokenizer."
+        )
+    if None not in (config.pad_token_id, loaded.pad_token_id) and config.pad_token_id != loaded.pad_token_id:
+        raise ValueError(
+            f"The padding id is {loaded.pad_token_id} in the tokenizer of {tokenizer_path} and "
+            f"{config.pad_token_id} in the model of {path}. They were not made for each other. Name the model's own "
+            "tokenizer."
+        )
+    positions = longest_input(config)
+    if max_length is not None and max_length > positions:
+        raise ValueError(
+            f"max_length is {max_length}, and the model of {path} has {positions} positions. Longer inputs have "
+            f"no position embeddings. Set max_length to {positions} or less."
+        )
+    identity = {
+        "folder": model,
+        "fingerprint": fingerprint or f"hub:{getattr(config, '_commit_hash', None)}",
+        "type": config.model_type,
+    }
+    return path, config, loaded, identity
+
+
+def longest_input(config: Any) -> int:
+    """Positions of a model. RoBERTa's family numbers them from the padding id on: two of 514 are never used."""
+    return getattr(config, "longest_input", None) or config.max_position_embeddings - (
+        config.pad_token_id + 1 if config.pad_token_id else 0
+    )
+
+
+@contextlib.contextmanager
+def readable_errors(name: str):
+    """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise ValueError(
+            f"The weights of {name} are damaged or incomplete: {error}. They cannot be read. Copy the folder again."
+        ) from error
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"The model {name} cannot be loaded: {reason} Without it nothing can be trained. Check the name, the "
+            "connection, or set hub_root to a folder that mirrors the Hub."
+        ) from error
+
+
+def last_complete_checkpoint(folder: Path) -> str | None:
+    """The newest of the Trainer's checkpoints that was written to its end, which trainer_state.json marks."""
+
+    def is_complete(checkpoint: Path) -> bool:
+        try:
+            return bool(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return False
+
+    found = sorted(folder.glob("checkpoint-*"), key=lambda item: int(item.name.rpartition("-")[2]), reverse=True)
+    return next((str(checkpoint) for checkpoint in found if is_complete(checkpoint)), None)

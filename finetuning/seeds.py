@@ -1,0 +1,130 @@
+"""What a seed of any kind of task needs: hardware that fits the recipe, the Trainer's arguments, metrics, an ending."""
+
+import functools
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import torch
+from accelerate import DistributedType, PartialState
+from accelerate.utils import release_memory
+from transformers import Trainer, TrainingArguments
+
+from common.provenance import forget_machine, write_json
+
+METRICS = Path(__file__).parent / "metrics"
+
+
+def check_hardware(precision: str) -> None:
+    """Raises ValueError for half precision without an accelerator, and for one process that sees several GPUs."""
+    state = PartialState()
+    if precision == "fp16" and state.device.type == "cpu":
+        raise ValueError(
+            "training.precision is fp16, and this run is on a CPU, where nothing scales the loss: it would be fp32 "
+            "under another name. Use training.precision=fp32 or bf16, or a GPU."
+        )
+    if state.device.type == "cuda" and state.distributed_type == DistributedType.NO and torch.cuda.device_count() > 1:
+        raise ValueError(
+            f"One process sees {torch.cuda.device_count()} GPUs. The Trainer would split every batch among them by "
+            "DataParallel, and updates would be others than the recipe's. Start one process a GPU with `accelerate "
+            "launch --multi_gpu`, or show it one, with CUDA_VISIBLE_DEVICES=0."
+        )
+
+
+def training_arguments(arguments_class: type, recipe: Any, seed: int, folder: Path, **of_the_kind: Any) -> Any:
+    """The hyperparameters that all kinds of task have, in the Trainer's terms, and what the kind adds to them."""
+    training = recipe.training
+    arguments: TrainingArguments = arguments_class(
+        output_dir=str(folder),
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        learning_rate=training.learning_rate,
+        warmup_steps=training.warmup_steps,
+        lr_scheduler_type=training.schedule,
+        weight_decay=training.weight_decay,
+        adam_beta1=training.betas[0],
+        adam_beta2=training.betas[1],
+        adam_epsilon=training.epsilon,
+        max_grad_norm=training.max_grad_norm,
+        use_cpu=PartialState().device.type == "cpu",  # else bf16 is taken for a GPU's
+        bf16=training.precision == "bf16",
+        fp16=training.precision == "fp16",
+        dataloader_num_workers=recipe.num_workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        logging_steps=50,
+        seed=seed,
+        data_seed=seed,
+        report_to=[],
+        **of_the_kind,
+    )
+    # the recipe's: for fp32 the Trainer would take what `accelerate config` says
+    arguments.mixed_precision = "no" if training.precision == "fp32" else training.precision
+    return arguments
+
+
+def recompute_activations(model: torch.nn.Module) -> None:
+    """Turns gradient checkpointing on."""
+    # renamed in transformers 5.2x; the lower end of our range knows the old name only
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
+@functools.cache
+def load_metric(name: str) -> evaluate.Metric:
+    """A metric of finetuning/metrics, by path: nothing is asked of the Hub."""
+    with PartialState().main_process_first():
+        return evaluate.load(str(METRICS / name / f"{name}.py"), keep_in_memory=True)
+
+
+def diverged(seed: int, what: str) -> ValueError:
+    """The error of a seed whose training has diverged; `what` tells by what it is seen."""
+    return ValueError(
+        f"seed {seed}: {what}, training has diverged and its scores would mean nothing. Lower training.learning_rate "
+        "or lengthen training.warmup_steps, in another output_dir."
+    )
+
+
+def check_weights(model: torch.nn.Module, seed: int) -> None:
+    """Raises ValueError for weights that are not numbers."""
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        raise diverged(seed, "the fine-tuned weights are not finite")
+
+
+def finite(value: Any) -> Any:
+    """The same lists and dictionaries with None for NaN and infinity, which JSON does not have.
+
+    A gradient norm is infinite wherever fp16's loss scaling skips an update.
+    """
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def finish(trainer: Trainer, outcome: dict[str, Any], folder: Path, save_model: bool) -> dict[str, Any]:
+    """Leaves scores.json, and model/ if it is to be kept, in the folder of a seed; removes its checkpoints.
+
+    Returns what scores.json holds: `outcome` (of the kind of task) and what every seed records.
+    """
+    state = PartialState()
+    record = {
+        "seed": trainer.args.seed,
+        **outcome,
+        "steps": trainer.state.global_step,
+        "selection_score": trainer.state.best_metric,
+        "parameters": trainer.accelerator.unwrap_model(trainer.model).num_parameters(),
+        "history": finite(trainer.state.log_history),
+    }
+    if save_model:
+        trainer.save_model(str(folder / "model"))
+    state.wait_for_everyone()
+    if state.is_main_process:
+        if save_model:
+            forget_machine(folder / "model")
+        write_json(folder / "scores.json", record)  # from here on the seed counts as finished
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    state.wait_for_everyone()
+    release_memory(trainer)
+    return record

@@ -1,0 +1,93 @@
+"""That settings of a translation recipe reach what they are meant for."""
+
+import json
+import sys
+
+import pytest
+from transformers import AutoConfig
+
+from common.recipes import load_recipe
+from finetuning.run import main
+from finetuning.tasks.translation import encode, read
+from finetuning.translation_batches import Examples, collate, layout_of
+from finetuning.translation_model import build_model
+from finetuning.translation_recipe import TranslationRecipe
+from finetuning.translation_trainer import TranslationTrainer, make_plan
+from modeling.modeling_veco import VecoForConditionalGeneration
+
+NO_DROPOUT = ["training.dropout=0", "training.attention_dropout=0"]
+
+
+def record_of(folder):
+    return json.loads((folder / "seed-1" / "scores.json").read_text(encoding="utf-8"))
+
+
+def test_label_smoothing_is_part_of_the_loss(captions, tmp_path, tiny_veco, sample_tokenizer):
+    losses = []
+    for smoothing in (0.0, 0.5):
+        out = tmp_path / f"out-{smoothing}"
+        one = [f"output_dir={out}", "training.max_steps=1", f"training.label_smoothing={smoothing}", *NO_DROPOUT]
+        main([*captions, *one])
+        recipe = load_recipe(TranslationRecipe, str(out / "recipe.yaml"), [])
+        data = encode(read(recipe), sample_tokenizer, recipe)
+        layout = layout_of(sample_tokenizer, decoder_start_id=2)
+        rows = Examples(data.train, layout).__getitems__(
+            [(int(r), 0, True) for r in make_plan(recipe, data, 1).updates(0)[0]]
+        )
+        model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
+        expected = model(**collate(rows, layout), label_smoothing=smoothing).loss.item()
+        losses.append(record_of(out)["history"][-1]["train_loss"])
+        assert losses[-1] == pytest.approx(expected, rel=1e-5)
+    assert abs(losses[0] - losses[1]) > 1e-4 * losses[0]
+
+
+def test_dev_and_test_are_searched_with_beams_of_their_own(dev_captions, tmp_path, monkeypatch):
+    calls, generate = [], VecoForConditionalGeneration.generate
+
+    def watched(self, *args, **kwargs):
+        calls.append((kwargs["num_beams"], kwargs["length_penalty"]))
+        return generate(self, *args, **kwargs)
+
+    monkeypatch.setattr(VecoForConditionalGeneration, "generate", watched)
+    search = ["generation.beams=4", "generation.length_penalty=0.5", "training.max_steps=1"]
+    for number, (beams, seen) in enumerate([(1, (1, 1.0)), (3, (3, 0.5))]):
+        calls.clear()
+        out = f"output_dir={tmp_path / str(number)}"
+        main([*dev_captions, *search, out, "dev_bleu_examples=2", f"dev_beams={beams}"])
+        assert list(dict.fromkeys(calls)) == [seen, (4, 0.5)]
+        settings = (tmp_path / str(number) / "seed-1" / "model" / "generation_config.json").read_text()
+        assert (json.loads(settings)["num_beams"], json.loads(settings)["length_penalty"]) == (4, 0.5)
+
+
+def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
+    rates, step = [], TranslationTrainer.training_step
+
+    def watched(self, *args, **kwargs):
+        rates.append(self.optimizer.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(TranslationTrainer, "training_step", watched)
+    main([*captions, "training.schedule=inverse_sqrt", "training.warmup_steps=2"])
+    shares = [0, 1 / 2, 1, (2 / 3) ** 0.5, (2 / 4) ** 0.5, (2 / 5) ** 0.5]
+    assert rates == pytest.approx([1e-2 * share for share in shares])
+
+
+def test_epochs_are_updates_in_place_of_max_steps(captions, tmp_path, capsys):
+    two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0"]
+    main([*captions, *two_and_a_half, "training.max_tokens=2000", "selection=average", "average_checkpoints=3"])
+    record, printed = record_of(tmp_path / "out"), capsys.readouterr().out
+    epoch = int(printed.partition("240 pairs, ")[2].partition(" updates an epoch")[0])
+    assert epoch > 1 and record["steps"] == -(-5 * epoch // 2)
+    assert record["selected_step"] == [epoch, 2 * epoch, record["steps"]]
+
+
+def test_a_run_whose_dev_loss_was_never_a_number_has_diverged(dev_captions, refused):
+    wild = ["training.learning_rate=1e30", "training.warmup_steps=0", "training.max_grad_norm=0"]
+    message = refused([*dev_captions, *wild, "selection=dev_loss"])
+    assert "the loss on dev was never finite, training has diverged" in message and "checkpoint-None" not in message
+
+
+def test_a_tokenizer_that_is_not_installed_is_named_before_training(captions, tmp_path, monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    assert "'ja-mecab' is not installed" in refused([*captions, "bleu_tokenizer=ja-mecab"])
+    assert not (tmp_path / "out").exists()
