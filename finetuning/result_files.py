@@ -37,14 +37,19 @@ def with_outcomes(protocol: dict[str, Any], records: list[dict[str, Any]], **of_
 
 
 def table_names(entries: list[dict[str, Any]]) -> str:
-    """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together."""
+    """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together.
+
+    Where the translations of a table are in another one: `bible en test with bible de test`.
+    """
     groups: dict[tuple, list[str]] = {}
     for entry in entries:
         path = Path(entry["path"])
         name = path.name if path.is_absolute() else str(path)  # where it lies on this machine tells nobody anything
-        groups.setdefault((name, entry["split"]), []).extend(filter(None, [entry["config"]]))
+        target = f"with {table_names([entry['target']])}" if entry.get("target") else None
+        groups.setdefault((name, entry["split"], target), []).extend(filter(None, [entry["config"]]))
     return "; ".join(
-        " ".join(filter(None, (name, ", ".join(configs), split))) for (name, split), configs in groups.items()
+        " ".join(filter(None, (name, ", ".join(configs), split, target)))
+        for (name, split, target), configs in groups.items()
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output_dir {self.path} is a file. Results need a folder. Name another one.")
         if not self.path.exists() or not any(self.path.iterdir()):
+            if resume and PartialState().is_main_process:
+                print(f"nothing to resume in {self.path}: this is a new run", file=sys.stderr)
             return
         if not resume:
             raise ValueError(

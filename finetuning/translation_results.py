@@ -176,7 +176,8 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"training data: {table_names(protocol['training_data'])} ({protocol['training_rows']:,} pairs; left out: "
         f"{empty} with an empty side" + (f", {long['train']} too long)" if long["rule"] == "drop" else ")"),
         f"evaluated: {table_names(protocol['evaluation_data'])} "
-        f"({sum(long['test_sources'].values())} sources cut at {protocol['max_source_length']} pieces)",
+        f"({sum(protocol['evaluated_rows'].values()):,} pairs; {sum(long['test_sources'].values())} sources cut at "
+        f"{protocol['max_source_length']} pieces)",
         f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
         f"selection: {rule} (update {steps})",
         f"generation: {beams} beams, length penalty {penalty}",

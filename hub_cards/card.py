@@ -91,8 +91,11 @@ def write_card(
 
 
 def run_name(folder: Path) -> str:
-    """The name of the run that left a model in <run>/model or <run>/seed-N/model."""
-    above = folder.resolve().parent
+    """The name of the run that left a model in <run>/model or <run>/seed-N/model, or the folder's own."""
+    folder = folder.resolve()
+    if folder.name != "model":
+        return folder.name
+    above = folder.parent
     return above.parent.name if above.name.startswith("seed-") else above.name
 
 

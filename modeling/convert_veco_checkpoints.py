@@ -284,9 +284,13 @@ def make_config(fields: dict, settings: dict, num_attention_heads: int | None) -
     Raises ValueError for heads that do not divide the hidden size, and for an unknown activation.
     """
     hidden = fields.get("hidden_size", VecoConfig.hidden_size)
-    heads = num_attention_heads
-    if heads is None:
-        heads = settings.get("encoder_attention_heads") or hidden // 64
+    heads = num_attention_heads or settings.get("encoder_attention_heads")
+    if heads is None and hidden % 64:
+        raise ValueError(
+            f"the checkpoint has hidden size {hidden} and does not say how many attention heads: XLM-R's one for 64 "
+            "dimensions does not fit, and the weights do not tell. Give --num_attention_heads."
+        )
+    heads = heads or hidden // 64
     if heads < 1 or hidden % heads:
         raise ValueError(
             f"the checkpoint has hidden size {hidden}, which {heads} attention heads do not divide: every head needs "

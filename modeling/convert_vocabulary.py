@@ -27,7 +27,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises ValueError where there is none, or one whose special pieces have other ids than XLM-R's.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        # a tokenizer needs none of the folder's code; without this the user would be asked whether to run it
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no tokenizer could be loaded from {name!r}: {str(error).splitlines()[0]} A checkpoint without one cannot "

@@ -3,6 +3,7 @@
 import pytest
 
 from common.recipes import load_recipe
+from finetuning.result_files import table_names
 from finetuning.translation_recipe import TranslationRecipe
 from finetuning.translation_results import build_results, score_table, to_markdown, to_rows
 
@@ -17,6 +18,7 @@ PROTOCOL = {
     "training_rows": 4_500_000,
     "evaluation_data": [TABLE],
     "evaluated_split": "test",
+    "evaluated_rows": {"en-de": 3003},
     "empty_pairs_left_out": {"train": {"en-de": 2}, "dev": {}},
     "too_long": {"rule": "drop", "train": 7, "dev": {}, "test_sources": {"en-de": 1}},
     "selection": {"rule": "average", "data": None, "rows": {}},
@@ -69,6 +71,11 @@ def test_what_a_reader_must_know_is_a_warning():
         assert any(part in warning for warning in warnings)
 
 
+def test_the_table_of_the_translations_is_named():
+    side = {"path": "local/bible", "config": "en", "split": "test"}
+    assert table_names([side | {"target": side | {"config": "de"}}]) == "local/bible en test with local/bible de test"
+
+
 def test_published_figures_stand_beside_ours():
     published = "published={paper: VECO, table: Table 3, row: VECO, sacrebleu: {en-de: 30.6}, bleu: {en-de: 31.7}}"
     found = results(published)
@@ -83,7 +90,7 @@ def test_the_page_states_the_protocol():
     page = to_markdown(results("generation.length_penalty=0.6"))
     for fact in (
         "training data: a/b de-en train (4,500,000 pairs; left out: 2 with an empty side, 7 too long)",
-        "evaluated: a/b de-en test (1 sources cut at 256 pieces)",
+        "evaluated: a/b de-en test (3,003 pairs; 1 sources cut at 256 pieces)",
         "selection: mean of the last checkpoints (update 90, 100; 90, 100)",
         "generation: 5 beams, length penalty 0.6",
         "fine-tuned before: on nothing",

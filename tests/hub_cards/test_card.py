@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -114,6 +115,12 @@ def test_the_hub_reads_the_metadata(run, results):
     german = found["accuracy, de, zero_shot, 2 seeds"]
     assert (german.metric_value, german.metric_type, german.task_type) == (72.25, "accuracy", "text-classification")
     assert (german.dataset_type, german.dataset_config, german.dataset_split) == ("google/xtreme", "XNLI", "test")
+
+
+def test_a_folder_that_no_run_left_is_called_by_its_own_name(run):
+    folder = run.parent / "my-translation"
+    shutil.copytree(run / "model", folder)
+    assert ModelCard.load(write_card(folder, [])).data.model_name == "my-translation"
 
 
 def test_every_figure_of_the_table_is_in_the_results(run, results):
