@@ -1,4 +1,4 @@
-"""Which pieces are predicted, and what stands in their place: BERT's 80/10/10.
+"""Which pieces are predicted, and what stands in their place: BERT's 80/10/10, or <mask> always.
 
 Random numbers are keyed by what is masked (seed, objective, corpus, epoch, example), never by who masks it, so that an
 example gets the same masks however it is batched, and on whichever process or worker.
@@ -31,6 +31,8 @@ def mask_pieces(
     rng: np.random.Generator,
     mask_id: int,
     vocabulary: np.ndarray,
+    mask_share: float = MASK_SHARE,
+    leave: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks a text: (input_ids, labels), both (T,), labels -100 where nothing is predicted.
 
@@ -47,19 +49,21 @@ def mask_pieces(
         rng: where the random numbers come from, see `keyed_rng`.
         mask_id: id of <mask>.
         vocabulary: (K,) ids of ordinary pieces, from which random replacements are drawn.
+        mask_share: share of the predicted pieces that become <mask>; 1 leaves none to be replaced or to stay.
+        leave: ordinary positions that are not predicted, however few there are.
 
     Deviations from the papers: special tokens are never predicted, although XLM-Align's code let them be, and a random
     replacement is never a special token (PAPERS.md, "Common ground").
     """
     candidates = np.flatnonzero(np.logical_not(special_tokens_mask))
-    count = int(probability * len(candidates) + rng.random())
+    count = max(0, min(int(probability * len(candidates) + rng.random()), len(candidates) - leave))
     input_ids, labels = ids.copy(), np.full_like(ids, IGNORED)
     positions = rng.permutation(candidates)[:count]
     fates = rng.random(count)
     random_pieces = vocabulary[rng.integers(len(vocabulary), size=count)]
 
     labels[positions] = ids[positions]
-    input_ids[positions[fates < MASK_SHARE]] = mask_id
-    replaced = (fates >= MASK_SHARE) & (fates < MASK_SHARE + RANDOM_SHARE)
+    input_ids[positions[fates < mask_share]] = mask_id
+    replaced = (fates >= mask_share) & (fates < mask_share + RANDOM_SHARE)
     input_ids[positions[replaced]] = random_pieces[replaced]
     return input_ids, labels

@@ -69,4 +69,38 @@ def causal_mask(attention_mask_BT):
     `attention_mask_BT` is 1 (or True) for real pieces and 0 for padding.
     """
     positions = torch.ones(2 * attention_mask_BT.shape[1:], dtype=torch.bool, device=attention_mask_BT.device)
-    return positions.tril() & attention_mask_BT.bool()[:, None, :]
+    return positions.tril() & as_block_mask(attention_mask_BT)
+
+
+def camlm_mask(attention_mask, segment_ids_BT, predicted_BT):
+    """Block mask of cross-attention masked LM (ERNIE-M, section 3.1, Figure 2): boolean (B, T, T).
+
+    A predicted position attends to the predicted positions of its own side, itself included, and to the others of the
+    other side: p(x_m | M_x, y without M_y). Any other position attends to the others of its own side only, so that
+    neither side's words come back by way of the other's states, in any number of layers.
+
+    Args:
+        attention_mask: (B, T), or a block mask (B, T, T), such as that of packed rows, which this one restricts.
+        segment_ids_BT: 0 for x and 1 for y, special tokens with their side; padding is told by attention_mask.
+        predicted_BT: boolean, True where a piece is predicted.
+    """
+    is_own_side_BTT = segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :]
+    row_BT1, column_B1T = predicted_BT[:, :, None], predicted_BT[:, None, :]
+    allow_BTT = torch.where(column_B1T, row_BT1 & is_own_side_BTT, row_BT1 ^ is_own_side_BTT)
+    return allow_BTT & as_block_mask(attention_mask)
+
+
+def btmlm_generation_mask(attention_mask, segment_ids_BT):
+    """Block mask of back-translation masked LM's first step (ERNIE-M, section 3.1, Figure 4): boolean (B, T, T).
+
+    The sentence (segment 0) attends to the sentence; a pseudo position (segment 1) to the sentence and to itself.
+
+    Args: as `camlm_mask`.
+    """
+    itself_TT = torch.eye(segment_ids_BT.shape[1], dtype=torch.bool, device=segment_ids_BT.device)
+    return ((segment_ids_BT == 0)[:, None, :] | itself_TT) & as_block_mask(attention_mask)
+
+
+def as_block_mask(attention_mask):
+    """A padding mask (B, S) as boolean (B, 1, S), which broadcasts over the rows; a block mask (B, T, S) as it is."""
+    return attention_mask.bool()[:, None, :] if attention_mask.dim() == 2 else attention_mask

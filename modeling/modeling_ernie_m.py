@@ -1,12 +1,30 @@
 """ERNIE-M: enhanced multilingual representation by aligning cross-lingual semantics (Ouyang et al., EMNLP 2021).
 
-XLM-R's shape with a tanh pooler on the base model.
+XLM-R's shape with a tanh pooler on the base model, and a language embedding on <mask> where pre-training asks for it.
+
+Legend: `B` sequences, `T` positions, `K` pseudo positions, `H` hidden size, `V` vocabulary.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from transformers import initialization as init
+
+from .attention_masks import btmlm_generation_mask, camlm_mask
 from .configuration_ernie_m import ErnieMConfig
-from .encoder import EncoderModel, EncoderPreTrainedModel
-from .masked_lm import ForMaskedLM, ForPreTraining
-from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
+from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of
+from .masked_lm import (
+    LOGITS_AT_ONCE,
+    ForMaskedLM,
+    ForPreTraining,
+    Predictions,
+    PreTrainingOutput,
+    check_labels,
+    encoder_inputs,
+)
+from .task_heads import ForPooledSequenceClassification, ForQuestionAnswering, ForTokenClassification
 
 
 class ErnieMPreTrainedModel(EncoderPreTrainedModel):
@@ -14,15 +32,267 @@ class ErnieMPreTrainedModel(EncoderPreTrainedModel):
 
     config_class = ErnieMConfig
 
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, LanguageEmbedding):
+            # from zero: a checkpoint without one gives the same states as before
+            init.zeros_(module.weight)
+
+
+class LanguageEmbedding(nn.Embedding):
+    """(languages, H), added where <mask> stands: which language to predict there (paper, section 3.1, BTMLM)."""
+
 
 class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
-    """ERNIE-M's encoder; see `EncoderModel.forward`."""
+    """ERNIE-M's encoder; see `EncoderModel.forward`.
+
+    Deviation from the released code, which has no language embedding although the paper's BTMLM "use[s] the language
+    embedding and position embedding to indicate the language and position": with `config.num_languages` <mask> carries
+    one. No other piece does, so that released checkpoints and every input of a fine-tuned model are as without.
+    """
+
+    def __init__(self, config, add_pooling_layer: bool = True):
+        super().__init__(config, add_pooling_layer)
+        if config.num_languages:
+            self.language_embeddings = LanguageEmbedding(config.num_languages, config.hidden_size)
+            self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        language_ids: torch.Tensor | None = None,
+        **kwargs,
+    ):
+        """Encode; see `EncoderModel.forward`.
+
+        Args:
+            language_ids: (B, T) rows of the language embedding, read where `input_ids` is <mask>; by default <mask>
+                carries no language.
+
+        Raises:
+            ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, without
+                `input_ids`, or out of range.
+        """
+        if language_ids is not None:
+            self._check_languages(input_ids, language_ids)
+            if position_ids is None:
+                position_ids = position_ids_of(input_ids, self.config.pad_token_id)
+            is_mask_BT1 = input_ids.eq(self.config.mask_token_id).unsqueeze(-1)
+            inputs_embeds = self.embeddings.word_embeddings(input_ids)
+            inputs_embeds = inputs_embeds + self.language_embeddings(language_ids) * is_mask_BT1
+            input_ids = None
+        return super().forward(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+
+    def _check_languages(self, input_ids, language_ids):
+        number = self.config.num_languages
+        if not number:
+            raise ValueError(
+                "language_ids were given to a model without language embeddings (config.num_languages is 0): they "
+                "would be ignored. Leave them out, or set num_languages."
+            )
+        if input_ids is None or input_ids.shape != language_ids.shape:
+            given = None if input_ids is None else tuple(input_ids.shape)
+            raise ValueError(
+                f"language_ids have shape {tuple(language_ids.shape)}, and input_ids {given}: they say the language of "
+                "each <mask> among the pieces. Give both, of one shape."
+            )
+        lowest, highest = (int(value) for value in language_ids.aminmax())
+        if lowest < 0 or highest >= number:
+            unknown = lowest if lowest < 0 else highest
+            raise ValueError(
+                f"language_ids hold {unknown}, and the model has {number} languages, 0 to {number - 1} "
+                f"({', '.join(self.config.languages or ['unnamed'])}): there is no embedding for it. Use their rows; "
+                "padding may have any, such as 0."
+            )
 
 
 class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
-    """MLM and TLM; see `ForPreTraining.forward`."""
+    r"""Cross-attention masked LM (CAMLM) and back-translation masked LM (BTMLM), beside MLM and TLM (section 3).
+
+    Equations, over the masked pieces M of a pair (x, y), or of a text x with pseudo tokens P:
+    - CAMLM: L = -sum_{m in M_x} log p(x_m | M_x, y \ M_y) - sum_{m in M_y} log p(y_m | M_y, x \ M_x): a side is
+      predicted from the other one, and of its own side only from where its masks stand (`camlm_mask`).
+    - BTMLM: first, without gradient, P = argmax p(y_j | x, M_j) for k positions behind the text in a language of their
+      own (`btmlm_generation_mask`); then L = -sum_{m in M} log p(x_m | x \ M, P), everything attending to everything.
+
+    Notation: x and y are segments 0 and 1 of a row `<s> x </s></s> y </s>`; special tokens belong to their side. M are
+    the positions with a label, and P the <mask> of segment 1 of a BTMLM row.
+
+    Relation to its neighbours: TLM may predict x_m from the rest of x and ignore y; CAMLM cannot. BTMLM's second step
+    is TLM on a pair whose other side the model has written itself. XLM-Align writes alignments, ERNIE-M words.
+
+    Deviations from the paper, which is silent here: the first step sees the unmasked text, and runs without dropout;
+    special tokens are never generated; the pseudo side's own `</s>` are read in the second step only; an unmasked
+    position attends to the unmasked of its own side only, or a side's words would come back to its masks by way of the
+    other side's states.
+
+    Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/collators.py`.
+    """
 
     encoder_class = ErnieMModel
+    objectives = ForPreTraining.objectives | {"camlm": (), "btmlm": ()}
+
+    def forward(
+        self,
+        mlm: dict | None = None,
+        tlm: dict | None = None,
+        camlm: dict | None = None,
+        btmlm: dict | None = None,
+        objective_weights: dict[str, float] | None = None,
+    ) -> PreTrainingOutput:
+        """One sub-batch per objective; see `ForPreTraining.forward` for `mlm` and `tlm`.
+
+        Args:
+            mlm, tlm, camlm, btmlm: `input_ids` and `labels` (B, T), `attention_mask` (B, T), or (B, T, T) of packed
+                rows with their `position_ids`; with languages, `language_ids` (B, T).
+            camlm: also `segment_ids` (B, T), 0 for x and 1 for y.
+            btmlm: likewise, segment 1 being pseudo positions, <mask> without a label; `temperature`: 0, the default,
+                fills them with the likeliest piece, more draws from the softmax of logits / temperature.
+
+        Raises:
+            ValueError: as `ForPreTraining.forward` and `ErnieMModel.forward`; no segments; camlm: predictions with no
+                unmasked piece of the other side to read; btmlm: a model without languages, labels in segment 1.
+        """
+        batches = {"mlm": mlm, "tlm": tlm, "camlm": camlm, "btmlm": btmlm}
+        return self.losses_of(batches, objective_weights or {})
+
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
+        """The losses of one objective: each is one, from the encoder's states."""
+        check_labels(name, batch)
+        inputs = inputs_with_languages(batch)
+        if name in ("camlm", "btmlm") and "segment_ids" not in batch:
+            raise ValueError(
+                f"sub-batch {name!r} has no segment_ids: which positions are x and which y cannot be told. Add them, "
+                "(B, T), 0 for x and 1 for y, as pretraining/collators.py does."
+            )
+        if name == "camlm":
+            inputs["attention_mask"] = self._camlm_mask(batch)
+        if name == "btmlm":
+            inputs["position_ids"] = positions(batch, self.config.pad_token_id)
+            inputs["input_ids"] = self.back_translate(batch, batch.get("temperature", 0.0))
+        yield name, Predictions(self.roberta(**inputs).last_hidden_state, batch["labels"])
+
+    def _camlm_mask(self, batch: dict) -> torch.Tensor:
+        predicted_BT = batch["labels"].ne(-100)
+        allow_BTT = camlm_mask(attention_mask_of(batch), batch["segment_ids"], predicted_BT)
+        words_BT = ~predicted_BT
+        if "special_tokens_mask" in batch:
+            words_BT = words_BT & ~batch["special_tokens_mask"].bool()
+        reads_nothing_BT = predicted_BT & ~(allow_BTT & words_BT[:, None, :]).any(-1)
+        if reads_nothing_BT.any():
+            row, position = reads_nothing_BT.nonzero()[0].tolist()
+            side = int(batch["segment_ids"][row, position])
+            raise ValueError(
+                f"sub-batch 'camlm', pair {row}: every piece of side {'yx'[side]} is masked or missing, and masked "
+                f"pieces of side {'xy'[side]} are predicted from it alone. Leave a piece of each side unmasked, and "
+                "pairs with an empty side out."
+            )
+        return allow_BTT
+
+    @torch.no_grad()
+    def generation_states(self, batch: dict) -> torch.Tensor:
+        """BTMLM's first step: states (B, T, H), of which those of the pseudo positions are what they predict from.
+
+        `batch` is as in `back_translate`. The text is read unmasked, and without dropout.
+
+        Raises ValueError as `back_translate`.
+        """
+        input_ids_BT, labels_BT = batch["input_ids"], batch.get("labels")
+        if not self.config.num_languages or "language_ids" not in batch:
+            raise ValueError(
+                f"BTMLM with config.num_languages {self.config.num_languages} and "
+                f"{'no ' if 'language_ids' not in batch else ''}language_ids: nothing would tell a pseudo position "
+                "which language to speak. Set num_languages (or languages) and give language_ids."
+            )
+        if labels_BT is not None:
+            if (labels_BT.ne(-100) & (batch["segment_ids"] == 1)).any():
+                raise ValueError(
+                    "sub-batch 'btmlm' has labels in segment 1: pseudo positions are generated, there is no gold piece "
+                    "for them. Label them -100."
+                )
+            input_ids_BT = torch.where(labels_BT.ne(-100), labels_BT, input_ids_BT)
+        with without_dropout(self):
+            return self.roberta(
+                input_ids_BT,
+                attention_mask=btmlm_generation_mask(attention_mask_of(batch), batch["segment_ids"]),
+                position_ids=positions(batch, self.config.pad_token_id),
+                language_ids=batch["language_ids"],
+            ).last_hidden_state
+
+    @torch.no_grad()
+    def back_translate(self, batch: dict, temperature: float = 0.0) -> torch.Tensor:
+        """BTMLM's first step: `input_ids` (B, T) of the second, the pseudo positions filled.
+
+        `batch` is as `btmlm` of `forward`; `labels` may be left out where nothing is masked. Each pseudo position reads
+        the unmasked text, its own language and position, and no other pseudo position.
+
+        Raises ValueError for a model without languages, segment 1 with labels, and a negative temperature.
+        """
+        if temperature < 0:
+            raise ValueError(
+                f"temperature is {temperature}: logits are divided by it. Give 0 (the likeliest piece), or more."
+            )
+        states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
+        is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
+        filled_BT[is_pseudo_BT] = self._likeliest(states_BTH[is_pseudo_BT], temperature)
+        return filled_BT
+
+    def _likeliest(self, states_KH: torch.Tensor, temperature: float) -> torch.Tensor:
+        """(K,) pieces, never a special token that the configuration knows."""
+        config, pieces = self.config, [states_KH.new_empty(0, dtype=torch.long)]
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        special = [
+            id_ for id_ in (config.pad_token_id, config.bos_token_id, config.mask_token_id, *ends) if id_ is not None
+        ]
+        for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // config.vocab_size)) if len(states_KH) else ():
+            logits_KV = self.lm_head(chunk_KH).float()
+            logits_KV[:, special] = -torch.inf
+            if temperature:
+                pieces.append(torch.multinomial((logits_KV / temperature).softmax(-1), 1).squeeze(-1))
+            else:
+                pieces.append(logits_KV.argmax(-1))
+        return torch.cat(pieces)
+
+
+def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
+    """What ERNIE-M's encoder reads of a sub-batch."""
+    inputs = encoder_inputs(batch)
+    return inputs | {"language_ids": batch["language_ids"]} if "language_ids" in batch else inputs
+
+
+def attention_mask_of(batch: dict) -> torch.Tensor:
+    """The sub-batch's mask; all ones where it has none."""
+    mask = batch.get("attention_mask")
+    return torch.ones_like(batch["input_ids"]) if mask is None else mask
+
+
+def positions(batch: dict, padding_id: int) -> torch.Tensor:
+    """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps, whatever is generated."""
+    given = batch.get("position_ids")
+    return position_ids_of(batch["input_ids"], padding_id) if given is None else given
+
+
+@contextmanager
+def without_dropout(model: nn.Module):
+    """The model in evaluation mode, for this block only."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):
@@ -31,8 +301,8 @@ class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):
     encoder_class = ErnieMModel
 
 
-class ErnieMForSequenceClassification(ErnieMPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForSequenceClassification.forward`."""
+class ErnieMForSequenceClassification(ErnieMPreTrainedModel, ForPooledSequenceClassification):
+    """A label for a text or a pair, from the pooler; see `ForSequenceClassification.forward`."""
 
     encoder_class = ErnieMModel
 

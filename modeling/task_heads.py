@@ -35,7 +35,7 @@ def feature_size(config) -> int:
 
 
 class HeadModel(EncoderPreTrainedModel):
-    """An encoder without pooler below a head that `make_head` adds.
+    """An encoder below a head that `make_head` adds; without pooler, unless the head reads it (`reads_pooler`).
 
     Plug-in, where the paper is silent: gradients flow through H_x and H_y (their stop-gradient belongs to pre-training,
     section 2.2), the S stream is bidirectional or causal as it was pre-trained (`config.cross_stream`), and a single
@@ -45,6 +45,7 @@ class HeadModel(EncoderPreTrainedModel):
     """
 
     encoder_class = None  # the base model of the architecture, set by its file
+    reads_pooler = False
 
     def __init__(self, config):
         super().__init__(config)
@@ -53,7 +54,7 @@ class HeadModel(EncoderPreTrainedModel):
                 f"{type(self).__name__} was asked for with plug_in=True, and its configuration has no cross-attention: "
                 "there is nothing to plug in. Load a VECO encoder, or leave plug_in out."
             )
-        self.roberta = self.encoder_class(config, add_pooling_layer=False)
+        self.roberta = self.encoder_class(config, add_pooling_layer=self.reads_pooler)
         self.make_head(config)
         self.post_init()
 
@@ -238,6 +239,31 @@ class ForSequenceClassification(HeadModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+class ForPooledSequenceClassification(ForSequenceClassification):
+    """One label, several, or a number for each text or pair, from the tanh pooler of the base model.
+
+    ERNIE-M's released head: dropout and one linear map of the pooler's output, so that fine-tuning uses a released
+    pooler, and a released head loads name by name. Raises `ValueError` for a configuration without pooler.
+    """
+
+    reads_pooler = True
+
+    def make_head(self, config):
+        if self.roberta.pooler is None:
+            raise ValueError(
+                f"{type(self).__name__} was asked for with add_pooling_layer=False: its head reads the pooler of the "
+                "base model. Set add_pooling_layer to true in the configuration."
+            )
+        self.num_labels = config.num_labels
+        self.dropout = head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def encode(self, *args, **kwargs):
+        """As `HeadModel.encode`, with the pooler's output (B, H) as what the head reads."""
+        outputs, _, features_y = super().encode(*args, **kwargs)
+        return outputs, self.dropout(outputs.pooler_output), features_y
 
 
 class ForTokenClassification(HeadModel):

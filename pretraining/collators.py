@@ -12,8 +12,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from common.masking import IGNORED, keyed_rng, mask_pieces
-from pretraining.recipe import OBJECTIVES
-from pretraining.tokenised import Example
+from pretraining.recipe import OBJECTIVES, Objective, ObjectiveKind
+from pretraining.sampling import Languages
+from pretraining.tokenised import SPECIALS_OF_PAIR, Example
 
 Row = dict[str, np.ndarray]  # (T,) arrays of one example: input_ids, special_tokens_mask, segment_ids, ...
 MaskedExample = tuple[str, str, list[Row]]  # objective, corpus name, row with labels; two where the sides are apart
@@ -51,6 +52,7 @@ def pad_rows(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> dict[st
     """
     padding = {
         "input_ids": tokenizer.pad_token_id,
+        "language_ids": 0,  # any: padding is no <mask>
         "labels": IGNORED,
         "special_tokens_mask": 1,
         "segment_ids": -1,
@@ -66,32 +68,74 @@ def pad_rows(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> dict[st
     return batch
 
 
+def pseudo_count(pieces: int, share: float) -> int:
+    """Pseudo tokens that a text of so many pieces should get (ERNIE-M, section 4.3)."""
+    return max(1, round(share * pieces))
+
+
 @dataclass
 class Masker:
-    """Masks examples; `key` (such as seed and phase) is part of what their random numbers are keyed by."""
+    """Masks examples; `key` (such as seed and phase) is part of what their random numbers are keyed by.
+
+    With `languages`, of a model whose <mask> carries one, rows have `language_ids` too.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     key: tuple[int | str, ...]
+    languages: Languages | None = None
 
     @cached_property
     def vocabulary(self) -> np.ndarray:
         """(K,) ids of ordinary pieces: what may stand at random in a masked position's place."""
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids)
 
-    def __call__(self, example: Example, objective: str, probability: float) -> MaskedExample:
+    def __call__(self, example: Example, name: str, objective: Objective) -> MaskedExample:
         """The row of an example with its labels, or its two rows where the objective reads the sides apart.
 
-        The unknown piece is never predicted either: it tells nothing.
+        The unknown piece is never predicted either: it tells nothing. Where only masks stand for predicted pieces, the
+        sides are masked one by one, and each keeps a piece for the other side to be predicted from; which of them
+        comes first is drawn where the objective says so. A text that is to be back-translated gets its pseudo
+        positions, as a second side.
         """
-        rng = keyed_rng(*self.key, objective, example.name, example.epoch, example.example_id)
-        inputs = [[side] for side in example.sides] if OBJECTIVES[objective].apart else [example.sides]
-        rows = [encode_pieces(pieces, self.tokenizer) for pieces in inputs]
-        for row in rows:
-            unpredictable = (row["special_tokens_mask"] == 1) | (row["input_ids"] == self.tokenizer.unk_token_id)
-            row["input_ids"], row["labels"] = mask_pieces(
-                row["input_ids"], unpredictable, probability, rng, self.tokenizer.mask_token_id, self.vocabulary
+        kind = OBJECTIVES[name]
+        rng = keyed_rng(*self.key, name, example.name, example.epoch, example.example_id)
+        sides = [*example.sides]
+        codes = self.languages.of_corpus[example.name] if self.languages else ()
+        if kind.either_order and rng.random() < 0.5:
+            sides, codes = sides[::-1], codes[::-1]
+        if kind.generates:
+            room = objective.max_length - SPECIALS_OF_PAIR - len(sides[0])
+            count = min(pseudo_count(len(sides[0]), objective.pseudo_share), max(0, room))
+            sides.append(np.full(count, self.tokenizer.mask_token_id))
+            targets, shares = self.languages.targets(codes[0], objective.target_languages)
+            codes = (*codes, targets[rng.choice(len(targets), p=shares)])
+        rows = [
+            encode_pieces(pieces, self.tokenizer) for pieces in ([[side] for side in sides] if kind.apart else [sides])
+        ]
+        for number, row in enumerate(rows):
+            self._mask(row, kind, objective.mask_probability, rng)
+            if codes:
+                row["language_ids"] = np.array([self.languages.rows[code] for code in codes])[
+                    row["segment_ids"] + (number if kind.apart else 0)
+                ]
+        return name, example.name, rows
+
+    def _mask(self, row: Row, kind: ObjectiveKind, probability: float, rng: np.random.Generator) -> None:
+        """Sets `labels` of a row, and what stands in the predicted places of its `input_ids`."""
+        tokenizer, segments = self.tokenizer, row["segment_ids"]
+        unpredictable = (row["special_tokens_mask"] == 1) | (row["input_ids"] == tokenizer.unk_token_id)
+        common = (tokenizer.mask_token_id, self.vocabulary)
+        if not kind.only_masks:
+            unpredictable |= kind.generates & (segments == 1)
+            row["input_ids"], row["labels"] = mask_pieces(row["input_ids"], unpredictable, probability, rng, *common)
+            return
+        row["labels"] = np.full_like(segments, IGNORED)
+        for side in (0, 1):
+            others = unpredictable | (segments != side)
+            row["input_ids"], labels = mask_pieces(
+                row["input_ids"], others, probability, rng, *common, mask_share=1.0, leave=1
             )
-        return objective, example.name, rows
+            row["labels"] = np.where(segments == side, labels, row["labels"])
 
 
 @dataclass
@@ -101,9 +145,13 @@ class Collator:
     Tensors are (B, T) int64; `languages` is a list of B corpus names. Where an objective reads the sides apart, its
     sub-batch holds `x` and `y`, each a full set of its own length. There are no position_ids: rows are not packed, and
     the model counts the positions of padded rows itself. A row without predictions is valid.
+
+    With `objectives`, those of the phase by name, a sub-batch that generates says at which `temperature`, and how many
+    of its texts had room for fewer pseudo tokens than they should have (`shortened`).
     """
 
     tokenizer: PreTrainedTokenizerBase
+    objectives: dict[str, Objective] | None = None
 
     def __call__(self, examples: list[MaskedExample]) -> dict[str, dict]:
         batch = {}
@@ -112,6 +160,14 @@ class Collator:
             sides = [pad_rows(rows, self.tokenizer) for rows in zip(*(rows for _, rows in own), strict=True)]
             batch[objective] = dict(zip(SIDES, sides, strict=True)) if OBJECTIVES[objective].apart else sides[0]
             batch[objective]["languages"] = [name for name, _ in own]
+            if OBJECTIVES[objective].generates and self.objectives:
+                settings = self.objectives[objective]
+                ordinary = (row["segment_ids"][row["special_tokens_mask"] == 0] for _, (row,) in own)
+                counts = [np.bincount(segments, minlength=2) for segments in ordinary]
+                batch[objective]["temperature"] = settings.temperature
+                batch[objective]["shortened"] = sum(
+                    int(pseudo < pseudo_count(pieces, settings.pseudo_share)) for pieces, pseudo in counts
+                )
         return batch
 
 

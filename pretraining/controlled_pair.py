@@ -4,6 +4,8 @@
     python -m pretraining.controlled_pair --dataset local/sick --text_columns premise hypothesis \\
         --tokenizer runs/pair/tokenizer --output runs/pair_sick
 
+A column may also hold lists of words, each with a label in another column: every word gets its twin.
+
 Two languages of the same structure that share no piece, whose translations and word alignments are known exactly (after
 K et al. 2020 and Dufter and Schuetze 2020): what an objective does for alignment shows here in minutes.
 
@@ -83,11 +85,13 @@ def twin_offset(tokenizer: Any) -> int:
     return ordinary
 
 
-def translator(tokenizer: Any) -> Callable[[str | None], str | None]:
-    """text -> its twin, normalised as the tokenizer normalises."""
+def translator(tokenizer: Any) -> Callable[[Any], Any]:
+    """text -> its twin, normalised as the tokenizer normalises; a list of words -> the list of their twins."""
     normaliser = tokenizer.backend_tokenizer.normalizer
 
-    def translate(text: str | None) -> str | None:
+    def translate(text: str | list[str | None] | None) -> str | list[str | None] | None:
+        if isinstance(text, list):
+            return [translate(word) for word in text]
         return None if text is None else twin_of(normaliser.normalize_str(text))
 
     return translate
@@ -131,10 +135,11 @@ def load_splits(path: str, config: str | None, text_columns: list[str]) -> dict[
         splits[name] = load_table(Table(path=path, config=config, split=name))
         for column in text_columns:
             feature = require_column(splits[name], column, f"{path}, split {name},")
-            if column not in splits[name].column_names or getattr(feature, "dtype", None) != "string":
+            kind = getattr(getattr(feature, "feature", feature), "dtype", "a struct")  # of words, where it holds lists
+            if column not in splits[name].column_names or kind != "string":
                 raise ValueError(
-                    f"Column {column} of {path} holds {getattr(feature, 'dtype', 'a struct')}, not text, or lies "
-                    "inside a struct. Only a column of text has a twin. Name other --text_columns."
+                    f"Column {column} of {path} holds {kind}, not text, or lies inside a struct. Only a column of text "
+                    "or of lists of words has a twin. Name other --text_columns."
                 )
     return splits
 
@@ -158,7 +163,11 @@ def main(argv: list[str] | None = None) -> None:
         if folder is None:
             folder = str(Path(flags.output) / "tokenizer")
             rows = splits.get("train", next(iter(splits.values())))
-            texts = (text for column in flags.text_columns for text in rows[column])
+            texts = (
+                " ".join(text) if isinstance(text, list) else text
+                for column in flags.text_columns
+                for text in rows[column]
+            )
             # every character has a piece: the unknown one would be shared by both languages
             model = train_unigram(texts, flags.vocab_size - SPECIALS_BESIDE_SPM, character_coverage=1.0)
             save_tokenizer(double_pieces(model), folder)

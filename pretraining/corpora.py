@@ -14,12 +14,20 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.collators import Collator, MaskedExample, Masker
-from pretraining.recipe import OBJECTIVES, Phase, Recipe
-from pretraining.sampling import Draw, UpdateSampler, check_batch_sizes, plan_phase, sampling_probabilities
+from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe
+from pretraining.sampling import (
+    Draw,
+    Languages,
+    UpdateSampler,
+    check_batch_sizes,
+    plan_phase,
+    sampling_probabilities,
+    target_languages,
+)
 from pretraining.sources import corpus_name, match_corpora, open_sources
 from pretraining.stored import Corpus, stored_corpus
 from pretraining.streams import StreamCursor, StreamedCorpus
-from pretraining.tokenised import Example, TokenisedColumn, tokenizer_fingerprint
+from pretraining.tokenised import Example, TokenisedColumn, text_length, tokenizer_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +57,7 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
         where = f"phases.{index}"
         _check_texts({name: names[name] for name in match_corpora(phase.corpora, list(names), where)}, phase, where)
         check_batch_sizes(phase, where, num_processes, recipe.gradient_accumulation_steps)
+        _check_targets(recipe, phase, where)
 
     fingerprint = tokenizer_fingerprint(tokenizer)
     corpora = []
@@ -97,7 +106,7 @@ class MaskedExamples(Dataset):
             example = self.cursors[place].fetch(draw.position)
         else:
             example = corpus.fetch(draw.epoch, draw.row)
-        return self.masker(example, draw.objective, self.phase.objectives[draw.objective].mask_probability)
+        return self.masker(example, draw.objective, self.phase.objectives[draw.objective])
 
 
 def training_batches(
@@ -109,22 +118,23 @@ def training_batches(
     start_update: int = 0,
     num_processes: int = 1,
     process_index: int = 0,
+    languages: Languages | None = None,
 ) -> DataLoader:
     """The batches of one process in one phase: `gradient_accumulation_steps` consecutive ones make an update.
 
     `corpora` are those of the phase (`phase_corpora`); `start_update` is the number of updates already done in it. A
     batch is what `Collator` returns, on the CPU. The loader shares the text out itself: it must not be passed to
     `Accelerator.prepare`. It takes no number from torch's global generator, so that dropout is the same however a run
-    was resumed.
+    was resumed. `languages` are those of a model whose <mask> carries one.
     """
     where = f"phases.{phase_index}"
     kinds = {corpus.name: KINDS[len(corpus.languages)] for corpus in corpora}
     _check_texts(kinds, phase, where)
     views: dict[str, dict[int, Corpus]] = {
         name: {
-            index: corpus.with_form(objective.max_length, OBJECTIVES[name].apart)
+            index: corpus.with_form(text_length(name, objective), OBJECTIVES[name].apart)
             for index, corpus in enumerate(corpora)
-            if kinds[corpus.name] == OBJECTIVES[name].text
+            if reads(corpus, name, objective, languages)
         }
         for name, objective in phase.objectives.items()
     }
@@ -135,7 +145,7 @@ def training_batches(
         {(name, index): corpus for name, group in views.items() for index, corpus in group.items()},
         phase,
         phase_index,
-        Masker(tokenizer, (recipe.seed, phase_index)),
+        Masker(tokenizer, (recipe.seed, phase_index), languages),
     )
     if recipe.num_workers:
         # tokenizers' threads do not survive the fork of a worker; its own way out is a warning in each of them
@@ -143,7 +153,7 @@ def training_batches(
     return DataLoader(
         examples,
         batch_sampler=sampler,
-        collate_fn=Collator(tokenizer),
+        collate_fn=Collator(tokenizer, phase.objectives),
         num_workers=recipe.num_workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),
@@ -151,36 +161,50 @@ def training_batches(
 
 
 def held_out_batches(
-    corpora: list[Corpus], phase: Phase, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, objective: str
+    corpora: list[Corpus],
+    phase: Phase,
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerBase,
+    objective: str,
+    languages: Languages | None = None,
 ) -> Iterator[tuple[str, dict[str, dict]]]:
     """(corpus name, batch of one objective) of the held-out text that an objective reads, by length.
 
     The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
     """
-    masker, collate = Masker(tokenizer, ("held out",)), Collator(tokenizer)
+    masker, collate = Masker(tokenizer, ("held out",), languages), Collator(tokenizer)
     settings = phase.objectives[objective]
     size = recipe.evaluation.batch_size
     for corpus in corpora:
-        examples = sorted(held_out_examples(corpus, phase, objective), key=lambda example: sum(map(len, example.sides)))
+        examples = held_out_examples(corpus, phase, objective, languages)
+        examples = sorted(examples, key=lambda example: sum(map(len, example.sides)))
         for start in range(0, len(examples), size):
             chunk = examples[start : start + size]
-            yield corpus.name, collate([masker(example, objective, settings.mask_probability) for example in chunk])
+            yield corpus.name, collate([masker(example, objective, settings) for example in chunk])
 
 
-def held_out_examples(corpus: Corpus, phase: Phase, objective: str) -> list[Example]:
-    """The held-out text of a corpus as an objective reads it; none where it reads another kind."""
-    kind = OBJECTIVES[objective]
-    if KINDS[len(corpus.languages)] != kind.text:
+def held_out_examples(corpus: Corpus, phase: Phase, name: str, languages: Languages | None = None) -> list[Example]:
+    """The held-out text of a corpus as an objective reads it; none where it does not."""
+    objective = phase.objectives[name]
+    if not reads(corpus, name, objective, languages):
         return []
-    return corpus.with_form(phase.objectives[objective].max_length, kind.apart).held_out
+    return corpus.with_form(text_length(name, objective), OBJECTIVES[name].apart).held_out
+
+
+def reads(corpus: Corpus, name: str, objective: Objective, languages: Languages | None) -> bool:
+    """Whether an objective reads a corpus: text of its kind, in a language that can be back-translated if it has to."""
+    kind = OBJECTIVES[name]
+    if KINDS[len(corpus.languages)] != kind.text:
+        return False
+    return not kind.generates or bool(languages.targets(corpus.languages[0], objective.target_languages)[0])
 
 
 def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:
     """(max_length, apart) of the objective that reads most of a kind of text, or of all where none reads it."""
     objectives = [item for phase in recipe.phases for item in phase.objectives.items()]
     reading = [item for item in objectives if OBJECTIVES[item[0]].text == kind]
-    name, objective = max(reading or objectives, key=lambda item: item[1].max_length)
-    return objective.max_length, OBJECTIVES[name].apart and bool(reading)
+    name, objective = max(reading or objectives, key=lambda item: text_length(*item))
+    return text_length(name, objective), OBJECTIVES[name].apart and bool(reading)
 
 
 def _check_texts(kinds: dict[str, str], phase: Phase, where: str) -> None:
@@ -192,6 +216,27 @@ def _check_texts(kinds: dict[str, str], phase: Phase, where: str) -> None:
                 f"{where} ({phase.name}) has the objective {name}, which reads {text} text, and its "
                 f"corpora are {', '.join(kinds) or 'none'}. Without text there is nothing to learn from. Widen the "
                 f"patterns of {where}.corpora ({', '.join(phase.corpora)}), add such a corpus, or take {name} out."
+            )
+
+
+def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
+    """Says which languages an objective that generates has to leave out. Raises ValueError where none is left."""
+    names = match_corpora(phase.corpora, [corpus_name(corpus) for corpus in recipe.monolingual + recipe.bitext], where)
+    texts = [corpus.language for corpus in recipe.monolingual if corpus.language in names]
+    pairs = [(corpus.source_language, corpus.target_language) for corpus in recipe.bitext]
+    for name, objective in phase.objectives.items():
+        if not OBJECTIVES[name].generates:
+            continue
+        alone = [text for text in texts if not target_languages(text, pairs, objective.target_languages)]
+        if len(alone) == len(texts):
+            raise ValueError(
+                f"{where}.objectives.{name} writes pseudo tokens in another language, and no translation pair of "
+                f"`bitext` names one for {', '.join(texts)}: a run on one language has nothing to translate into. Add "
+                f"the pairs that the model has learnt from, use target_languages=all, or take {name} out."
+            )
+        if alone:
+            logger.info(
+                "%s: %s leaves out %s, which `bitext` pairs with no other language.", where, name, ", ".join(alone)
             )
 
 

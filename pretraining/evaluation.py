@@ -12,9 +12,10 @@ from torch import nn
 
 from modeling.attention_masks import cross_stream_mask
 from modeling.encoder import position_ids_of
-from pretraining.collators import Row, encode_pieces, encode_side, pad_rows
+from pretraining.collators import Row, encode_pieces, encode_side, pad_rows, pseudo_count
 from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_names
+from pretraining.sampling import Languages
 from pretraining.tokenised import SPECIALS_OF_PAIR, Example
 from pretraining.tracking import LossMeter
 
@@ -23,9 +24,17 @@ ENCODINGS = ("joint", "separate")
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, corpora: list[Corpus], phase: Phase, recipe: Recipe, tokenizer, accelerator) -> dict:
+def evaluate(
+    model: nn.Module,
+    corpora: list[Corpus],
+    phase: Phase,
+    recipe: Recipe,
+    tokenizer,
+    accelerator,
+    languages: Languages | None = None,
+) -> dict:
     """Held-out losses in nats by objective and corpus, their unigram entropies, and of translation pairs the accuracy
-    of retrieval and of word alignment, as the recipe asks for.
+    of retrieval and of word alignment, and of back-translation, as the recipe asks for.
 
     The masks are the same at every call. A loss below the unigram entropy of the same text says that the model has
     learnt more than how frequent each piece is. Processes share the batches.
@@ -36,7 +45,7 @@ def evaluate(model: nn.Module, corpora: list[Corpus], phase: Phase, recipe: Reci
     meter = LossMeter(losses, [corpus.name for corpus in corpora], accelerator.device)
     figures = {}
     for objective in phase.objectives:
-        batches = held_out_batches(corpora, phase, recipe, tokenizer, objective)
+        batches = held_out_batches(corpora, phase, recipe, tokenizer, objective, languages)
         for number, (_, batch) in enumerate(batches):
             if number % accelerator.num_processes == accelerator.process_index:
                 batch = _to(batch, accelerator.device)
@@ -46,30 +55,33 @@ def evaluate(model: nn.Module, corpora: list[Corpus], phase: Phase, recipe: Reci
     figures |= {f"held_out/{key}": value for key, value in means.items()}
     for objective in phase.objectives:
         for corpus in corpora:
-            if examples := held_out_examples(corpus, phase, objective):
+            if examples := held_out_examples(corpus, phase, objective, languages):
                 entropy = unigram_entropy(examples)
                 for loss in loss_names([objective]):
                     if f"held_out/{loss}/{corpus.name}" in figures:
                         figures[f"unigram_entropy/{loss}/{corpus.name}"] = entropy
-    if any(OBJECTIVES[name].text == "bitext" for name in phase.objectives):
+    for corpus in corpora:
+        if len(corpus.languages) != 2:
+            continue
+        if corpus.apart:  # the sides meet in one input when their joint alignment is looked at
+            longest = model.config.longest_input
+            corpus = corpus.with_form(min(2 * corpus.max_length, longest), False)
+        if recipe.evaluation.retrieval and len(corpus.held_out) > 1:
+            accuracy_L = retrieval_accuracy(model, corpus, recipe, tokenizer, accelerator)
+            figures[f"retrieval/{corpus.name}"] = max(accuracy_L)
+            figures[f"retrieval_by_layer/{corpus.name}"] = accuracy_L
+        if recipe.evaluation.alignment and corpus.held_out:
+            arguments = (corpus, recipe, tokenizer, accelerator)
+            found = {encoding: alignment_accuracy(model, *arguments, encoding) for encoding in ENCODINGS}
+            if any(OBJECTIVES[name].cross_attention for name in phase.objectives):
+                found["cross"] = cross_attention_alignment(model, *arguments)
+            for encoding, accuracy_L in found.items():
+                figures[f"alignment_{encoding}/{corpus.name}"] = max(accuracy_L)
+                figures[f"alignment_{encoding}_by_layer/{corpus.name}"] = accuracy_L
+    if recipe.evaluation.back_translation:
         for corpus in corpora:
-            if len(corpus.languages) != 2:
-                continue
-            if corpus.apart:  # the sides meet in one input when their joint alignment is looked at
-                longest = model.config.longest_input
-                corpus = corpus.with_form(min(2 * corpus.max_length, longest), False)
-            if recipe.evaluation.retrieval and len(corpus.held_out) > 1:
-                accuracy_L = retrieval_accuracy(model, corpus, recipe, tokenizer, accelerator)
-                figures[f"retrieval/{corpus.name}"] = max(accuracy_L)
-                figures[f"retrieval_by_layer/{corpus.name}"] = accuracy_L
-            if recipe.evaluation.alignment and corpus.held_out:
-                arguments = (corpus, recipe, tokenizer, accelerator)
-                found = {encoding: alignment_accuracy(model, *arguments, encoding) for encoding in ENCODINGS}
-                if any(OBJECTIVES[name].cross_attention for name in phase.objectives):
-                    found["cross"] = cross_attention_alignment(model, *arguments)
-                for encoding, accuracy_L in found.items():
-                    figures[f"alignment_{encoding}/{corpus.name}"] = max(accuracy_L)
-                    figures[f"alignment_{encoding}_by_layer/{corpus.name}"] = accuracy_L
+            if len(corpus.languages) == 2 and len(corpus.held_out) > 1:
+                figures |= back_translation_overlap(model, corpus, recipe, tokenizer, accelerator, languages)
     model.train(was_training)
     return figures
 
@@ -157,6 +169,47 @@ def cross_attention_alignment(model, corpus: Corpus, recipe: Recipe, tokenizer, 
     finally:
         model.set_attn_implementation(attention)
     return (right_L / count).tolist()
+
+
+@torch.no_grad()
+def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator, languages) -> dict:
+    """Of the pseudo tokens that BTMLM's first step writes to held-out sentences, the share that their translation holds
+    (as a bag of pieces), less the share that another sentence's translation holds, in each direction.
+
+    The other sentence is the next one by length. Commas and articles occur in both, and count for nothing; a model that
+    knows nothing of translation gets 0. `..._own` and `..._other` are the two shares.
+    """
+    figures, size = {}, recipe.evaluation.batch_size
+    for source, target in ((0, 1), (1, 0)):
+        pairs = sorted(
+            (example.sides for example in corpus.held_out), key=lambda sides: (len(sides[target]), len(sides[source]))
+        )
+        translations = [frozenset(sides[target].tolist()) for sides in pairs]
+        codes = [corpus.languages[side] for side in (source, target)]
+        rows_2 = np.array([languages.rows[code] for code in codes])
+        hits = np.zeros(2)
+        count = 0
+        for start in range(0, len(pairs), size):
+            rows = []
+            for sides in pairs[start : start + size]:
+                text = sides[source][: model.config.longest_input // 2]
+                slots = np.full(pseudo_count(len(text), recipe.evaluation.back_translation), tokenizer.mask_token_id)
+                row = encode_pieces([text, slots], tokenizer)
+                rows.append(row | {"language_ids": rows_2[row["segment_ids"]]})
+            batch = _to(pad_rows(rows, tokenizer), accelerator.device)
+            with accelerator.autocast():
+                filled_BT = model.back_translate(batch)
+            is_pseudo_BT = (batch["segment_ids"] == 1) & _ordinary(batch)
+            for number, (pieces_T, is_pseudo_T) in enumerate(zip(filled_BT, is_pseudo_BT, strict=True)):
+                pseudo = pieces_T[is_pseudo_T].tolist()
+                own, other = start + number, (start + number + 1) % len(pairs)
+                hits += [sum(piece in translations[index] for piece in pseudo) for index in (own, other)]
+                count += len(pseudo)
+        own, other = hits / count
+        key = f"{codes[0]}->{codes[1]}"
+        figures[f"back_translation/{key}"] = own - other
+        figures |= {f"back_translation_own/{key}": own, f"back_translation_other/{key}": other}
+    return figures
 
 
 def aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:

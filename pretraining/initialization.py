@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import logging
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -76,11 +77,12 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         if name not in known:
             raise ValueError(f"model.config.{name}: {config_class.__name__} has no such field. {nearest(name, known)}")
     start = recipe.model.start_from
+    languages = _languages(recipe, known, tokenizer)
     if start:
-        config = _config_of_checkpoint(config_class, start, recipe)
+        config = _config_of_checkpoint(config_class, start, recipe, languages)
         source = f"the checkpoint {start!r}"
     else:
-        settings = {"vocab_size": len(tokenizer), **recipe.model.config}
+        settings = {"vocab_size": len(tokenizer), **languages, **recipe.model.config}
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             settings.setdefault(name, getattr(tokenizer, name))
         config = config_class(**settings)
@@ -95,6 +97,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             f"the tokenizer pads with id {tokenizer.pad_token_id} and {source} with {config.pad_token_id}: positions "
             "are counted from it. Use the tokenizer that belongs to the model."
         )
+    _check_languages(recipe, config, source)
     has = model_class(recipe.model.type).objectives
     for index, phase in enumerate(recipe.phases):
         for name, objective in phase.objectives.items():
@@ -117,7 +120,60 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     return config
 
 
-def _config_of_checkpoint(config_class, start: str, recipe: Recipe) -> PreTrainedConfig:
+def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Fields of the configuration, by default, of a model whose <mask> says its language; none where it does not.
+
+    The languages are those of the recipe, in its order, where a phase has an objective that needs them.
+    """
+    if "languages" not in known:
+        return {}
+    settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
+    if any(OBJECTIVES[name].languages for phase in recipe.phases for name in phase.objectives):
+        settings["languages"] = recipe_languages(recipe)
+    return settings
+
+
+def recipe_languages(recipe: Recipe) -> list[str]:
+    """Codes of all languages of a recipe, in the order of its corpora."""
+    pairs = [code for corpus in recipe.bitext for code in (corpus.source_language, corpus.target_language)]
+    return list(dict.fromkeys([*(corpus.language for corpus in recipe.monolingual), *pairs]))
+
+
+def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> None:
+    """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed."""
+    if not getattr(config, "num_languages", 0):
+        if recipe.evaluation.back_translation:
+            raise ValueError(
+                f"evaluation.back_translation is {recipe.evaluation.back_translation}, and the {recipe.model.type!r} "
+                "model of this recipe has no languages: <mask> cannot say which one to write. Name them in "
+                "model.config.languages of an 'ernie_m' model, or leave it out."
+            )
+        return
+    if config.languages is None:
+        raise ValueError(
+            f"{source} has {config.num_languages} languages without names: which row belongs to which corpus cannot be "
+            "told. Name them in order, as in model.config.languages=[en, de]."
+        )
+    if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
+        raise ValueError(
+            f"the recipe has text in {unknown[0]!r}, and {source} has the languages {', '.join(config.languages)}: "
+            f"<mask> could not say that it stands for {unknown[0]!r}. {nearest(unknown[0], config.languages)} Call the "
+            "corpus by one of them, or start from a checkpoint that has the language."
+        )
+    start = recipe.model.start_from
+    learnt = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
+    for phase in recipe.phases:
+        names = {name: OBJECTIVES[name] for name in phase.objectives}
+        if any(kind.generates for kind in names.values()) and not learnt:
+            logger.warning(
+                "Phase %r generates pseudo tokens, and no phase before it has learnt to translate (camlm), nor has the "
+                "checkpoint: they will be noise. Let it start from a model that has been through the first stage.",
+                phase.name,
+            )
+        learnt = learnt or any(kind.languages and not kind.generates for kind in names.values())
+
+
+def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
     path = resolve_hub_path(start, recipe.hub_root)
     _require_folder(path, "model.start_from")
     try:
@@ -144,7 +200,9 @@ def _config_of_checkpoint(config_class, start: str, recipe: Recipe) -> PreTraine
             "its decoder's, and an encoder with cross-attention cannot be made of it. Start from the encoder that it "
             "was made of."
         )
-    return config_class.from_pretrained(path, **recipe.model.config)
+    if found.get("languages") is not None:
+        languages = {}  # the checkpoint's rows have their meaning
+    return config_class.from_pretrained(path, **{**languages, **recipe.model.config})
 
 
 def build_model(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:

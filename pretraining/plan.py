@@ -10,6 +10,7 @@ from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
 from pretraining.initialization import model_class
 from pretraining.recipe import Phase, Recipe, learnt_terms
+from pretraining.sampling import Languages
 from pretraining.training import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
@@ -32,9 +33,11 @@ def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_pro
     check_trainable(model, recipe.phases)
     console.print(table)
     console.print(_corpora_table(corpora, recipe))
+    codes = getattr(config, "languages", None)
+    languages = Languages.of(corpora, codes, recipe.alpha) if codes else None
     for index, phase in enumerate(recipe.phases):
         selected = phase_corpora(corpora, phase)
-        loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0))
+        loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0, languages))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         console.print(_phase_table(phase, index, micro_batches, num_processes))
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
@@ -50,7 +53,7 @@ def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
     for name, parameter in model.named_parameters():
         if ".crossattention." in name:
             part = "cross-attention"
-        elif ".embeddings." in name:
+        elif "embeddings." in name:
             part = "embeddings"
         elif ".encoder." in name:
             part = "layers"

@@ -84,7 +84,21 @@ class Objective:
     )
     mask_probability: float = option(0.15, "share of the ordinary pieces that is predicted")
     max_length: int = option(
-        256, "positions of an example, special tokens included; of each side where an objective reads them apart"
+        256,
+        "positions of an example, special tokens included; of each side where an objective reads them apart; btmlm: "
+        "with the pseudo tokens, for which room is kept",
+    )
+    pseudo_share: float = option(
+        0.2, "btmlm: pseudo tokens for each piece of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
+    )
+    temperature: float = option(
+        0.0, "btmlm: 0 fills a pseudo position with the likeliest piece, more draws from the softmax of logits / this"
+    )
+    target_languages: Literal["paired", "all"] = option(
+        "paired",
+        "btmlm: languages of the pseudo tokens, drawn by the size of their pairs to the power alpha. paired: those "
+        "that `bitext` pairs with the text's language (texts of a language without pairs are left out); all: every "
+        "other language of `bitext`",
     )
 
 
@@ -97,8 +111,9 @@ class Phase:
     objectives: dict[str, Objective] = option(
         {},
         "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
-        "segments of monolingual text) and ca_mlm_pairs (translation pairs). Those that read translation pairs with "
-        "the same batch_size see the same pairs, each with masks of its own",
+        "segments of monolingual text) and ca_mlm_pairs (translation pairs); ERNIE-M's camlm (translation pairs) and "
+        "btmlm (monolingual text). Those that read text of one kind with the same batch_size see the same text, each "
+        "with masks of its own",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
@@ -142,6 +157,11 @@ class Evaluation:
         "where an objective trains it: for pairs whose pieces correspond one by one, such as the controlled pair; "
         "others are an error",
     )
+    back_translation: float = option(
+        0.0,
+        "ERNIE-M with languages: pseudo tokens for each piece of a held-out sentence, such as 0.2, and the share of "
+        "them that its translation holds, less the share that another sentence's holds; 0: off",
+    )
 
 
 @dataclass
@@ -180,13 +200,19 @@ class ObjectiveKind:
 
     text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text they
     are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`; cross_attention:
-    whether the model needs it.
+    whether the model needs it; languages: whether <mask> says its language; only_masks: predicted pieces are <mask>
+    always, and a side keeps one piece or more; either_order: which side comes first is drawn; generates: the model
+    writes another side to the text, at its end.
     """
 
     text: Literal["monolingual", "bitext"]
     apart: bool = False
     terms: tuple[str, ...] = ()
     cross_attention: bool = False
+    languages: bool = False
+    only_masks: bool = False
+    either_order: bool = False
+    generates: bool = False
 
 
 OBJECTIVES = {
@@ -194,7 +220,12 @@ OBJECTIVES = {
     "tlm": ObjectiveKind("bitext"),
     "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross"), cross_attention=True),
     "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross"), cross_attention=True),
+    # A kept piece would be a word of its own side, which the other masks of that side could read. BTMLM writes behind
+    # the text, in either language: with sides always in the order of the corpus, one direction only would be learnt.
+    "camlm": ObjectiveKind("bitext", languages=True, only_masks=True, either_order=True),
+    "btmlm": ObjectiveKind("monolingual", languages=True, generates=True),
 }
+OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
 
 
 def loss_names(objectives: Iterable[str]) -> list[str]:
@@ -268,6 +299,27 @@ def check_recipe(recipe: Recipe) -> None:
                 "an example needs room for a few pieces beside its special tokens; give 8 or more",
             )
             _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
+            default = Objective(batch_size=1)
+            for option_name in OF_GENERATION:
+                value = getattr(objective, option_name)
+                _require(
+                    OBJECTIVES[name].generates or value == getattr(default, option_name),
+                    f"{place}.{option_name}",
+                    value,
+                    f"{name} generates no pseudo tokens, and it would do nothing",
+                )
+            _require(
+                0 < objective.pseudo_share <= 1,
+                f"{place}.pseudo_share",
+                objective.pseudo_share,
+                "it is a share of the text's length above 0, such as 0.2",
+            )
+            _require(
+                objective.temperature >= 0,
+                f"{place}.temperature",
+                objective.temperature,
+                "logits are divided by it; 0 takes the likeliest piece",
+            )
             terms = OBJECTIVES[name].terms
             if unknown := [term for term in objective.terms if term not in terms]:
                 known = (
@@ -298,10 +350,17 @@ def check_recipe(recipe: Recipe) -> None:
         _require(value >= least, name, value, f"it counts something; give {least} or more")
     held_out = evaluation.held_out_fraction
     _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
+    share = evaluation.back_translation
+    _require(
+        0 <= share <= 1, "evaluation.back_translation", share, "it is a share of the sentence, such as 0.2; 0: off"
+    )
+    if share:
+        why = "back-translation is measured on held-out translation pairs, and "
+        _require(bool(recipe.bitext), "evaluation.back_translation", share, f"{why}`bitext` lists none")
+        _require(held_out > 0, "evaluation.back_translation", share, f"{why}evaluation.held_out_fraction keeps none")
     if evaluation.alignment:
-        reads_pairs = any(OBJECTIVES[name].text == "bitext" for phase in recipe.phases for name in phase.objectives)
         why = "word alignment is measured on held-out translation pairs, and "
-        _require(reads_pairs, "evaluation.alignment", True, f"{why}no phase has an objective that reads any")
+        _require(bool(recipe.bitext), "evaluation.alignment", True, f"{why}`bitext` lists none")
         _require(held_out > 0, "evaluation.alignment", True, f"{why}evaluation.held_out_fraction keeps none")
     _require(0 <= recipe.alpha <= 1, "alpha", recipe.alpha, "0 draws all languages alike, 1 by their size")
     betas = recipe.optimizer.betas

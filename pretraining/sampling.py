@@ -34,6 +34,7 @@ class Countable(Protocol):
     """What sampling knows of a corpus: `lengths` (N,) of its training examples, which streams do not have."""
 
     name: str
+    languages: Sequence[str]
     size: int
     streaming: bool
     lengths: np.ndarray
@@ -46,6 +47,48 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
     """
     powers = np.asarray(sizes, dtype=np.float64) ** alpha
     return powers / powers.sum()
+
+
+@dataclass(frozen=True)
+class Languages:
+    """What languages the pieces of a corpus have, and into which ones a text may be back-translated.
+
+    rows: language code -> row of the model's language embedding; of_corpus: corpus name -> its one or two codes;
+    pairs: (size, its two codes) of each translation corpus.
+    """
+
+    rows: dict[str, int]
+    of_corpus: dict[str, tuple[str, ...]]
+    pairs: list[tuple[float, tuple[str, str]]]
+    alpha: float
+
+    @classmethod
+    def of(cls, corpora: Sequence[Countable], rows: Sequence[str], alpha: float) -> "Languages":
+        """Of all the corpora of a run; `rows` are the codes in the order of the language embedding."""
+        return cls(
+            rows={code: row for row, code in enumerate(rows)},
+            of_corpus={corpus.name: tuple(corpus.languages) for corpus in corpora},
+            pairs=[(corpus.size, tuple(corpus.languages)) for corpus in corpora if len(corpus.languages) == 2],
+            alpha=alpha,
+        )
+
+    def targets(self, language: str, rule: str) -> tuple[list[str], np.ndarray]:
+        """Codes that a text of `language` may be back-translated into, and their probabilities.
+
+        rule: `paired`, the languages that a translation corpus pairs it with (PAPERS.md, "ERNIE-M"); `all`, every other
+        language of the translation corpora. N of a language is the size of its pairs that count.
+        """
+        sizes = dict.fromkeys(target_languages(language, [pair for _, pair in self.pairs], rule), 0.0)
+        for size, pair in self.pairs:
+            for code in pair:
+                if code in sizes and (rule == "all" or language in pair):
+                    sizes[code] += size
+        return list(sizes), sampling_probabilities(list(sizes.values()), self.alpha) if sizes else np.empty(0)
+
+
+def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str) -> list[str]:
+    """The codes of `Languages.targets`, sorted; `pairs` are those of the translation corpora."""
+    return sorted({code for pair in pairs for code in pair if rule == "all" or language in pair} - {language})
 
 
 class ObjectivePlan:

@@ -12,9 +12,12 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from common.tables import get_column
+from pretraining.recipe import OBJECTIVES, Objective
 from pretraining.sources import TextColumn, row_key
 
 FORMAT = 1  # of the copies on disk: another number makes old ones unused
+
+
 SPECIALS_OF_TEXT = 2  # <s> x </s>
 SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
 
@@ -32,6 +35,16 @@ class Example:
     example_id: int
     epoch: int = 0
     document: str | None = None
+
+
+def text_length(name: str, objective: Objective) -> int:
+    """Positions of the text of an example, special tokens included: max_length less the room of a side to be written.
+
+    A text of n pieces gets round(pseudo_share x n) pseudo tokens, one at least, and two special tokens more.
+    """
+    if not OBJECTIVES[name].generates:
+        return objective.max_length
+    return int((objective.max_length - SPECIALS_OF_PAIR) / (1 + objective.pseudo_share)) + SPECIALS_OF_TEXT
 
 
 def encode_texts(texts: list[str | None], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:

@@ -22,7 +22,8 @@ class Events:
     `learning_rate`, `grad_norm`, `tokens_per_second` (real pieces, padding left out), `predictions` and `memory_gib`;
     evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`,
     `alignment_joint/<pair>`, `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in
-    `<figure>_by_layer/<pair>`).
+    `<figure>_by_layer/<pair>`), `back_translation/<source>-><target>`. `shortened/btmlm` counts the texts that had room
+    for fewer pseudo tokens than they should have.
     """
 
     def __init__(self, folder: Path, keep_until: int = 0):
@@ -152,6 +153,7 @@ def plot_curves(folder: Path) -> Path | None:
         ("word alignment accuracy, best layer, sides in one input", named("alignment_joint/"), {}),
         ("word alignment accuracy, best layer, sides apart", named("alignment_separate/"), {}),
         ("word alignment accuracy, best layer, cross-attention", named("alignment_cross/"), {}),
+        ("share of pseudo tokens in the translation, less in another", named("back_translation/"), {}),
         ("learning rate", {"": series.get("learning_rate", [])}, {}),
         ("gradient norm", {"": series.get("grad_norm", [])}, {}),
         ("tokens/s", {"": series.get("tokens_per_second", [])}, {}),

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -38,6 +39,7 @@ from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_ba
 from pretraining.evaluation import evaluate
 from pretraining.initialization import build_config, build_model, load_tokenizer
 from pretraining.recipe import Phase, Recipe, loss_names, loss_weights
+from pretraining.sampling import Languages
 from pretraining.tokenised import tokenizer_fingerprint
 from pretraining.tracking import Events, LossMeter, ProgressLine, plot_curves
 
@@ -105,6 +107,8 @@ class Training:
     def __init__(self, recipe: Recipe, model, tokenizer, corpora: list[Corpus], accelerator: Accelerator, argv):
         self.recipe, self.tokenizer, self.accelerator, self.argv = recipe, tokenizer, accelerator, argv
         self.model, self.corpora = model, corpora
+        codes = getattr(model.config, "languages", None)
+        self.languages = Languages.of(corpora, codes, recipe.alpha) if codes else None
         self.folder = Path(recipe.output_dir)
         self.step = 0  # updates done in all phases
         self.optimizer = None
@@ -177,9 +181,10 @@ class Training:
                 start,
                 accelerator.num_processes,
                 accelerator.process_index,
+                self.languages,
             )
         )
-        tokens, seconds, since = 0, time.perf_counter(), start
+        tokens, shortened, seconds, since = 0, Counter(), time.perf_counter(), start
         for update in range(start + 1, phase.steps + 1):
             totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # predictions, loss
             for micro in range(recipe.gradient_accumulation_steps):
@@ -200,6 +205,7 @@ class Training:
                 totals[1] += output.loss.detach()
                 inputs = [fields for sub_batch in batch.values() for fields in inputs_of(sub_batch)]
                 tokens += sum(int(fields["attention_mask"].sum()) for fields in inputs)
+                shortened.update({name: sub_batch.get("shortened", 0) for name, sub_batch in batch.items()})
             predictions, loss_sum = accelerator.reduce(totals, reduction="sum").tolist()
             if not math.isfinite(loss_sum):
                 raise self._diverged(f"the loss is {loss_sum}", phase)
@@ -224,6 +230,7 @@ class Training:
                         tokens_per_second=rate,
                         steps_per_second=(update - since) / (time.perf_counter() - seconds),
                         memory_gib=memory_gib(accelerator.device),
+                        **{f"shortened/{name}": count for name, count in shortened.items() if count},
                     )
                     self.line.log(self.step, phase.name, loss, rate)
             if not self.optimizer.step_was_skipped:  # by fp16's loss scaling
@@ -235,7 +242,7 @@ class Training:
             if update == phase.steps or (save and self.step % save == 0):
                 self._save(index, update)
             if due:
-                tokens, seconds, since = 0, time.perf_counter(), update
+                tokens, shortened, seconds, since = 0, Counter(), time.perf_counter(), update
 
     def _update(self, predictions: float, update: int, phase: Phase) -> float:
         """Scale the summed gradients, clip, step; returns the gradient norm before clipping."""
@@ -272,10 +279,17 @@ class Training:
         if not any(corpus.held_out for corpus in corpora):
             return
         model = self.accelerator.unwrap_model(self.model)
-        figures = evaluate(model, corpora, phase, self.recipe, self.tokenizer, self.accelerator)
+        figures = evaluate(model, corpora, phase, self.recipe, self.tokenizer, self.accelerator, self.languages)
         if self.accelerator.is_main_process and figures:
             self.events.write(step=self.step, phase=phase.name, **figures)
-            wanted = ("held_out", "retrieval/", "alignment_joint/", "alignment_separate/", "alignment_cross/")
+            wanted = (
+                "held_out",
+                "retrieval/",
+                "alignment_joint/",
+                "alignment_separate/",
+                "alignment_cross/",
+                "back_translation/",
+            )
             shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(wanted)]
             self.line.say(f"step {self.step}  " + "  ".join(shown))
 

@@ -4,6 +4,7 @@ import torch
 
 from common.masking import IGNORED
 from pretraining.collators import Collator, Masker, encode_pieces, encode_side, pad_rows
+from pretraining.recipe import Objective
 from pretraining.tokenised import Example, encode_texts
 
 MLM_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids", "languages"}
@@ -21,9 +22,13 @@ def examples(sample_tokenizer):
     ]
 
 
+HALF = Objective(batch_size=1, mask_probability=0.5)
+
+
 def collate(examples, tokenizer, probability=0.15, seed=1):
     masker = Masker(tokenizer, (seed, 0))
-    masked = [masker(e, "mlm" if len(e.sides) == 1 else "tlm", probability) for e in examples]
+    objective = Objective(batch_size=1, mask_probability=probability)
+    masked = [masker(e, "mlm" if len(e.sides) == 1 else "tlm", objective) for e in examples]
     return Collator(tokenizer)(masked)
 
 
@@ -92,14 +97,14 @@ def test_masks_do_not_depend_on_the_company(examples, sample_tokenizer):
 
 def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sample_tokenizer):
     sides = examples[0].sides
-    first = Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "mlm", 0.5)[2][0]["labels"]
+    first = Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "mlm", HALF)[2][0]["labels"]
     others = [
-        Masker(sample_tokenizer, (2, 0))(Example(sides, "en", 0), "mlm", 0.5),
-        Masker(sample_tokenizer, (1, 1))(Example(sides, "en", 0), "mlm", 0.5),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0, epoch=1), "mlm", 0.5),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 1), "mlm", 0.5),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "de", 0), "mlm", 0.5),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "tlm", 0.5),
+        Masker(sample_tokenizer, (2, 0))(Example(sides, "en", 0), "mlm", HALF),
+        Masker(sample_tokenizer, (1, 1))(Example(sides, "en", 0), "mlm", HALF),
+        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0, epoch=1), "mlm", HALF),
+        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 1), "mlm", HALF),
+        Masker(sample_tokenizer, (1, 0))(Example(sides, "de", 0), "mlm", HALF),
+        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "tlm", HALF),
     ]
     for _, _, (row,) in others:
         assert (row["labels"] != first).any()
@@ -110,7 +115,11 @@ def test_unknown_and_special_pieces_are_never_predicted_nor_drawn(sample_tokeniz
     assert not set(masker.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(masker.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id
-    row = masker(Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0), "mlm", 1.0)[2][0]
+    row = masker(
+        Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0),
+        "mlm",
+        Objective(batch_size=1, mask_probability=1.0),
+    )[2][0]
     assert row["labels"].tolist() == [IGNORED, IGNORED, 50, IGNORED, IGNORED]
     assert row["special_tokens_mask"].tolist() == [1, 0, 0, 0, 1]  # but it is a piece of the text
 

@@ -101,8 +101,8 @@ def test_veco_adds_up_to_its_totals(recipes):
     [
         ("veco/small", 240_000, 3e-4, [0.9, 0.999], 0.5, (1024, 4096, 4096), (512, 128, 256), (0.15, 0.25, 0.25)),
         ("veco/large", 240_000, 2e-4, [0.9, 0.98], 0.5, (1024, 4096, 4096), (512, 128, 256), (0.15, 0.25, 0.25)),
-        ("ernie_m/base", 150_000, 2e-4, [0.98, 0.999], 0.1, (2048, 2048), (512, 512), (0.15, 0.15)),
-        ("ernie_m/large", 200_000, 1e-4, [0.98, 0.999], 0.1, (2048, 2048), (512, 512), (0.15, 0.15)),
+        ("ernie_m/base", 75_000, 2e-4, [0.98, 0.999], 0.1, (2048,) * 3, (512,) * 3, (0.15,) * 3),
+        ("ernie_m/large", 100_000, 1e-4, [0.98, 0.999], 0.1, (2048,) * 3, (512,) * 3, (0.15,) * 3),
         ("xlm_align/base", 150_000, 2e-4, [0.9, 0.98], 0.7, (2048, 2048), (512, 512), (0.15, 0.15)),
         ("metaxlm/base", 200_000, 1e-4, [0.9, 0.98], 0.7, (64,), (512,), (0.15,)),
     ],
@@ -110,19 +110,31 @@ def test_veco_adds_up_to_its_totals(recipes):
 def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batches, lengths, masks):
     recipe = recipes[name]
     *first, phase = recipe.phases
-    assert len(first) == (name == "veco/large")
+    assert len(first) == (name == "veco/large" or name.startswith("ernie_m"))
     assert (phase.steps, phase.learning_rate, phase.schedule) == (steps, learning_rate, "linear")
     assert phase.warmup_steps == (12_000 if name.startswith("veco") else 10_000)
     assert (recipe.optimizer.betas, recipe.optimizer.epsilon, recipe.optimizer.weight_decay) == (betas, 1e-6, 0.01)
     assert recipe.alpha == alpha
     objectives = phase.objectives.values()
     veco = ["ca_mlm_segments", "ca_mlm_pairs", "tlm"]
-    assert list(phase.objectives) == (veco if name.startswith("veco") else ["mlm", "tlm"][: len(batches)])
+    others = ["mlm", "tlm", "btmlm"][: len(batches)]
+    assert list(phase.objectives) == (veco if name.startswith("veco") else others)
     assert tuple(objective.batch_size for objective in objectives) == batches
     assert tuple(objective.max_length for objective in objectives) == lengths
     assert tuple(objective.mask_probability for objective in objectives) == masks
     processes = 1 if name == "metaxlm/base" else 8
     assert all(size % (processes * recipe.gradient_accumulation_steps) == 0 for size in batches)
+
+
+@pytest.mark.parametrize("name, steps", [("ernie_m/base", 150_000), ("ernie_m/large", 200_000)])
+def test_ernie_m_has_two_stages(recipes, name, steps):
+    """Section 3.2; Table 10 prints the steps of both together."""
+    first, second = recipes[name].phases
+    assert first.steps + second.steps == steps
+    assert list(first.objectives) == ["mlm", "tlm", "camlm"]
+    assert (first.learning_rate, first.warmup_steps) == (second.learning_rate, second.warmup_steps)
+    assert [objective.batch_size for objective in first.objectives.values()] == [2048] * 3
+    assert second.objectives["btmlm"].pseudo_share == 0.2
 
 
 def test_veco_first_trains_cross_attention_alone(recipes):

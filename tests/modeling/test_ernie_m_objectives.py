@@ -1,0 +1,377 @@
+"""CAMLM and BTMLM: who may move which prediction, padded and packed; what is generated, and where no gradient goes."""
+
+import pytest
+import torch
+
+from modeling.attention_masks import btmlm_generation_mask, camlm_mask
+from modeling.configuration_ernie_m import ErnieMConfig
+from modeling.modeling_ernie_m import ErnieMForPreTraining, without_dropout
+
+PAD, MASK = 1, 60
+TINY = dict(
+    vocab_size=61,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=60,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    mask_token_id=MASK,
+    languages=["en", "de", "zh"],
+)
+LAYOUTS = ["padded left", "padded right", "packed"]
+
+
+def ernie(attention="sdpa", **config):
+    """Weights far from their initial values, so that no term of the computation vanishes."""
+    model = ErnieMForPreTraining._from_config(ErnieMConfig(**TINY | config), attn_implementation=attention).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if name.endswith("orm.weight") else 0.0
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15 + mean)
+    return model
+
+
+def example(seed, sides, masked, languages):
+    """Fields of one row `<s> x </s></s> y </s>`; `masked` are the positions that are predicted."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randint(4, MASK, (length,), generator=generator).tolist() for length in sides)
+    gold = torch.tensor([0, *x, 2, 2, *y, 2])
+    segments = torch.tensor([0] * (len(x) + 2) + [1] * (len(y) + 2))
+    is_masked = torch.zeros(len(gold), dtype=torch.bool)
+    is_masked[list(masked)] = True
+    return {
+        "input_ids": torch.where(is_masked, MASK, gold),
+        "labels": torch.where(is_masked, gold, -100),
+        "segment_ids": segments,
+        "language_ids": torch.tensor(languages)[segments],
+        "position_ids": torch.arange(len(gold)) + PAD + 1,
+    }
+
+
+PADDING = {"input_ids": PAD, "labels": -100, "segment_ids": -1, "language_ids": 0, "position_ids": PAD}
+
+
+def batch_of(examples, layout):
+    """The examples as a batch, and for each the row and the first column where it stands."""
+    if layout == "packed":
+        lengths = [len(fields["input_ids"]) for fields in examples]
+        row = {name: torch.cat([fields[name] for fields in examples]) for name in PADDING}
+        owner = torch.cat([torch.full((length,), index) for index, length in enumerate(lengths)])
+        row = {name: torch.nn.functional.pad(row[name], (0, 3), value=value)[None] for name, value in PADDING.items()}
+        owner = torch.nn.functional.pad(owner, (0, 3), value=-1)[None]
+        row["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
+        return row, [(0, sum(lengths[:index])) for index in range(len(lengths))]
+    longest = max(len(fields["input_ids"]) for fields in examples)
+    batch, places = {}, []
+    for index, fields in enumerate(examples):
+        missing = longest - len(fields["input_ids"])
+        places.append((index, missing if layout == "padded left" else 0))
+        padding = (missing, 0) if layout == "padded left" else (0, missing)
+        ones = torch.nn.functional.pad(torch.ones(longest - missing, dtype=torch.long), padding)
+        for name, value in PADDING.items():
+            batch.setdefault(name, []).append(torch.nn.functional.pad(fields[name], padding, value=value))
+        batch.setdefault("attention_mask", []).append(ones)
+    batch = {name: torch.stack(rows) for name, rows in batch.items()}
+    del batch["position_ids"]  # the model counts them
+    return batch, places
+
+
+PAIRS = [example(1, (6, 5), (2, 3, 5, 9, 12), (0, 1)), example(2, (4, 7), (1, 4, 8, 9), (2, 0))]
+
+
+def changed(batch, row, column):
+    """The batch with another ordinary piece in one place."""
+    ids = batch["input_ids"].clone()
+    ids[row, column] = 4 + (ids[row, column] - 3) % 50
+    return batch | {"input_ids": ids}
+
+
+@torch.no_grad()
+def predictions(model, name, batch):
+    """Logits (B, T, V) of an objective."""
+    ((_, found),) = model.predictions(name, batch, {})
+    return model.lm_head(found.states_BTH)
+
+
+def moved_examples(before, after, places):
+    """For each example, which of its positions have other values now; all comparisons are for equal bits."""
+    moved = (before != after).any(-1)
+    return [
+        moved[row, start : start + len(fields["input_ids"])] for fields, (row, start) in zip(PAIRS, places, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_camlm_predicts_a_side_from_the_other_one_only(attention, layout):
+    model = ernie(attention)
+    batch, places = batch_of(PAIRS, layout)
+    before = predictions(model, "camlm", batch)
+    for index, (fields, (row, start)) in enumerate(zip(PAIRS, places, strict=True)):
+        is_masked, segments = fields["labels"] != -100, fields["segment_ids"]
+        for position in (~is_masked).nonzero().flatten().tolist():
+            after = predictions(model, "camlm", changed(batch, row, start + position))
+            moved = moved_examples(before, after, places)
+            own = segments == segments[position]
+            assert not moved[index][is_masked & own].any(), position
+            assert moved[index][is_masked & ~own].all(), position
+            assert not moved[1 - index].any(), position
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tlm_is_moved_by_everything(layout):
+    model = ernie()
+    batch, places = batch_of(PAIRS, layout)
+    before = predictions(model, "tlm", batch)
+    for index, (fields, (row, start)) in enumerate(zip(PAIRS, places, strict=True)):
+        for position in (fields["labels"] == -100).nonzero().flatten().tolist():
+            after = predictions(model, "tlm", changed(batch, row, start + position))
+            moved = moved_examples(before, after, places)
+            assert moved[index].all()
+            assert not moved[1 - index].any()
+
+
+def test_camlm_masks_read_the_masks_of_their_side():
+    """Which language another mask of the side speaks moves a prediction: masks carry language and position."""
+    model = ernie()
+    batch, _ = batch_of(PAIRS[:1], "padded right")
+    before = predictions(model, "camlm", batch)
+    languages = batch["language_ids"].clone()
+    languages[0, 2] = 2
+    moved = (before != predictions(model, "camlm", batch | {"language_ids": languages})).any(-1)[0]
+    is_masked, is_x = batch["labels"][0] != -100, batch["segment_ids"][0] == 0
+    assert moved[is_masked & is_x].all()
+    assert not moved[~(is_masked & is_x)].any()
+
+
+def test_block_masks_follow_the_rule_written_out():
+    batch, _ = batch_of(PAIRS, "padded right")
+    segments, predicted, real = batch["segment_ids"], batch["labels"] != -100, batch["attention_mask"].bool()
+    camlm, generation = camlm_mask(real, segments, predicted), btmlm_generation_mask(real, segments)
+    for b in range(2):
+        for row in range(segments.shape[1]):
+            for column in range(segments.shape[1]):
+                same_side = segments[b, row] == segments[b, column]
+                if predicted[b, column]:
+                    allowed = predicted[b, row] and same_side
+                else:
+                    allowed = not same_side if predicted[b, row] else same_side
+                assert camlm[b, row, column] == (allowed and real[b, column])
+                allowed = segments[b, column] == 0 or row == column
+                assert generation[b, row, column] == (allowed and real[b, column])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+def test_implementations_and_layouts_agree(attention, layout):
+    """States of every example are those of the example alone under eager attention."""
+    model, reference = ernie(attention), ernie("eager")
+    batch, places = batch_of(PAIRS, layout)
+    ((_, camlm),) = model.predictions("camlm", batch, {})
+    generated = model.generation_states(pseudo(batch))
+    for fields, (row, start) in zip(PAIRS, places, strict=True):
+        alone, _ = batch_of([fields], "padded right")
+        columns = slice(start, start + len(fields["input_ids"]))
+        ((_, expected),) = reference.predictions("camlm", alone, {})
+        torch.testing.assert_close(camlm.states_BTH[row, columns], expected.states_BTH[0], atol=1e-5, rtol=0)
+        expected = reference.generation_states(pseudo(alone))[0]
+        torch.testing.assert_close(generated[row, columns], expected, atol=1e-5, rtol=0)
+
+
+def pseudo(batch):
+    """The pairs as texts to be back-translated: segment 1 is <mask> between its </s>, and is not predicted."""
+    is_y = (batch["segment_ids"] == 1) & ((batch["input_ids"] != 2) | (batch["labels"] != -100))
+    return batch | {
+        "input_ids": torch.where(is_y, MASK, batch["input_ids"]),
+        "labels": torch.where(batch["segment_ids"] == 1, -100, batch["labels"]),
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_pseudo_position_reads_text_language_and_position(attention, layout):
+    model = ernie(attention)
+    batch, places = batch_of(PAIRS, layout)
+    batch = pseudo(batch)
+    if "position_ids" not in batch:
+        batch["position_ids"] = (batch["attention_mask"].cumsum(1) * batch["attention_mask"]) + PAD
+    before = model.generation_states(batch)
+    for index, (fields, (row, start)) in enumerate(zip(PAIRS, places, strict=True)):
+        alone = pseudo(batch_of([fields], "padded right")[0])
+        is_text = fields["segment_ids"] == 0
+        is_pseudo = (alone["input_ids"][0] == MASK) & ~is_text
+        assert is_pseudo.sum() > 1
+        for position in range(len(is_text)):
+            place = (row, start + position)
+            changes = {"input_ids": 4 + (batch["input_ids"][place] - 3) % 50}
+            if is_pseudo[position]:
+                changes = {"language_ids": (batch["language_ids"][place] + 1) % 3, "position_ids": 40}
+            elif fields["labels"][position] != -100:
+                changes = {"labels": 4 + (batch["labels"][place] - 3) % 50}  # the text is read unmasked
+            for name, value in changes.items():
+                field = batch[name].clone()
+                field[place] = value
+                moved = moved_examples(before, model.generation_states(batch | {name: field}), places)
+                assert not moved[1 - index].any()
+                if is_text[position]:
+                    assert moved[index][is_text | is_pseudo].all(), position
+                else:
+                    assert moved[index].nonzero().flatten().tolist() == [position], name
+
+
+def test_the_second_step_is_tlm_on_the_filled_pieces():
+    """Equal loss, and equal gradients for every parameter: the first step leaves none."""
+    model = ernie().train()
+    batch = pseudo(batch_of(PAIRS, "padded right")[0])
+    filled = model.back_translate(batch)
+    assert not filled.requires_grad
+    assert model.training
+    slots = (batch["segment_ids"] == 1) & (batch["input_ids"] == MASK)
+    assert (filled[slots] != MASK).all()
+    assert torch.equal(filled[~slots], batch["input_ids"][~slots])
+
+    def gradients(**sub_batch):
+        model.zero_grad()
+        output = model(**sub_batch)
+        output.loss.backward()
+        return output.loss, {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    loss, grads = gradients(btmlm=batch)
+    expected, expected_grads = gradients(tlm=batch | {"input_ids": filled})
+    assert torch.equal(loss, expected)
+    assert grads.keys() == expected_grads.keys()
+    for name, gradient in grads.items():
+        assert torch.equal(gradient, expected_grads[name]), name
+
+
+def test_generation_computes_without_gradient_and_dropout():
+    model = ernie(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5).train()
+    batch = pseudo(batch_of(PAIRS, "padded right")[0])
+    seen = []
+    handle = model.roberta.register_forward_pre_hook(lambda *_: seen.append((torch.is_grad_enabled(), model.training)))
+    model(btmlm=batch)
+    handle.remove()
+    assert seen == [(False, False), (True, True)]  # first step, second step
+    assert torch.equal(model.back_translate(batch), model.back_translate(batch))
+    with pytest.raises(KeyError), without_dropout(model):
+        raise KeyError
+    assert model.training
+
+
+@pytest.mark.parametrize("objective", ["camlm", "btmlm"])
+def test_losses_of_packed_rows_are_those_of_padded_ones(objective):
+    model = ernie()
+    change = pseudo if objective == "btmlm" else dict
+    losses = [model(**{objective: change(batch_of(PAIRS, layout)[0])}) for layout in LAYOUTS]
+    for output in losses[1:]:
+        torch.testing.assert_close(output.loss, losses[0].loss, atol=1e-4, rtol=0)
+        torch.testing.assert_close(output.token_losses[objective], losses[0].token_losses[objective], atol=1e-5, rtol=0)
+
+
+def test_temperature_draws_from_the_softmax_and_zero_takes_the_best():
+    model = ernie()
+    with torch.no_grad():
+        model.lm_head.decoder.weight.zero_()
+        model.lm_head.bias.fill_(-torch.inf)
+        model.lm_head.bias[torch.tensor([7, 8])] = torch.tensor([0.0, 2.0])
+        model.lm_head.bias[torch.tensor([0, PAD, 2, MASK])] = 30.0  # special tokens, never generated
+    torch.manual_seed(0)
+    states = torch.zeros(4000, 32)
+    assert model._likeliest(states, 0.0).unique().tolist() == [8]
+    share = (model._likeliest(states, 2.0) == 7).double().mean()
+    assert share == pytest.approx(1 / (1 + torch.tensor(1.0).exp().item()), abs=0.03)
+    assert len(model._likeliest(states[:0], 0.0)) == 0
+
+
+def test_a_zero_language_embedding_changes_nothing():
+    """A checkpoint without one gives the same states when languages are switched on."""
+    torch.manual_seed(0)
+    model = ErnieMForPreTraining(ErnieMConfig(**TINY)).eval()
+    batch, _ = batch_of(PAIRS, "padded right")
+    with_languages = predictions(model, "mlm", batch)
+    assert (model.roberta.language_embeddings.weight == 0).all()
+    torch.testing.assert_close(
+        with_languages, predictions(model, "mlm", {k: v for k, v in batch.items() if k != "language_ids"})
+    )
+    assert "roberta.language_embeddings.weight" not in dict(ernie(languages=None).named_parameters())
+
+
+def test_languages_speak_at_masks_only():
+    model = ernie()
+    batch, _ = batch_of(PAIRS[:1], "padded right")
+    batch["input_ids"] = torch.where(batch["labels"] != -100, batch["labels"], batch["input_ids"])
+    other = batch | {"language_ids": (batch["language_ids"] + 1) % 3}
+    assert torch.equal(predictions(model, "mlm", batch), predictions(model, "mlm", other))
+
+
+def without(batch, *names):
+    return {name: value for name, value in batch.items() if name not in names}
+
+
+BAD = {
+    "no segments": (lambda b: {"camlm": without(b, "segment_ids")}, {}, "no segment_ids"),
+    "a side all masked": (
+        lambda b: {
+            "camlm": b
+            | {
+                "labels": torch.where(b["segment_ids"] == 1, 5, b["labels"]),
+                "special_tokens_mask": (b["input_ids"] == 2).long(),
+            }
+        },
+        {},
+        "every piece of side y is masked or missing",
+    ),
+    "labels behind the text": (lambda b: {"btmlm": b}, {}, "labels in segment 1"),
+    "a negative temperature": (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature is -1.0"),
+    "no language_ids": (lambda b: {"btmlm": without(pseudo(b), "language_ids")}, {}, "no language_ids"),
+    "a model without languages": (
+        lambda b: {"btmlm": pseudo(b)},
+        {"languages": None},
+        "num_languages 0",
+    ),
+    "languages for a model without": (lambda b: {"mlm": b}, {"languages": None}, "they would be ignored"),
+    "an unknown language": (
+        lambda b: {"mlm": b | {"language_ids": b["language_ids"] + 2}},
+        {},
+        "language_ids hold 4, and the model has 3 languages, 0 to 2 (en, de, zh)",
+    ),
+    "languages of another shape": (
+        lambda b: {"mlm": b | {"language_ids": b["language_ids"][:, 1:]}},
+        {},
+        "Give both, of one shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("make, config, message", BAD.values(), ids=BAD)
+def test_bad_input_is_explained(make, config, message):
+    batch, _ = batch_of(PAIRS, "padded right")
+    with pytest.raises(ValueError) as error:
+        ernie(**config)(**make(batch))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("objective", ["camlm", "btmlm"])
+def test_flash_attention_is_refused_with_a_reason(objective):
+    model = ernie()
+    model.config._attn_implementation = "flash_attention_2"
+    batch, _ = batch_of(PAIRS, "padded right")
+    with pytest.raises(ValueError, match="flash attention ignores such masks"):
+        model(**{objective: pseudo(batch) if objective == "btmlm" else batch})
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"languages": ["en", "en"]}, "Name each once"),
+        ({"languages": ["en"], "num_languages": 2}, "num_languages is 2"),
+        ({"mask_token_id": None}, "mask_token_id is not set"),
+    ],
+)
+def test_bad_configurations_are_explained(config, message):
+    with pytest.raises(ValueError, match=message):
+        ErnieMConfig(**TINY | config)

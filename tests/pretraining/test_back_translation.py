@@ -1,0 +1,313 @@
+"""CAMLM and BTMLM from recipe to checkpoint: how rows are masked, which languages are written, and both stages."""
+
+import logging
+import shutil
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from common.masking import IGNORED
+from pretraining.collators import Collator, Masker, pseudo_count
+from pretraining.corpora import load_corpora, reads, training_batches
+from pretraining.evaluation import back_translation_overlap
+from pretraining.recipe import Objective
+from pretraining.sampling import Languages
+from pretraining.tokenised import Example, text_length
+from pretraining.tracking import read_events
+
+CORPORA = [
+    SimpleNamespace(name="en", languages=["en"], size=100),
+    SimpleNamespace(name="is", languages=["is"], size=100),
+    SimpleNamespace(name="en-de", languages=["en", "de"], size=900),
+    SimpleNamespace(name="en-zh", languages=["en", "zh"], size=100),
+]
+LANGUAGES = Languages.of(CORPORA, ["zh", "en", "de", "is"], alpha=0.5)
+CAMLM = Objective(batch_size=8, mask_probability=0.3)
+BTMLM = Objective(batch_size=8, max_length=40)
+
+
+@pytest.fixture
+def masker(sample_tokenizer):
+    return Masker(sample_tokenizer, (1, 0), LANGUAGES)
+
+
+def pair(number, lengths, tokenizer, name="en-de"):
+    rng = np.random.default_rng(number)
+    return Example([rng.integers(10, len(tokenizer) - 5, length).astype(np.int32) for length in lengths], name, number)
+
+
+def test_camlm_predicts_masks_only_and_leaves_a_piece_of_each_side(masker, sample_tokenizer):
+    masked, ordinary = 0, 0
+    for number in range(300):
+        lengths = (1 + number % 4, 20)
+        row = masker(pair(number, lengths, sample_tokenizer), "camlm", CAMLM)[2][0]
+        predicted = row["labels"] != IGNORED
+        assert (row["input_ids"][predicted] == sample_tokenizer.mask_token_id).all()
+        assert not predicted[row["special_tokens_mask"] == 1].any()
+        of_language = {code: (row["language_ids"] == LANGUAGES.rows[code]) for code in ("en", "de")}
+        for code, length in zip(("en", "de"), lengths, strict=True):
+            assert predicted[of_language[code]].sum() < length
+        masked += predicted[of_language["de"]].sum()
+        ordinary += lengths[1]
+    assert masked / ordinary == pytest.approx(0.3, abs=0.01)
+
+
+def test_language_ids_are_those_of_the_sides(masker, sample_tokenizer):
+    row = masker(pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)[2][0]
+    assert row["language_ids"].tolist() == [1] * 7 + [2] * 8  # en, de: special tokens go with their side
+    without = Masker(sample_tokenizer, (1, 0))(pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)[2][0]
+    assert "language_ids" not in without
+
+
+def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
+    """TLM reads them as they stand; both with the pieces and the languages of their sides."""
+    orders = {"tlm": Counter(), "camlm": Counter()}
+    for number in range(400):
+        example = pair(number, (5, 6), sample_tokenizer)
+        for name, order in orders.items():
+            row = masker(example, name, CAMLM)[2][0]
+            gold = np.where(row["labels"] == IGNORED, row["input_ids"], row["labels"])
+            codes = [list(LANGUAGES.rows)[index] for index in row["language_ids"][[0, -1]]]
+            for segment, code in enumerate(codes):
+                of_side = (row["segment_ids"] == segment) & (row["special_tokens_mask"] == 0)
+                assert gold[of_side].tolist() == example.sides[("en", "de").index(code)].tolist()
+            order[codes[0]] += 1
+    assert orders["tlm"] == {"en": 400}
+    assert orders["camlm"]["en"] == pytest.approx(200, abs=40)
+
+
+def test_a_text_gets_pseudo_positions_in_another_language(masker, sample_tokenizer):
+    example = pair(3, (20,), sample_tokenizer, "en")
+    row = masker(example, "btmlm", BTMLM)[2][0]
+    is_pseudo = (row["segment_ids"] == 1) & (row["special_tokens_mask"] == 0)
+    assert is_pseudo.tolist() == [False] * 23 + [True] * 4 + [False]  # <s> 20 </s></s> 4 </s>, 20% of 20
+    assert (row["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
+    assert (row["labels"][row["segment_ids"] == 1] == IGNORED).all()
+    assert (row["labels"] != IGNORED).sum() == 3  # 15% of the text, not of the row
+    assert set(row["language_ids"][row["segment_ids"] == 0]) == {1}
+    assert len(set(row["language_ids"][row["segment_ids"] == 1])) == 1
+
+
+@pytest.mark.parametrize("rule, shares", [("paired", {"de": 0.75, "zh": 0.25}), ("all", {"de": 0.75, "zh": 0.25})])
+def test_target_languages_are_drawn_by_the_size_of_their_pairs(masker, sample_tokenizer, rule, shares):
+    """900 and 100 pairs, alpha 0.5: 3 to 1."""
+    settings = Objective(batch_size=8, max_length=40, target_languages=rule)
+    drawn = Counter()
+    for number in range(2000):
+        row = masker(pair(number, (6,), sample_tokenizer, "en"), "btmlm", settings)[2][0]
+        drawn["zh" if row["language_ids"][-1] == 0 else "de"] += 1
+        assert row["language_ids"][-1] in (0, 2)
+    for code, share in shares.items():
+        assert drawn[code] / 2000 == pytest.approx(share, abs=0.03)
+
+
+def test_a_language_without_pairs_is_left_out_or_gets_any_language():
+    is_ = CORPORA[1]
+    assert not reads(is_, "btmlm", BTMLM, LANGUAGES)
+    assert reads(is_, "mlm", BTMLM, LANGUAGES)
+    codes, shares = LANGUAGES.targets("is", "all")
+    assert codes == ["de", "en", "zh"] and shares == pytest.approx(np.sqrt([900, 1000, 100]) / 71.62, abs=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.15, 0.2, 1.0])
+def test_windows_keep_room_for_the_pseudo_tokens(share):
+    for max_length in range(8, 200):
+        objective = Objective(batch_size=1, max_length=max_length, pseudo_share=share)
+        pieces = text_length("btmlm", objective) - 2
+        assert pieces > 0 and pieces + pseudo_count(pieces, share) + 4 <= max_length
+        one_more = pieces + 1 + pseudo_count(pieces + 1, share) + 4
+        assert one_more >= max_length  # no more than a position is wasted
+    assert text_length("mlm", Objective(batch_size=1, max_length=50)) == 50
+
+
+def test_too_little_room_is_shortened_and_counted(masker, sample_tokenizer):
+    """Of 34, 36 and 20 pieces in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
+    examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
+    rows = [masker(example, "btmlm", BTMLM) for example in examples]
+    assert [
+        (row["input_ids"] == sample_tokenizer.mask_token_id)[len(row["input_ids"]) - 5 :].sum()
+        for _, _, (row,) in rows[2:]
+    ] == [4]
+    assert [len(row["input_ids"]) for _, _, (row,) in rows] == [40, 40, 28]
+    batch = Collator(sample_tokenizer, {"btmlm": BTMLM})(rows)["btmlm"]
+    assert batch["shortened"] == 2 and batch["temperature"] == 0.0
+    assert "shortened" not in Collator(sample_tokenizer)(rows)["btmlm"]
+
+
+def two_stages(recipe_file, **changes):
+    """The recipe of these tests with ERNIE-M's two stages, two steps each."""
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    recipe["model"]["type"] = "ernie_m"
+    recipe["model"]["config"]["hidden_dropout_prob"] = 0.1
+    common = {"steps": 2, "learning_rate": 1e-3}
+    mlm, tlm = ({"batch_size": 4, "max_length": length} for length in (48, 96))
+    recipe["phases"] = [
+        common | {"name": "camlm", "objectives": {"mlm": mlm, "tlm": tlm, "camlm": tlm}},
+        common | {"name": "btmlm", "objectives": {"mlm": mlm, "btmlm": mlm}},
+    ]
+    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
+    recipe["evaluation"] = {"held_out_fraction": 0.1, "max_examples": 8, "back_translation": 0.2}
+    recipe_file.write_text(yaml.safe_dump(recipe | changes), encoding="utf-8")
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def test_both_stages_and_resumed_at_every_step(train, recipe_file, tmp_path):
+    two_stages(recipe_file)
+    train()
+    run = tmp_path / "run"
+    events = read_events(run)
+    objectives = [
+        {key.split("/")[1] for key in event if key.startswith("loss/")} for event in events if "loss" in event
+    ]
+    assert objectives == [{"mlm", "tlm", "camlm"}] * 2 + [{"mlm", "btmlm"}] * 2
+    evaluated = [event for event in events if "held_out/mlm/en" in event]
+    assert "held_out/camlm/en-de" in evaluated[0] and "held_out/btmlm/zh" in evaluated[1]
+    for event in evaluated:
+        for direction in ("en->de", "de->en", "en->zh", "zh->en"):
+            own, other = (event[f"back_translation_{which}/{direction}"] for which in ("own", "other"))
+            assert event[f"back_translation/{direction}"] == pytest.approx(own - other)
+    assert (run / "curves.png").stat().st_size > 10_000
+
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(run / "model", trust_remote_code=True)
+    assert (config.languages, config.num_languages) == (["en", "de", "zh"], 3)
+    assert weights(run)["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
+    for step in (1, 2, 3):
+        resumed = tmp_path / f"resumed-{step}"
+        shutil.copytree(run, resumed)
+        shutil.rmtree(resumed / "model")
+        for later in range(step + 1, 5):
+            shutil.rmtree(resumed / "checkpoints" / f"step-{later}")
+        train(f"output_dir={resumed}", "--resume")
+        for name, tensor in weights(run).items():
+            assert torch.equal(tensor, weights(resumed)[name]), name
+
+
+def test_the_second_stage_starts_from_a_checkpoint_of_the_first(train, fails, recipe_file, tmp_path, caplog):
+    two_stages(recipe_file)
+    first = ["phases.0.objectives.camlm.weight=1", f"output_dir={tmp_path / 'first'}"]
+    train(*first)
+    assert not any("they will be noise" in record.message for record in caplog.records)
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    recipe["phases"] = recipe["phases"][1:]
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    train(f"model.start_from={tmp_path / 'first' / 'model'}", "model.config={}")
+    assert not any("they will be noise" in record.message for record in caplog.records)
+    train(f"output_dir={tmp_path / 'noise'}")
+    assert any("they will be noise" in record.message for record in caplog.records)
+    # a language that the checkpoint has never heard of
+    recipe["monolingual"][0]["language"] = "eng"
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    start = [f"model.start_from={tmp_path / 'first' / 'model'}", "model.config={}", f"output_dir={tmp_path / 'never'}"]
+    message = fails(*start, "phases.0.objectives.btmlm.target_languages=all")
+    assert "the recipe has text in 'eng'" in message and "has the languages en, de, zh" in message
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["bitext=[]"], "a run on one language has nothing to translate into"),
+        (["phases.0.objectives.btmlm.pseudo_share=0"], "it is a share of the text's length"),
+        (["phases.0.objectives.btmlm.temperature=-1"], "logits are divided by it"),
+        (["phases.0.objectives.mlm.pseudo_share=0.1"], "mlm generates no pseudo tokens"),
+        (["model.type=veco"], "a 'veco' model does not have this objective"),
+        (["model.config.num_languages=4"], "num_languages is 4 and languages is"),
+        (["model.config.languages=[en, de]"], "the recipe has text in 'zh'"),
+        (["evaluation.back_translation=2"], "it is a share of the sentence"),
+        (["evaluation.back_translation=0.2"], "evaluation.held_out_fraction keeps none"),
+    ],
+)
+def test_recipe_errors(fails, recipe_file, overrides, message):
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    recipe["model"]["type"] = "ernie_m"
+    objectives = {"mlm": {"batch_size": 4, "max_length": 48}, "btmlm": {"batch_size": 4, "max_length": 48}}
+    recipe["phases"][0]["objectives"] = objectives
+    if overrides == ["bitext=[]"]:
+        recipe["bitext"], recipe["monolingual"], overrides = [], recipe["monolingual"][:1], []
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    assert message in " ".join(fails(*overrides).split())
+
+
+def test_back_translation_needs_a_model_with_languages(fails):
+    share = ["evaluation.back_translation=0.2", "evaluation.held_out_fraction=0.1"]
+    assert "<mask> cannot say which one to write" in " ".join(fails(*share).split())
+
+
+def test_languages_without_pairs_are_named(train, recipe_file, tmp_path, caplog):
+    two_stages(recipe_file, evaluation={})
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    recipe["bitext"] = recipe["bitext"][:1]  # en-de: zh is alone
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    with caplog.at_level(logging.INFO):
+        train()
+    assert any("btmlm leaves out zh" in record.message for record in caplog.records)
+    last = read_events(tmp_path / "run")[-1]
+    assert "loss/btmlm/zh" not in last and any(key.startswith("loss/btmlm/") for key in last)
+
+
+def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
+    """Those of one batch size: a comparison of the two is of objectives alone."""
+    recipe = recipe_of(
+        {"mlm": {"batch_size": 6, "max_length": 40}, "btmlm": {"batch_size": 6, "max_length": 50}},
+        monolingual=[{"language": code} | sample(code) for code in ("en", "de")],
+        bitext=[
+            {
+                "source_language": "en",
+                "target_language": "de",
+                "source": sample("en"),
+                "target": sample("de"),
+                "join_on": "id",
+            }
+        ],
+    )
+    corpora = load_corpora(recipe, sample_tokenizer)
+    languages = Languages.of(corpora, ["en", "de"], 0.7)
+    texts = [corpus for corpus in corpora]
+    for batch in training_batches(texts, recipe.phases[0], recipe, 0, sample_tokenizer, languages=languages):
+        assert batch["mlm"]["languages"] == batch["btmlm"]["languages"]
+
+
+class Parrot:
+    """Writes what it is told to, and keeps what it was asked."""
+
+    def __init__(self, pieces):
+        self.pieces, self.asked = pieces, []
+        self.config = SimpleNamespace(longest_input=64)
+
+    def back_translate(self, batch):
+        self.asked.append(batch)
+        is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
+        return torch.where(is_pseudo, self.pieces, batch["input_ids"])
+
+
+def test_overlap_counts_pieces_of_the_translation_and_not_of_another(sample_tokenizer):
+    """Every translation holds 50; piece 60 stands in one of three."""
+    from contextlib import nullcontext
+
+    accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
+    recipe = SimpleNamespace(evaluation=SimpleNamespace(batch_size=2, back_translation=0.2))
+    sides = [([11] * 10, [50, 60, 51]), ([12] * 5, [50, 51, 52, 53]), ([13] * 20, [50, 54])]
+    pairs = [
+        Example([np.array(side, dtype=np.int32) for side in both], "en-de", index) for index, both in enumerate(sides)
+    ]
+    corpus = SimpleNamespace(languages=("en", "de"), held_out=pairs)
+    commas = back_translation_overlap(Parrot(50), corpus, recipe, sample_tokenizer, accelerator, LANGUAGES)
+    assert commas["back_translation_own/en->de"] == commas["back_translation_other/en->de"] == 1.0
+    assert commas["back_translation/en->de"] == 0.0 and commas["back_translation_own/de->en"] == 0.0
+    parrot = Parrot(60)
+    words = back_translation_overlap(parrot, corpus, recipe, sample_tokenizer, accelerator, LANGUAGES)
+    # 4 + 2 + 1 pseudo tokens; by length of the translation: 20, 10 and 5 pieces; the one before has 60 as its other
+    assert words["back_translation_own/en->de"] == pytest.approx(2 / 7)
+    assert words["back_translation_other/en->de"] == pytest.approx(4 / 7)
+    first = parrot.asked[0]
+    assert first["language_ids"][first["segment_ids"] == 0].unique().tolist() == [1]
+    assert first["language_ids"][first["segment_ids"] == 1].unique().tolist() == [2]
