@@ -17,8 +17,9 @@ from typing import Any
 from common.recipes import user_errors
 from finetuning import results, translation_results
 from finetuning.result_files import FORMAT, summary, with_deviation
+from finetuning.run import KINDS
 
-MODULES = {"classification": results, "translation": translation_results}
+MODULES = dict.fromkeys(KINDS, results) | {"translation": translation_results}
 
 # Outcomes: they differ between any two runs.
 OUTCOMES = ("protocol.selection.selected_steps", "protocol.selection.scores")

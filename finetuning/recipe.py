@@ -12,8 +12,6 @@ from omegaconf import MISSING
 from common.recipes import option
 from common.tables import Table
 
-SUPPORTED_SETTINGS = ("zero_shot", "translate_train_all")
-
 
 @dataclass
 class Translations:
@@ -30,8 +28,16 @@ class Translations:
 class LabelledTable(Table):
     """Rows of text with a label."""
 
-    text_columns: list[str] = option(["text"], "one column of text, or two that are encoded as a pair")
-    label_column: str = option("label", "column of the label: class labels, whole numbers or strings")
+    text_columns: list[str] = option(
+        ["text"],
+        "one column of text, or two that are encoded as a pair; tagging: one column of lists of words; "
+        "question_answering: question and context",
+    )
+    label_column: str = option(
+        "label",
+        "column of the label: class labels, whole numbers or strings; tagging: of lists, a label for each word; "
+        "question_answering: of answers, with fields text and answer_start",
+    )
     label_names: list[str] = option(
         [], "names of the labels 0, 1, ... where the column holds bare numbers, or the order of the labels it holds"
     )
@@ -51,7 +57,8 @@ class TrainingTable(LabelledTable):
     """Labelled rows to train on."""
 
     languages: list[str] = option(
-        [], "translate_train_all: languages of the rows, as in evaluation; default: the source language"
+        [],
+        "translate_train_all and supervised: languages of the rows, as in evaluation; default: the source language",
     )
 
     dev_split: str | None = option(
@@ -103,6 +110,9 @@ class Published:
     table: str = option(MISSING, "table of the paper")
     row: str = option(MISSING, "row of the table: the model and its setting")
     languages: dict[str, float] = option({}, "score of each language, in percent")
+    further: dict[str, dict[str, float]] = option(
+        {}, "by the name of a further score, such as exact_match: that of each language, in percent"
+    )
     average: float | None = option(None, "average as printed, in percent")
     average_over: list[str] = option([], "languages of that average, where the scores of each are not known")
 
@@ -117,12 +127,14 @@ class Recipe:
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
-    kind: Literal["classification"] = option("classification", "kind of task")
+    kind: Literal["classification", "tagging"] = option(
+        "classification", "classification: texts or pairs with a label; tagging: words, each with a label"
+    )
     task: str = option(MISSING, "name of the task in the results, such as xnli")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
         "zero_shot",
         "zero_shot: train on the source language, evaluate on every language; translate_train_all: train on the source "
-        "language and its translations",
+        "language and its translations; supervised: train on rows of every evaluated language, labelled in it",
     )
     plug_in: bool = option(
         False,
@@ -167,6 +179,7 @@ def check_values(recipe: Any, *more: tuple[str, Any, bool]) -> None:
         ("training.gradient_accumulation_steps", accumulated, accumulated > 0),
         ("training.learning_rate", training.learning_rate, training.learning_rate > 0),
         ("training.epochs", training.epochs, training.epochs > 0 or training.max_steps > 0),
+        ("training.layerwise_decay", training.layerwise_decay, 0 < training.layerwise_decay <= 1),
         ("training.betas", betas, len(betas) == 2 and all(0 <= beta < 1 for beta in betas)),
         ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds)),
     ):

@@ -1,4 +1,4 @@
-"""Results of a classification run: results.json and what is made from it, with a plot of the scores.
+"""Results by language of every kind but translation: results.json and what is made from it, with a plot.
 
 A figure without its setting, split, length and selection rule cannot be compared: every result carries them. Scores
 are in percent, with all their digits in the JSON; where there are several seeds each is kept.
@@ -36,6 +36,11 @@ def build_results(
     others; standard deviations are over seeds (n - 1), None for a single one.
     """
     languages = list(records[0]["scores"])
+    main = records[0]["metric"]["name"]
+    all_scores = [
+        record.get("all_scores") or {name: {main: score} for name, score in record["scores"].items()}
+        for record in records
+    ]
     by_language = {language: summary([record["scores"][language] for record in records]) for language in languages}
     averages = [statistics.fmean(record["scores"].values()) for record in records]
     source = recipe.source_language
@@ -54,13 +59,17 @@ def build_results(
         "hyperparameters": {**hyperparameters, "updates": [record["steps"] for record in records]},
         "protocol": with_outcomes(protocol, records),
         "languages": by_language,
+        "metrics": {
+            name: {language: summary([scores[language][name] for scores in all_scores]) for language in languages}
+            for name in all_scores[0][languages[0]]
+        },
         "average": summary(averages),
         "source_score": source_score,
         "transfer_gap": gap,
         "published": _published(recipe.published, languages),
         "warnings": [
             *warnings,
-            *_chance_warnings(records, protocol),
+            *(_chance_warnings(records, protocol) if "majority_share" in protocol else _zero_warnings(records)),
             *_protocol_warnings(recipe, languages),
         ],
     }
@@ -76,6 +85,10 @@ def _published(published: Published | None, languages: list[str]) -> dict[str, A
         "table": published.table,
         "row": published.row,
         "languages": {name: published.languages[name] for name in languages if name in published.languages},
+        "further": {
+            metric: {name: scores[name] for name in languages if name in scores}
+            for metric, scores in published.further.items()
+        },
         "average": published.average if set(over) == set(languages) else None,
         "average_over": over,
     }
@@ -97,6 +110,15 @@ def _chance_warnings(records: list[dict[str, Any]], protocol: dict[str, Any]) ->
         if at_chance:
             warnings.append(f"seed {record['seed']}: accuracy is at chance in {', '.join(at_chance)}")
     return warnings
+
+
+def _zero_warnings(records: list[dict[str, Any]]) -> list[str]:
+    """Scores of 0 by seed, of a kind of task at which no guess scores: nothing at all was found."""
+    return [
+        f"seed {record['seed']}: {record['metric']['name']} is 0 in {', '.join(zero)}"
+        for record in records
+        if (zero := [language for language, score in record["scores"].items() if score == 0])
+    ]
 
 
 def setting_name(results: dict[str, Any]) -> str:
@@ -138,8 +160,13 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
     plot_scores(results, folder / "scores.png")
 
 
+def _metrics(results: dict[str, Any]) -> dict[str, Any]:
+    """Every score by language; results that were written before there were several have one."""
+    return results.get("metrics") or {results["protocol"]["metric"]["name"]: results["languages"]}
+
+
 def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a language and seed, so that tables of several runs can simply be joined."""
+    """One row a metric, language and seed, so that tables of several runs can simply be joined."""
     return [
         {
             "model": results["model"]["folder"],
@@ -149,31 +176,40 @@ def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
             "translations": results["protocol"].get("translations") or "",
             "language": language,
             "seed": seed,
-            "metric": results["protocol"]["metric"]["name"],
+            "metric": metric,
             "score": score,
             "split": results["protocol"]["evaluated_split"],
             "max_length": results["protocol"]["max_length"],
             "selection": results["protocol"]["selection"]["rule"],
         }
-        for language, entry in results["languages"].items()
+        for metric, languages in _metrics(results).items()
+        for language, entry in languages.items()
         for seed, score in zip(results["seeds"], entry["scores"], strict=True)
     ]
 
 
 def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows (languages, then average and gap) of the table that Markdown, card and screen show."""
-    published, seeds = results["published"], results["seeds"]
-    columns = ["language", results["protocol"]["metric"]["name"], *([f"seed {n}" for n in seeds] if seeds[1:] else [])]
+    published, seeds, main = results["published"], results["seeds"], results["protocol"]["metric"]["name"]
+    further = {name: scores for name, scores in _metrics(results).items() if name != main}
+    figures = {}  # by column
+    if published:
+        source = f"{published['paper']}, {published['table']}, {published['row']}"
+        figures[source] = published["languages"]
+        figures |= {f"{name}: {source}": scores for name, scores in published.get("further", {}).items()}
+    columns = ["language", main, *([f"seed {n}" for n in seeds] if seeds[1:] else []), *further, *figures]
 
-    def line(name: str, entry: dict[str, Any], figure: float | None) -> list[str]:
+    def line(name: str, entry: dict[str, Any], others: list[str], cells: list[float | None]) -> list[str]:
         by_seed = [f"{score:.1f}" for score in entry["scores"]] if seeds[1:] else []
-        return [name, with_deviation(entry), *by_seed, *([f"{figure:.1f}" if figure is not None else ""] * has_figures)]
+        return [name, with_deviation(entry), *by_seed, *others, *("" if x is None else f"{x:.1f}" for x in cells)]
 
-    has_figures = int(published is not None)
-    columns += [f"{published['paper']}, {published['table']}, {published['row']}"] if published else []
-    figures = published["languages"] if published else {}
-    rows = [line(name, entry, figures.get(name)) for name, entry in results["languages"].items()]
-    rows.append(line("**average**", results["average"], published["average"] if published else None))
+    rows = []
+    for name, entry in results["languages"].items():
+        others = [with_deviation(scores[name]) for scores in further.values()]
+        rows.append(line(name, entry, others, [scores.get(name) for scores in figures.values()]))
+    means = [f"{statistics.fmean(entry['mean'] for entry in scores.values()):.1f}" for scores in further.values()]
+    average = [published["average"], *[None] * (len(figures) - 1)] if published else []
+    rows.append(line("**average**", results["average"], means, average))
     if results["transfer_gap"] is not None:
         blank = [""] * (len(columns) - 2)
         rows.append([f"gap ({results['source_language']} - mean of others)", f"{results['transfer_gap']:.1f}", *blank])
@@ -191,14 +227,15 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
     }[selection["rule"]]
     data = selection["data"]
     source = data if isinstance(data, str) else table_names(data or [])
-    cut = sum(sum(counts.values()) for counts in protocol["cut_texts"].values())
+    cut, split = (sum(sum(c.values()) for c in protocol.get(key, {}).values()) for key in ("cut_texts", "split_texts"))
     lines = [
         f"setting: {results['setting']}, trained on {_trained_on(results)}",
         f"training data: {table_names(protocol['training_data'])} ({protocol['training_rows']:,} rows)",
         f"evaluated: {table_names(protocol['evaluation_data'])}",
         f"selection: {rule}" + (f" ({source})" if source else ""),
         f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
-        f"max length: {protocol['max_length']} ({cut} texts cut)",
+        f"max length: {protocol['max_length']} ({cut} texts cut"
+        + (f", {split} split)" if "split_texts" in protocol else ")"),
         f"metric: {protocol['metric']['name']} {protocol['metric']['version']}, in percent",
         f"seeds: {', '.join(map(str, results['seeds']))}",
     ]
@@ -206,6 +243,7 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         lines.insert(1, f"translations: {protocol['translations']}")
     if protocol.get("plug_in"):
         lines.insert(1, "plug-in: heads read [H:S] of a text and its translation, and learn from both")
+    lines += protocol.get("facts", [])
     if with_model:
         lines.append(f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]})")
     return lines
@@ -242,8 +280,9 @@ def plot_scores(results: dict[str, Any], path: Path) -> None:
     for position, mean in enumerate(means):  # at the foot of the bar, where nothing else is drawn
         axes.text(position, 2, f"{mean:.1f}", ha="center", fontsize=8, color="white")
     axes.axhline(results["average"]["mean"], color="black", linewidth=0.8, linestyle="--", label="average")
-    chance = 100 * max(results["protocol"]["majority_share"].values())
-    axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="always the commonest label")
+    if "majority_share" in results["protocol"]:
+        chance = 100 * max(results["protocol"]["majority_share"].values())
+        axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="always the commonest label")
     published = (results["published"] or {}).get("languages", {})
     if published:
         shown = [name for name in names if name in published]

@@ -3,8 +3,9 @@
     accelerate launch finetuning/run.py --config finetuning/recipes/xlm_align/xnli.yaml model=runs/xlm_align/model
     accelerate launch finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco/model
 
-A recipe's `kind` says which fields it has: classification (the default) or translation. `--help` shows those of
-classification, `--help kind=translation` those of translation, and with --config those of the file's kind.
+A recipe's `kind` says which fields it has: classification (the default), tagging, question_answering or translation.
+`--help` shows those of classification, `--help kind=translation` those of translation, and with --config those of the
+file's kind.
 
 Writes into output_dir: results.json, results.md, results.csv and a plot; recipe.yaml and run.json; seed-N/model.
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
@@ -59,30 +60,30 @@ def kind_of(argv: list[str]) -> str:
     return kind
 
 
-def run_classification(recipe: Any, resume: bool, command: list[str]) -> None:
-    """Texts or pairs with a label, every language evaluated by itself."""
+def run_by_language(recipe: Any, resume: bool, command: list[str]) -> None:
+    """Texts with something to tell of them, every language evaluated by itself: all kinds but translation."""
     from finetuning.checkpoints import describe_model
     from finetuning.results import build_results, print_results, write_results
     from finetuning.run_folder import RunFolder
-    from finetuning.tasks import classification
-    from finetuning.trainer import check_plug_in, check_setting, classification_arguments, load_model, run_seed
+    from finetuning.trainer import check_plug_in, check_setting, load_model, longest_first, run_seed, task_arguments
 
-    check_setting(recipe)
+    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND
+    check_setting(recipe, kind)
     path, config, tokenizer, identity = describe_model(
         recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
     )
     check_plug_in(recipe, config)
     folder = RunFolder(recipe, identity, resume)
-    data = classification.encode(classification.read(recipe), tokenizer, recipe.max_length)
-    classification_arguments(recipe, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here
+    data = longest_first(kind.encode(kind.read(recipe), tokenizer, recipe))
+    task_arguments(recipe, kind, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here
     before = list(getattr(config, "fine_tuned_on", None) or [])
 
     def build(seed: int) -> Any:
         setting = recipe.setting + (", plug-in" if recipe.plug_in else "")
-        return load_model(path, data.label_names, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
+        return load_model(kind, data, path, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
 
     def train(seed: int, model: Any) -> dict[str, Any]:
-        return run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
+        return run_seed(recipe, kind, seed, data, model, tokenizer, folder.of_seed(seed))
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, train)
     report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
@@ -152,7 +153,13 @@ def report(recipe, folder, identity, data, before, records, build: Callable, wri
 
 # kind of task -> module and name of its recipe class, and what runs it
 KINDS = {
-    "classification": ("finetuning.recipe", "Recipe", run_classification),
+    "classification": ("finetuning.recipe", "Recipe", run_by_language),
+    "tagging": ("finetuning.recipe", "Recipe", run_by_language),
+    "question_answering": (
+        "finetuning.question_answering_recipe",
+        "QuestionAnsweringRecipe",
+        run_by_language,
+    ),
     "translation": ("finetuning.translation_recipe", "TranslationRecipe", run_translation),
 }
 

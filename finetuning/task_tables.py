@@ -1,5 +1,6 @@
 """Which rows of which table a run trains, selects and is evaluated on, by language; the same for every kind of task."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,27 @@ class Rows:
     def name(self) -> str:
         """The table as errors and results name it."""
         return describe(self.table)
+
+
+@dataclass
+class Tables:
+    """The rows of every table of a recipe, as they were read."""
+
+    train: list[Rows]
+    dev: dict[str, list[Rows]]  # by language; empty where the last checkpoint is taken, or rows are held out
+    evaluation: dict[str, Rows]  # by language
+
+
+@dataclass
+class TaskData:
+    """What a run is trained, selected and evaluated on; which columns the rows have is up to the kind of task."""
+
+    label_names: list[str]  # in the order of their ids; empty where a kind has no labels
+    train: "Dataset"
+    dev: dict[str, "Dataset"]  # by language; empty where the last checkpoint is taken
+    evaluation: dict[str, "Dataset"]  # by language
+    protocol: dict[str, Any]  # what was read and how, for results.json
+    warnings: list[str]
 
 
 class TableReader:
@@ -146,13 +168,13 @@ def _translation_table(table: "LabelledTable") -> Table:
 def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     """Languages of a training table; none where `language_column` tells them, or where they must be named."""
     names_none = table.language_column or "{language}" in table.path + (table.config or "")
-    if recipe.setting == "translate_train_all" and not table.languages and names_none:
+    if recipe.setting != "zero_shot" and not table.languages and names_none:
         return []
     return table.languages or [recipe.source_language]
 
 
 def training_rows(recipe: "Recipe", reader: TableReader) -> list[Rows]:
-    """The training rows, table by table: of the source language, under translate_train_all of every language.
+    """The training rows, table by table: zero-shot of the source language, else of every language.
 
     Raises ValueError for translate_train_all without a row of another language.
     """
@@ -200,6 +222,105 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: Tabl
     return {}
 
 
+def open_tables(recipe: "Recipe") -> Tables:
+    """Reads every table of a recipe that `check_tables` has passed. Raises ValueError as the functions above."""
+    reader = TableReader(recipe.hub_root)
+    train, evaluation = training_rows(recipe, reader), evaluation_rows(recipe, reader)
+    languages = list(dict.fromkeys(rows.language for rows in train))
+    if recipe.setting == "supervised" and (absent := [name for name in evaluation if name not in languages]):
+        raise ValueError(
+            f"setting is supervised, and there are no training rows in {', '.join(absent)}, which "
+            f"are evaluated. Training rows are in {', '.join(languages)}: what crosses to others is transfer. Add "
+            "tables with their `languages`, or evaluate only languages that are trained on."
+        )
+    return Tables(train, development_rows(recipe, evaluation, reader), evaluation)
+
+
+def gather(
+    recipe: "Recipe",
+    tables: Tables,
+    evaluation: dict[str, "Dataset"],
+    normalise: Callable[[Rows], "Dataset"],
+    label_names: list[str],
+    warnings: list[str],
+) -> TaskData:
+    """The data of a run from rows that a kind of task has checked and given columns of its own.
+
+    `evaluation` are the normalised rows of `tables.evaluation`; those of training and development are normalised here.
+    Development rows are held out, and rows drawn where the recipe asks for fewer. `warnings` are completed by
+    `normalise`, and each is kept once.
+
+    Raises ValueError where `source_dev` has no development rows and none can be held out.
+    """
+    from datasets import concatenate_datasets
+
+    train = concatenate_datasets([normalise(rows) for rows in tables.train])
+    dev = {
+        language: concatenate_datasets([normalise(rows) for rows in parts]) for language, parts in tables.dev.items()
+    }
+    dev_data: Any = identities([rows for parts in tables.dev.values() for rows in parts])
+    if recipe.selection == "source_dev" and not dev:
+        _check_holding_out(recipe)
+        split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
+        train, dev = split["train"], {recipe.source_language: split["test"]}
+        dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
+    train = sample(train, recipe.max_train_examples)
+    evaluation = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
+    evaluated = list(tables.evaluation.values())
+    protocol = {
+        "training_data": identities(tables.train),
+        "training_rows": len(train),
+        "plug_in": recipe.plug_in,
+        "translations": recipe.translations_from,
+        "labels": label_names,
+        "evaluation_data": identities(evaluated),
+        "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
+        "evaluated_rows": {language: len(rows) for language, rows in evaluation.items()},
+        "selection": {
+            "rule": recipe.selection,
+            "data": dev_data or None,
+            "rows": {language: len(rows) for language, rows in dev.items()},
+        },
+        "layer": None,
+        "pooling": None,
+    }
+    return TaskData(label_names, train, dev, evaluation, protocol, list(dict.fromkeys(warnings)))
+
+
+def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]) -> TaskData:
+    """The data with `change(rows, part, language)` of its rows; the language of `train` is empty."""
+    return replace(
+        data,
+        train=change(data.train, "train", ""),
+        dev={language: change(rows, "dev", language) for language, rows in data.dev.items()},
+        evaluation={language: change(rows, "evaluation", language) for language, rows in data.evaluation.items()},
+    )
+
+
+def _check_holding_out(recipe: "Recipe") -> None:
+    """Raises ValueError where no development rows of the source language can be held out of the training rows."""
+    if recipe.setting != "zero_shot":
+        reason = {
+            "translate_train_all": "Of training rows held out, translations would stay in training",
+            "supervised": "Training rows held out would be of every language",
+        }[recipe.setting]
+        raise ValueError(
+            f"setting is {recipe.setting}, and selection=source_dev finds no dev_split of the source language "
+            f"{recipe.source_language}. {reason}. Name a dev_split, or use selection=mean_dev or selection=last."
+        )
+    if not 0 < recipe.dev_fraction < 1:
+        raise ValueError(
+            f"dev_fraction is {recipe.dev_fraction}, and no table has a dev_split. selection=source_dev needs "
+            "development rows. Name a dev_split, set dev_fraction between 0 and 1, or use selection=last."
+        )
+
+
+def named_tables(recipe: "Recipe") -> dict[str, "LabelledTable"]:
+    """The tables by their place in the recipe, such as `train.0`, as errors name them."""
+    parts = {"train": recipe.train, "evaluation": recipe.evaluation}
+    return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
+
+
 def check_tables(recipe: "Recipe") -> None:
     """Raises ValueError for tables that are missing or streamed, and where training or selection sees evaluated rows.
 
@@ -219,7 +340,8 @@ def check_tables(recipe: "Recipe") -> None:
         if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
             raise ValueError(
                 f"train.{position}.languages is {table.languages}, and setting is zero_shot: it trains on the source "
-                f"language {recipe.source_language} alone. Leave it out, or use setting=translate_train_all."
+                f"language {recipe.source_language} alone. Leave it out, or use setting=translate_train_all, or "
+                "setting=supervised where the rows were labelled in their language."
             )
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(

@@ -1,6 +1,5 @@
-"""Classification: the Trainer of one seed, its model, selection of a checkpoint, scores by language."""
+"""The Trainer of one seed, its model, selection of a checkpoint, scores by language; for every kind but translation."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,63 +8,64 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import (
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
-    EvalPrediction,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+from torch.utils.data import SequentialSampler
+from transformers import AutoConfig, EvalPrediction, Trainer, TrainingArguments, set_seed
 
 from finetuning.checkpoints import last_complete_checkpoint, readable_errors
-from finetuning.recipe import SUPPORTED_SETTINGS, Recipe, check_values
-from finetuning.seeds import check_weights, finish, load_metric, recompute_activations, training_arguments
-from finetuning.task_tables import TRANSLATION
+from finetuning.kind import Kind
+from finetuning.layerwise_decay import LayerwiseDecay
+from finetuning.recipe import Recipe, check_values
+from finetuning.seeds import check_weights, finish, recompute_activations, training_arguments
+from finetuning.task_tables import TRANSLATION, TaskData, each_part
 
 
-class FineTuningTrainer(Trainer):
-    """Trainer with layer-wise learning-rate decay and the mean of the development scores, `eval_selection`."""
+class FineTuningTrainer(LayerwiseDecay, Trainer):
+    """Trainer that scores each language by itself, with the mean of the development scores, `eval_selection`."""
 
-    def __init__(self, *args: Any, layerwise_decay: float = 1.0, metric: str = "accuracy", **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.layerwise_decay = layerwise_decay
-        self.metric = metric
+    def __init__(self, *args: Any, kind: Kind, recipe: Recipe, data: TaskData, **kwargs: Any):
+        super().__init__(
+            *args,
+            train_dataset=data.train,
+            eval_dataset=data.dev or None,
+            compute_loss_func=kind.loss,
+            compute_metrics=self._compute,
+            preprocess_logits_for_metrics=kind.predictions,
+            **kwargs,
+        )
+        self.kind, self.recipe, self.data = kind, recipe, data
+        self.layerwise_decay = recipe.training.layerwise_decay
+        self.scored = ("", "")  # part and language of the rows that are predicted
+        self.scores: dict[str, float] = {}  # theirs
 
-    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Splits the Trainer's parameter groups by layer, each with its share of the learning rate."""
-        model = self.model if model is None else model
-        optimizer = super().create_optimizer(model)
-        if self.layerwise_decay == 1.0:
-            return optimizer
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        depth = self.model.config.num_hidden_layers
-        groups: dict[tuple, dict[str, Any]] = {}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                scale = layer_scale(names[id(parameter)], depth, self.layerwise_decay)
-                settings = {key: value for key, value in group.items() if key != "params"}
-                split = groups.setdefault((scale, group["weight_decay"]), {**settings, "params": []})
-                split["lr"] = group["lr"] * scale
-                split["params"].append(parameter)
-        optimizer.param_groups.clear()
-        for group in groups.values():
-            optimizer.add_param_group(group)
-        return optimizer
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
+        """The rows in their order, which is by length already: the Trainer's own would draw an order by length."""
+        return SequentialSampler(eval_dataset)
 
     def evaluate(
         self,
-        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        eval_dataset: Dataset | str | dict[str, Dataset] | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """As the Trainer's; over several languages also `eval_selection`, the mean of their scores in percent."""
+        """Scores of every language's development rows, and `eval_selection`, the mean of those that are selected by."""
+        if isinstance(eval_dataset, str):  # of one language: the Trainer comes back for each
+            self.scored = ("dev", eval_dataset)
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         scores = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        if isinstance(eval_dataset if eval_dataset is not None else self.eval_dataset, dict):
-            by_language = [value for name, value in scores.items() if name.endswith(f"_{self.metric}")]
-            scores[f"{metric_key_prefix}_selection"] = float(np.mean(by_language))
-        return scores
+        name = self.kind.score_name
+        selection = float(np.mean([scores[f"{metric_key_prefix}_{language}_{name}"] for language in self.data.dev]))
+        return {**scores, f"{metric_key_prefix}_selection": selection}
+
+    def score(self, language: str) -> dict[str, float]:
+        """Scores of one language's evaluated rows."""
+        self.scored = ("evaluation", language)
+        self.predict(self.data.evaluation[language], metric_key_prefix="test")
+        return self.scores
+
+    def _compute(self, prediction: EvalPrediction) -> dict[str, float]:
+        """What the Trainer calls `compute_metrics`; it does not say of which rows."""
+        self.scores = self.kind.score(self.recipe, self.data, *self.scored, prediction.predictions)
+        return dict(self.scores)  # it renames the keys in place
 
 
 class TwoSidedCollator:
@@ -92,18 +92,8 @@ class TwoSidedCollator:
         return {**self.one_side(side(False)), **{TRANSLATION + name: value for name, value in translations.items()}}
 
 
-def layer_scale(name: str, depth: int, decay: float) -> float:
-    """Share of the learning rate: decay^(n-i) in layer i of n (from 0), decay^(n+1) in the embeddings, else 1.
-
-    ERNIE-M's fine-tuning (Ouyang et al. 2021, Tables 11 and 12). `name` is the parameter's.
-    """
-    if match := re.search(r"(?:^|\.)layers?\.(\d+)\.", name):
-        return decay ** (depth - int(match[1]))
-    return decay ** (depth + 1) if "embeddings." in name else 1.0
-
-
-def check_setting(recipe: Recipe) -> None:
-    """Raises ValueError for a setting that is not supported yet, and for values that cannot be run."""
+def check_setting(recipe: Recipe, kind: Kind) -> None:
+    """Raises ValueError for values that cannot be run, and for a setting that contradicts other fields."""
     check_values(
         recipe,
         ("training.batch_size", recipe.training.batch_size, recipe.training.batch_size > 0),
@@ -111,12 +101,13 @@ def check_setting(recipe: Recipe) -> None:
         ("max_length", recipe.max_length, recipe.max_length >= 8),
     )
     micro_batch_size(recipe)
-    if recipe.setting not in SUPPORTED_SETTINGS:
-        raise ValueError(
-            f"setting is {recipe.setting!r}, which is not supported yet. It needs training rows in every language. "
-            f"Use setting={' or '.join(SUPPORTED_SETTINGS)}."
-        )
+    kind.check(recipe)
     is_translated = recipe.setting == "translate_train_all"
+    if recipe.plug_in and not kind.has_plug_in:
+        raise ValueError(
+            f"plug_in is true, and kind is {recipe.kind}. Here plug-in reads a text and its translation to classify "
+            "them, and rows of this kind have no translations with labels. Use plug_in=false."
+        )
     if recipe.plug_in and not is_translated:
         raise ValueError(
             f"plug_in is true, and setting is {recipe.setting}. Plug-in reads a text with its translation, and there "
@@ -152,10 +143,20 @@ def check_plug_in(recipe: Recipe, config: Any) -> None:
         )
 
 
+def longest_first(data: TaskData) -> TaskData:
+    """The data with evaluated rows by length: little padding, and what does not fit into memory comes first."""
+
+    def ordered(rows: Dataset, part: str, language: str) -> Dataset:
+        # a stable order, the same in every process and every run
+        return rows if part == "train" else rows.select(np.argsort(-np.asarray(rows["length"][:]), kind="stable"))
+
+    return each_part(data, ordered)
+
+
 def load_model(
-    path: str, label_names: list[str], seed: int, trained_on: list[str], plug_in: bool = False
+    kind: Kind, data: TaskData, path: str, seed: int, trained_on: list[str], plug_in: bool = False
 ) -> torch.nn.Module:
-    """The classifier of one seed: the encoder of the folder below a head that is drawn from the seed.
+    """The model of one seed: the encoder of the folder below a head that is drawn from the seed.
 
     A plug-in model says so in its config, so that it is not used without translations by accident.
 
@@ -166,16 +167,13 @@ def load_model(
         config = AutoConfig.from_pretrained(path, trust_remote_code=True)
         # said either way: the checkpoint may have been fine-tuned the other one
         options = {"plug_in": plug_in} if hasattr(config, "plug_in") else {}
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        model, info = kind.auto_class.from_pretrained(
             path,
             trust_remote_code=True,
             dtype=torch.float32,
-            num_labels=len(label_names),
-            id2label=dict(enumerate(label_names)),
-            label2id={name: number for number, name in enumerate(label_names)},
-            problem_type="single_label_classification",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # the head of an earlier task may have another number of labels
+            **kind.head(data),
             **options,
         )
     prefix = f"{model.base_model_prefix}."
@@ -190,7 +188,7 @@ def load_model(
     return model
 
 
-def classification_arguments(recipe: Recipe, seed: int, folder: Path) -> TrainingArguments:
+def task_arguments(recipe: Recipe, kind: Kind, seed: int, folder: Path) -> TrainingArguments:
     """The recipe in the Trainer's terms."""
     strategy = "steps" if recipe.evaluate_every_steps else "epoch"
     is_last = recipe.selection == "last"
@@ -212,29 +210,13 @@ def classification_arguments(recipe: Recipe, seed: int, folder: Path) -> Trainin
         load_best_model_at_end=not is_last,
         metric_for_best_model=None if is_last else "eval_selection",
         greater_is_better=None if is_last else True,
-        label_names=["labels"],  # of evaluated rows: a translation has none
+        label_names=list(kind.label_fields),  # of evaluated rows: a translation has none
         remove_unused_columns=not recipe.plug_in,  # the Trainer does not know y's
     )
 
 
-def mean_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None):
-    """Cross-entropy over the examples of the whole update: logits (B, L), labels (B,).
-
-    Plug-in, the mean of x's and y's: `outputs` then hold a `loss`, the mean over the micro-batch's translations (the
-    Trainer keeps `labels` to itself, and the model sees y's alone).
-
-    `num_items_in_batch` counts the examples of all accumulated micro-batches and processes. The Trainer expects models
-    whose forward takes **kwargs to divide by it; many, XLM-R among them, return their micro-batch's mean, and would get
-    gradients that are too large by the number of processes times that of the micro-batches.
-    """
-    items = len(labels) if num_items_in_batch is None else num_items_in_batch
-    loss = torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / items
-    translation_loss = outputs.get("loss")
-    return loss if translation_loss is None else (loss + translation_loss * len(labels) / items) / 2
-
-
 def run_seed(
-    recipe: Recipe, seed: int, data: Any, model: torch.nn.Module, tokenizer: Any, folder: Path
+    recipe: Recipe, kind: Kind, seed: int, data: TaskData, model: torch.nn.Module, tokenizer: Any, folder: Path
 ) -> dict[str, Any]:
     """Trains one seed in `folder`, from its last complete checkpoint if there is one, and evaluates every language.
 
@@ -242,23 +224,15 @@ def run_seed(
     and the development scores. The evaluated rows are read once, by the selected checkpoint.
     """
     checkpoints = folder / "checkpoints"
-    metric = load_metric("accuracy")
-
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        return metric.compute(predictions=prediction.predictions, references=prediction.label_ids)
-
-    collator = DataCollatorWithPadding(tokenizer)
+    collator = kind.collator(tokenizer)
     trainer = FineTuningTrainer(
         model=model,
-        args=classification_arguments(recipe, seed, checkpoints),
-        train_dataset=data.train,
-        eval_dataset=data.dev or None,
+        args=task_arguments(recipe, kind, seed, checkpoints),
         data_collator=TwoSidedCollator(collator) if recipe.plug_in else collator,
         processing_class=tokenizer,
-        compute_loss_func=mean_cross_entropy,
-        compute_metrics=compute_metrics,
-        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),  # ids, not logits, are gathered
-        layerwise_decay=recipe.training.layerwise_decay,
+        kind=kind,
+        recipe=recipe,
+        data=data,
     )
     if recipe.training.gradient_checkpointing:
         recompute_activations(model)
@@ -267,13 +241,11 @@ def run_seed(
         print(f"Seed {seed}: {len(data.train)} training rows" + (f", resumed from {resumed}" if resumed else ""))
     trainer.train(resume_from_checkpoint=resumed)
     check_weights(model, seed)
-    scores = {
-        language: trainer.predict(rows, metric_key_prefix="test").metrics["test_accuracy"]
-        for language, rows in data.evaluation.items()
-    }
+    scores = {language: trainer.score(language) for language in data.evaluation}
     outcome = {
-        "metric": {"name": "accuracy", "version": metric.version},
-        "scores": scores,
+        "metric": {"name": kind.score_name, "version": kind.metric(recipe).version},
+        "scores": {language: found[kind.score_name] for language, found in scores.items()},
+        "all_scores": scores,
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,
     }
     return finish(trainer, outcome, folder, recipe.save_models)

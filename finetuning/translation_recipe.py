@@ -67,6 +67,11 @@ class TranslationTraining:
         "micro-batches; pairs of alike length are together",
     )
     learning_rate: float = option(MISSING, "peak learning rate")
+    layerwise_decay: float = option(
+        1.0,
+        "d: encoder layer i of n (from 0) learns at d^(n-i) of the rate, a decoder layer as the encoder layer that it "
+        "was made of, the embeddings at d^(n+1), the rest of the LM head at 1",
+    )
     epochs: float = option(10.0, "passes over the training pairs")
     max_steps: int = option(0, "number of updates, in place of epochs; 0: by epochs")
     warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all updates")

@@ -19,6 +19,7 @@ from transformers import (
 
 from common.masking import IGNORED
 from finetuning.checkpoints import last_complete_checkpoint
+from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.seeds import (
     check_weights,
     diverged,
@@ -44,7 +45,7 @@ from finetuning.translation_model import average_weights, beam_search
 from finetuning.translation_recipe import TranslationRecipe
 
 
-class TranslationTrainer(Seq2SeqTrainer):
+class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
     """Seq2SeqTrainer whose updates are those of an `UpdatePlan` and whose loss is the mean over an update's pieces."""
 
     def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, layout: Layout, **kwargs: Any):
@@ -52,6 +53,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         # Makes the Trainer count the pieces of the whole update and leave the scaling of the loss to `compute_loss`.
         self.model_accepts_loss_kwargs = True
         self.recipe, self.layout = recipe, layout
+        self.layerwise_decay = recipe.training.layerwise_decay
         self.batches = MicroBatches(
             plan, self.args.gradient_accumulation_steps, self.accelerator.num_processes, self.accelerator.process_index
         )

@@ -43,7 +43,12 @@ PAPERS = {
     "metaxlm": "[Cross-Lingual Language Model Meta-Pretraining](https://arxiv.org/abs/2109.11129)",
 }
 # kind of task -> the Hub's name for it
-TASK_TYPES = {"classification": "text-classification", "translation": "translation"}
+TASK_TYPES = {
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+    "translation": "translation",
+}
 PIPELINES = {  # of the class that was saved; what is not here is used for its hidden states
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",

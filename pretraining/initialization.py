@@ -111,6 +111,12 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                     f"phases.{index}.objectives.{name} needs cross-attention, and {source} sets cross_attention to "
                     "false: one side could not read the other. Set model.config.cross_attention to true."
                 )
+            if OBJECTIVES[name].block_mask and "flash" in recipe.model.attention:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name} says for each position which others it may attend to, and "
+                    f"model.attention is {recipe.model.attention}, which ignores such masks: it would learn something "
+                    "else. Use sdpa, or flex_attention on a GPU."
+                )
             if objective.max_length > config.longest_input:
                 raise ValueError(
                     f"phases.{index}.objectives.{name}.max_length is {objective.max_length}, but the model has "

@@ -198,9 +198,10 @@ class Recipe:
 class ObjectiveKind:
     """What an objective reads, and what its losses are called.
 
-    text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text they
-    are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`; cross_attention:
-    whether the model needs it; languages: whether <mask> says its language; only_masks: predicted pieces are <mask>
+    text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text
+    they are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`;
+    cross_attention: whether the model needs it; block_mask: whether rows attend to columns of their own, which
+    flash attention cannot do; languages: whether <mask> says its language; only_masks: predicted pieces are <mask>
     always, and a side keeps one piece or more; either_order: which side comes first is drawn; generates: the model
     writes another side to the text, at its end.
     """
@@ -209,6 +210,7 @@ class ObjectiveKind:
     apart: bool = False
     terms: tuple[str, ...] = ()
     cross_attention: bool = False
+    block_mask: bool = False
     languages: bool = False
     only_masks: bool = False
     either_order: bool = False
@@ -222,8 +224,8 @@ OBJECTIVES = {
     "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross"), cross_attention=True),
     # A kept piece would be a word of its own side, which the other masks of that side could read. BTMLM writes behind
     # the text, in either language: with sides always in the order of the corpus, one direction only would be learnt.
-    "camlm": ObjectiveKind("bitext", languages=True, only_masks=True, either_order=True),
-    "btmlm": ObjectiveKind("monolingual", languages=True, generates=True),
+    "camlm": ObjectiveKind("bitext", block_mask=True, languages=True, only_masks=True, either_order=True),
+    "btmlm": ObjectiveKind("monolingual", block_mask=True, languages=True, generates=True),
 }
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
 

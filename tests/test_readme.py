@@ -1,6 +1,7 @@
 """What README.md shows has to be there and to be read: its commands, recipes and code. (The demo's test runs them.)"""
 
 import ast
+import importlib
 import importlib.util
 import re
 import shlex
@@ -10,8 +11,7 @@ import pytest
 import yaml
 
 from common.recipes import load_recipe
-from finetuning.recipe import Recipe as FineTuning
-from finetuning.translation_recipe import TranslationRecipe as Translation
+from finetuning.run import KINDS
 from pretraining.recipe import Recipe as PreTraining
 
 ROOT = Path(__file__).parents[1]
@@ -39,9 +39,9 @@ def test_commands_name_what_exists(command, monkeypatch):
         assert Path(words[2]).is_file()
     config = words[words.index("--config") + 1] if "--config" in words else ""
     if config.endswith(".yaml"):
-        kinds = {"classification": FineTuning, "translation": Translation}
-        kind = yaml.safe_load(Path(config).read_text(encoding="utf-8")).get("kind", "classification")
-        recipe_class = kinds[kind] if config.startswith("finetuning") else PreTraining
+        module, name, _ = KINDS[yaml.safe_load(Path(config).read_text(encoding="utf-8")).get("kind", "classification")]
+        fine_tuning = getattr(importlib.import_module(module), name)
+        recipe_class = fine_tuning if config.startswith("finetuning") else PreTraining
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         assert load_recipe(recipe_class, config, overrides).output_dir
 

@@ -1,126 +1,69 @@
 """Text classification: rows of one or two text columns and a label, to encoded rows by language.
 
-XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text; nothing here knows the benchmarks. What ties
-training and evaluation together is the *name* of a label: ids are those of the training data, and evaluated labels are
-looked up by name, so that two datasets that number the same classes differently cannot be mixed up.
+XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text; nothing here knows the benchmarks.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset, concatenate_datasets
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-from common.recipes import nearest
 from common.tables import require_column
-from finetuning.recipe import LabelledTable, Recipe
+from finetuning.kind import Kind, label_options, likeliest, mean_cross_entropy
+from finetuning.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.recipe import Recipe
+from finetuning.seeds import load_metric
 from finetuning.task_tables import (
-    DATA_SEED,
     TRANSLATION,
     Rows,
-    TableReader,
+    TaskData,
     check_tables,
-    development_rows,
-    evaluation_rows,
-    identities,
-    sample,
-    split_name,
-    training_rows,
+    each_part,
+    gather,
+    named_tables,
+    open_tables,
 )
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
 
 
-@dataclass
-class ClassificationData:
-    """Rows of `text`, perhaps `pair`, and `labels` (ids); after `encode`: input_ids, attention_mask, labels, length.
-
-    Plug-in, also the texts and fields of the translation, with `translation_` before their names, and in `train`
-    `translation_labels`: a translation has its text's label.
-    """
-
-    label_names: list[str]
-    train: Dataset
-    dev: dict[str, Dataset]  # by language; empty where the last checkpoint is taken
-    evaluation: dict[str, Dataset]  # by language
-    protocol: dict[str, Any]  # what was read and how, for results.json
-    warnings: list[str]
-
-
-def read(recipe: Recipe) -> ClassificationData:
+def read(recipe: Recipe) -> TaskData:
     """Reads and checks every table of the recipe, before a model is loaded.
+
+    Rows have `text`, perhaps `pair`, and `labels` (ids); plug-in, also the texts of the translation, with
+    `translation_` before their names.
 
     Raises ValueError for missing columns, texts, translations or labels, labels that the training data do not have, an
     evaluated language whose labels are all the same, and what `task_tables` refuses.
     """
     check_tables(recipe)
     _check_columns(recipe)
-    reader = TableReader(recipe.hub_root)
-    train_rows = training_rows(recipe, reader)
-    evaluated = evaluation_rows(recipe, reader)
-    dev_rows = development_rows(recipe, evaluated, reader)
-
-    names = _label_names(train_rows)
+    tables = open_tables(recipe)
+    names, is_declared = label_names([_label_column(rows) for rows in tables.train])
     warnings: list[str] = []
-    normalise = functools.partial(
-        _normalise, names=names, is_order_declared=bool(_declared_order(train_rows)), warnings=warnings
-    )
-    train = concatenate_datasets([normalise(rows) for rows in train_rows])
-    evaluation = {language: normalise(rows) for language, rows in evaluated.items()}
-    dev = {language: concatenate_datasets([normalise(rows) for rows in parts]) for language, parts in dev_rows.items()}
+    normalise = functools.partial(_normalise, names=names, is_order_declared=is_declared, warnings=warnings)
+    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
     for language, dataset in evaluation.items():
-        _refuse_placeholder_labels(evaluated[language], dataset, names)
-
-    dev_data: Any = identities([rows for parts in dev_rows.values() for rows in parts])
-    if recipe.selection == "source_dev" and not dev:
-        if recipe.setting == "translate_train_all":
-            raise ValueError(
-                "setting is translate_train_all, and selection=source_dev finds no dev_split of the source language "
-                f"{recipe.source_language}. Of training rows held out, translations would stay in training. Name a "
-                "dev_split, or use selection=mean_dev or selection=last."
-            )
-        if not 0 < recipe.dev_fraction < 1:
-            raise ValueError(
-                f"dev_fraction is {recipe.dev_fraction}, and no table has a dev_split. selection=source_dev needs "
-                "development rows. Name a dev_split, set dev_fraction between 0 and 1, or use selection=last."
-            )
-        split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
-        train, dev = split["train"], {recipe.source_language: split["test"]}
-        dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
-    train = sample(train, recipe.max_train_examples)
-    evaluation = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
-    if len(used := train.unique("labels")) < 2:
+        if len(found := dataset.unique("labels")) == 1:
+            refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
+    data = gather(recipe, tables, evaluation, normalise, names, warnings)
+    if len(used := data.train.unique("labels")) < 2:
         raise ValueError(
-            f"All {len(train)} training rows have the label {names[used[0]]!r}. There is nothing to tell apart. "
+            f"All {len(data.train)} training rows have the label {names[used[0]]!r}. There is nothing to tell apart. "
             f"Check the label column {recipe.train[0].label_column}."
         )
-    protocol = {
-        "training_data": identities(train_rows),
-        "training_rows": len(train),
-        "plug_in": recipe.plug_in,
-        "translations": recipe.translations_from,
-        "labels": names,
-        "evaluation_data": identities(list(evaluated.values())),
-        "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated.values())),
-        "evaluated_rows": {language: len(rows) for language, rows in evaluation.items()},
-        "majority_share": {language: _majority_share(rows) for language, rows in evaluation.items()},
-        "selection": {
-            "rule": recipe.selection,
-            "data": dev_data or None,
-            "rows": {language: len(rows) for language, rows in dev.items()},
-        },
-        "layer": None,
-        "pooling": None,
-    }
-    return ClassificationData(names, train, dev, evaluation, protocol, list(dict.fromkeys(warnings)))
+    data.protocol["majority_share"] = {language: _majority_share(rows) for language, rows in data.evaluation.items()}
+    return data
 
 
-def encode(data: ClassificationData, tokenizer: Any, max_length: int) -> ClassificationData:
+def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
     """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
 
     Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language. A translation is an
-    input of its own, cut and counted likewise.
+    input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
     """
     cut: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
 
@@ -142,13 +85,9 @@ def encode(data: ClassificationData, tokenizer: Any, max_length: int) -> Classif
         cut[part][language or "all"] = int(np.sum(dataset["cut"][:]))
         return dataset.remove_columns("cut")
 
-    return ClassificationData(
-        label_names=data.label_names,
-        train=encode_rows(data.train, "train", ""),
-        dev={language: encode_rows(rows, "dev", language) for language, rows in data.dev.items()},
-        evaluation={language: encode_rows(rows, "evaluation", language) for language, rows in data.evaluation.items()},
+    return replace(
+        each_part(data, encode_rows),
         protocol={**data.protocol, "max_length": max_length, "cut_texts": cut},
-        warnings=data.warnings,
     )
 
 
@@ -174,10 +113,8 @@ def _encode_batch(
 
 
 def _check_columns(recipe: Recipe) -> None:
-    tables = {f"train.{position}": table for position, table in enumerate(recipe.train)}
-    tables |= {f"evaluation.{position}": table for position, table in enumerate(recipe.evaluation)}
     wanted = len(recipe.train[0].text_columns)
-    for where, table in tables.items():
+    for where, table in named_tables(recipe).items():
         if len(table.text_columns) not in (1, 2):
             raise ValueError(
                 f"{where}.text_columns is {table.text_columns}. A classifier reads one text or a pair. Name one column "
@@ -194,14 +131,13 @@ def _check_columns(recipe: Recipe) -> None:
                 f"{where} has {len(table.text_columns)} text_columns and {len(translations)} of translations, "
                 f"{', '.join(translations)}. Each text has one translation. Name as many, in the same order."
             )
-        if len(set(table.label_names)) < len(table.label_names):
-            raise ValueError(f"{where}.label_names is {table.label_names}. Labels need different names. Correct it.")
+        check_label_names(where, table.label_names)
 
 
 def _normalise(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
     """Columns `text`, `pair`, those of their translations, and `labels` (ids in `names`), checked."""
     table = rows.table
-    ids = _label_ids(rows, names, is_order_declared, warnings)
+    ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
     sides = {"": table.text_columns, TRANSLATION: table.translation_columns}
     texts = {
         prefix + new: _texts(rows, old, "translation" if prefix else "text")
@@ -232,73 +168,10 @@ def _texts(rows: Rows, column: str, what: str) -> list[str]:
     return texts
 
 
-def _declared_names(table: LabelledTable, dataset: Dataset) -> list[str]:
-    """Names of the labels 0, 1, ... where recipe or data declare them."""
-    feature = require_column(dataset, table.label_column, table.path)
-    if table.label_names:
-        return list(table.label_names)
-    return list(feature.names) if isinstance(feature, ClassLabel) else []
-
-
-def _declared_order(train: list[Rows]) -> list[str]:
-    return next(filter(None, (_declared_names(rows.table, rows.dataset) for rows in train)), [])
-
-
-def _label_names(train: list[Rows]) -> list[str]:
-    """Names of the classes in the order of their ids: as declared, else sorted."""
-    if declared := _declared_order(train):
-        return declared
-    seen = {value for rows in train for value in rows.dataset.unique(rows.table.label_column) if value is not None}
-    return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))]
-
-
-def _label_ids(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> list[int]:
-    """Ids of the labels of some rows. Raises ValueError for a label that is not in `names`, with row and names."""
-    dataset, column = rows.dataset, rows.table.label_column
-    declared = _declared_names(rows.table, dataset)
-    feature = dataset.features[column]
-    kind = getattr(feature, "dtype", str(feature))
-    is_number = isinstance(feature, ClassLabel) or kind == "bool" or "int" in kind
-    if not is_number and kind not in ("string", "large_string"):
-        raise ValueError(
-            f"{rows.name}: column {column} holds {kind}. Labels are whole numbers, class labels or strings. "
-            "Name another label column, or convert this one."
-        )
-
-    def id_of(value: Any) -> int | None:
-        name = value
-        digits = is_number or (isinstance(value, str) and value.isdecimal() and value not in declared)
-        if declared and digits and value is not None:  # PAWS-X has "0" and "1" as strings
-            name = declared[int(value)] if 0 <= int(value) < len(declared) else value
-        elif is_number and value is not None:
-            name = str(int(value))
-        return names.index(name) if name in names else None
-
-    values = dataset[column][:]
-    ids = {value: id_of(value) for value in dict.fromkeys(values)}
-    if is_number and not declared and is_order_declared and None in ids.values():
-        # bare numbers beside training labels whose names have an order: by value, and say so
-        ids = {value: int(value) if value is not None and 0 <= value < len(names) else None for value in ids}
-        warnings.append(
-            f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"
-        )
-    unknown = [value for value, found in ids.items() if found is None]
-    if unknown:
-        row = values.index(unknown[0])
-        hidden = "no label" if unknown[0] in (None, -1) else f"label {unknown[0]!r}"
-        raise ValueError(
-            f"{rows.name}, language {rows.language}, row {row} (from 0): {hidden} in column {column}. The training "
-            f"data know: {', '.join(names)}. {_label_advice(unknown[0], names)}"
-        )
-    return [ids[value] for value in values]
-
-
-def _label_advice(value: Any, names: list[str]) -> str:
-    if value in (None, -1):
-        return "Unlabelled rows cannot be used: remove them."
-    hint = nearest(str(value), names) if isinstance(value, str) else ""
-    advice = "Where the same labels have other names or numbers, give their names in order as `label_names`."
-    return f"{hint} {advice}" if hint.startswith("Did") else advice
+def _label_column(rows: Rows) -> LabelColumn:
+    column = rows.table.label_column
+    feature = require_column(rows.dataset, column, rows.name)
+    return LabelColumn(rows, feature, rows.dataset[column][:])
 
 
 def _majority_share(dataset: Dataset) -> float:
@@ -306,12 +179,21 @@ def _majority_share(dataset: Dataset) -> float:
     return float(np.bincount(dataset["labels"][:]).max() / len(dataset))
 
 
-def _refuse_placeholder_labels(rows: Rows, dataset: Dataset, names: list[str]) -> None:
-    """Some public copies of test sets have every label replaced by a constant: a score on them is noise."""
-    found = dataset.unique("labels")
-    if len(found) == 1:
-        raise ValueError(
-            f"{rows.name}, language {rows.language}: all {len(dataset)} rows have the label {names[found[0]]!r}. These "
-            "are placeholders, not gold labels: any score on them is meaningless. Use a copy of the data that has its "
-            "labels, or evaluate another split."
-        )
+def _score(recipe: Recipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> dict[str, float]:
+    gold = getattr(data, part)[language]["labels"][:]
+    return load_metric("accuracy").compute(predictions=predictions, references=gold)
+
+
+KIND = Kind(
+    read=read,
+    encode=lambda data, tokenizer, recipe: encode(data, tokenizer, recipe.max_length),
+    auto_class=AutoModelForSequenceClassification,
+    head=lambda data: {**label_options(data), "problem_type": "single_label_classification"},
+    collator=DataCollatorWithPadding,
+    metric=lambda recipe: load_metric("accuracy"),
+    score_name="accuracy",
+    score=_score,
+    loss=mean_cross_entropy,
+    predictions=likeliest,
+    has_plug_in=True,
+)

@@ -1,6 +1,7 @@
 """A tiny XLM-R with the sample corpus' tokenizer, and a recipe that fine-tunes it in a second."""
 
 import pytest
+from datasets import Dataset
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
 
@@ -102,6 +103,18 @@ def dev_captions(captions):
     test = next(item for item in captions if item.startswith("test="))
     halves = [test.replace("split: test", f"split: 'test[{part}]'") for part in (":30", "30:")]
     return [*captions, halves[0], "dev" + halves[1].removeprefix("test"), "max_dev_examples=12"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(name, rows, features=None) -> path of a parquet file."""
+
+    def write_rows(name, rows, features=None):
+        path = tmp_path / f"{name}.parquet"
+        Dataset.from_list(rows, features=features).to_parquet(path)
+        return str(path)
+
+    return write_rows
 
 
 @pytest.fixture

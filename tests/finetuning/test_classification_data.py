@@ -12,18 +12,6 @@ from finetuning.tasks import classification
 NLI = ["entailment", "neutral", "contradiction"]
 
 
-@pytest.fixture
-def write(tmp_path):
-    """write(name, rows, features=None) -> path of a parquet file."""
-
-    def write_rows(name, rows, features=None):
-        path = tmp_path / f"{name}.parquet"
-        Dataset.from_list(rows, features=features).to_parquet(path)
-        return str(path)
-
-    return write_rows
-
-
 def read(train, evaluation, *overrides):
     """Reads the tables given as dictionaries of fields; JSON is YAML."""
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]

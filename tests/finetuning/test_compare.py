@@ -107,7 +107,7 @@ def test_what_cannot_stand_in_one_table_is_refused(folders, tmp_path, capsys):
     for change, expected in (
         ({"task": "news"}, "has task news, XLM has captions"),
         ({"languages": {"en-fr": record["languages"]["en-de"]}}, "has languages ['en-fr']"),
-        ({"kind": "tagging"}, "kind 'tagging'"),
+        ({"kind": "parsing"}, "kind 'parsing'"),
     ):
         other.mkdir(exist_ok=True)
         write_json(other / "results.json", {**record, **change})

@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 import datasets
+import pytest
 
 from common.recipes import load_recipe
 from finetuning.recipe import Recipe
-from finetuning.tasks import classification
+from finetuning.tasks import classification, tagging
 from finetuning.trainer import check_setting
 from pretraining import controlled_pair
 
@@ -21,7 +22,51 @@ FEATURES = datasets.Features(
 )
 
 
-def test_the_recipe_reads_what_the_command_in_its_header_writes(sample_corpus_dir, tmp_path, monkeypatch):
+@pytest.fixture
+def pair_tokenizer(sample_corpus_dir, tmp_path, monkeypatch):
+    """The tokenizer of a controlled pair, where the recipes' headers expect it."""
+    monkeypatch.chdir(tmp_path)
+    source = ["--dataset", str(sample_corpus_dir), "--config", "en", "--vocab_size", "300"]
+    controlled_pair.main([*source, "--output", "runs/controlled_pair"])
+
+
+def make_pair(recipe):
+    """Runs the command that makes the recipe's data, as its header gives it."""
+    header = recipe.read_text(encoding="utf-8").split("\n\n")[0].replace("\\\n#", "").replace("# ", "")
+    assert f"--config finetuning/recipes/{recipe.name}" in header
+    controlled_pair.main(
+        re.search(r"python -m pretraining\.controlled_pair (.*)", header)[1].replace("<folder>", "hub").split()
+    )
+
+
+def test_words_get_twins_with_the_same_labels(pair_tokenizer, tmp_path):
+    names = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"]
+    features = datasets.Features(
+        {
+            "tokens": datasets.Sequence(datasets.Value("string")),
+            "ner_tags": datasets.Sequence(datasets.ClassLabel(names=names)),
+        }
+    )
+    folder = tmp_path / "hub/google/xtreme"
+    (folder / "PAN-X.en").mkdir(parents=True)
+    lines = ["---", "configs:", "- config_name: PAN-X.en", "  data_files:"]
+    for split, count in (("train", 20), ("validation", 4)):
+        rows = [{"tokens": ["Ann", "sails", "to", "Rio"], "ner_tags": [1, 0, 0, 5]}] * count
+        datasets.Dataset.from_list(rows, features=features).to_parquet(folder / "PAN-X.en" / f"{split}.parquet")
+        lines += [f"  - split: {split}", f"    path: PAN-X.en/{split}.parquet"]
+    (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+    path = RECIPE.with_name("controlled_panx.yaml")
+    make_pair(path)
+    recipe = load_recipe(Recipe, str(path), ["model=somewhere"])
+    check_setting(recipe, tagging.KIND)
+    data = tagging.read(recipe)
+    english, fake = data.evaluation["en"], data.evaluation["fake"]
+    assert english["words"][0] == ["Ann", "sails", "to", "Rio"] and len(data.train) == 18
+    assert fake["words"][0] == [controlled_pair.twin_of(word) for word in english["words"][0]]
+    assert fake["tags"][:] == english["tags"][:] == [[1, 0, 0, 5]] * 4
+
+
+def test_the_recipe_reads_what_the_command_in_its_header_writes(pair_tokenizer, tmp_path):
     rows = {
         split: [
             {
@@ -37,17 +82,9 @@ def test_the_recipe_reads_what_the_command_in_its_header_writes(sample_corpus_di
     for split, values in rows.items():
         table = datasets.Dataset.from_list(values, features=FEATURES)
         table.to_parquet(tmp_path / "hub/local/sick" / f"{split}.parquet")
-    monkeypatch.chdir(tmp_path)
-    source = ["--dataset", str(sample_corpus_dir), "--config", "en", "--vocab_size", "300"]
-    controlled_pair.main([*source, "--output", "runs/controlled_pair"])
-
-    header = RECIPE.read_text(encoding="utf-8").split("\n\n")[0].replace("\\\n#", "").replace("# ", "")
-    command = re.search(r"python -m pretraining\.controlled_pair (.*)", header)[1]
-    controlled_pair.main(command.replace("<folder>", "hub").split())
-    assert "--config finetuning/recipes/controlled_sick.yaml" in header
-
+    make_pair(RECIPE)
     recipe = load_recipe(Recipe, str(RECIPE), ["model=somewhere"])
-    check_setting(recipe)
+    check_setting(recipe, classification.KIND)
     data = classification.read(recipe)
     assert data.label_names == FEATURES["label"].names and len(data.train) == 9
     assert list(data.evaluation) == ["en", "fake"] and list(data.dev) == ["en"]

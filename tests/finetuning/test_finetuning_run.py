@@ -13,9 +13,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, XLMR
 
 from common.recipes import load_recipe
 from finetuning.checkpoints import last_complete_checkpoint
+from finetuning.kind import mean_cross_entropy
 from finetuning.recipe import Recipe
 from finetuning.run import main
-from finetuning.trainer import FineTuningTrainer, layer_scale, mean_cross_entropy
+from finetuning.trainer import FineTuningTrainer
 
 
 class Killed(Exception):
@@ -272,40 +273,6 @@ def test_a_batch_that_cannot_be_split_is_refused(topics, refused):
     assert "training.batch_size is 10" in message and "multiple of 4" in message
 
 
-def test_layers_learn_at_their_share_of_the_rate():
-    depth, decay = 12, 0.8
-    assert layer_scale("roberta.encoder.layer.11.output.dense.weight", depth, decay) == pytest.approx(0.8)
-    assert layer_scale("roberta.encoder.layer.0.attention.self.query.weight", depth, decay) == pytest.approx(0.8**12)
-    assert layer_scale("roberta.embeddings.word_embeddings.weight", depth, decay) == pytest.approx(0.8**13)
-    assert layer_scale("classifier.dense.weight", depth, decay) == 1
-
-
-def test_the_optimizer_has_those_rates_and_loses_no_parameter(topics, tmp_path, monkeypatch):
-    seen = []
-    create = FineTuningTrainer.create_optimizer
-
-    def watched(self, model=None):
-        optimizer = create(self, model)
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        seen.append(
-            {
-                names[id(p)]: (group["lr"], group["weight_decay"])
-                for group in optimizer.param_groups
-                for p in group["params"]
-            }
-        )
-        assert len(names) == len(seen[-1])
-        return optimizer
-
-    monkeypatch.setattr(FineTuningTrainer, "create_optimizer", watched)
-    main([*topics, "seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"])
-    rates = seen[0]
-    assert rates["roberta.encoder.layer.1.output.dense.weight"] == (pytest.approx(0.5e-2), 0.1)
-    assert rates["roberta.encoder.layer.0.output.dense.bias"] == (pytest.approx(0.25e-2), 0.0)
-    assert rates["roberta.embeddings.word_embeddings.weight"] == (pytest.approx(0.125e-2), 0.1)
-    assert rates["classifier.out_proj.weight"] == (pytest.approx(1e-2), 0.1)
-
-
 def test_the_loss_is_a_mean_over_the_whole_update():
     logits, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
     whole = mean_cross_entropy({"logits": logits}, labels)
@@ -318,10 +285,6 @@ def test_help_teaches_without_loading_torch():
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "training.layerwise_decay" in shown.stdout and "--resume" in shown.stdout
     assert "| torch" not in shown.stderr
-
-
-def test_a_setting_of_a_later_release_ends_with_its_message(topics, refused):
-    assert "not supported yet" in refused([*topics, "setting=supervised"])
 
 
 def test_a_model_of_the_zoo_keeps_its_code(topics, tmp_path, sample_tokenizer):

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed
 
 from common.recipes import load_recipe
+from finetuning.kind import mean_cross_entropy
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.task_tables import check_tables
 from finetuning.tasks import classification
-from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, check_setting, load_model, mean_cross_entropy
+from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, check_setting, load_model
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForPreTraining
 
@@ -23,18 +25,6 @@ RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
 ALL = ["setting=translate_train_all", "translations_from=Anna"]
 PLUG_IN = [*ALL, "plug_in=true"]
 BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
-
-
-@pytest.fixture
-def write(tmp_path):
-    """write(name, rows) -> path of a parquet file."""
-
-    def write_rows(name, rows):
-        path = tmp_path / f"{name}.parquet"
-        Dataset.from_list(rows).to_parquet(path)
-        return str(path)
-
-    return write_rows
 
 
 def rows(labels="abab", prefix="text", **more):
@@ -225,6 +215,11 @@ def test_translations_are_not_ignored_plug_out(write, fields):
         read([{"path": write("train", rows()), **fields}], [{"path": write("test", rows()), "languages": ["de"]}])
 
 
+def labelled(*names):
+    """What a head is made from of the data."""
+    return SimpleNamespace(label_names=list(names))
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -236,7 +231,7 @@ def test_translations_are_not_ignored_plug_out(write, fields):
 def test_settings_that_contradict_each_other_are_refused(overrides, message):
     recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", *overrides])
     with pytest.raises(ValueError, match=message):
-        check_setting(recipe)
+        check_setting(recipe, classification.KIND)
 
 
 # --- recipes ---
@@ -249,7 +244,7 @@ def test_settings_that_contradict_each_other_are_refused(overrides, message):
 def test_every_recipe_parses_and_is_consistent(task):
     path = RECIPES / f"{task}.yaml"
     recipe = load_recipe(Recipe, str(path), ["model=somewhere"])
-    check_setting(recipe)
+    check_setting(recipe, classification.KIND)
     check_tables(recipe)
     assert recipe.output_dir == f"runs/veco/{task}" and recipe.plug_in == task.endswith("plug_in")
     assert f"--config finetuning/recipes/veco/{task}.yaml" in path.read_text(encoding="utf-8").split("\n\n")[0]
@@ -371,7 +366,7 @@ def test_both_sides_are_learnt_from_in_one_update_however_it_is_split(plug_in_to
 
 
 def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(plug_in_veco):
-    model = load_model(str(plug_in_veco), ["a", "b", "c"], 1, [], plug_in=True).eval()
+    model = load_model(classification.KIND, labelled("a", "b", "c"), str(plug_in_veco), 1, [], plug_in=True).eval()
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randint(5, 100, (6, length), generator=generator) for length in (7, 9))
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -448,7 +443,7 @@ def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_topics, tmp_pat
     assert config["plug_in"] is False
     assert config["fine_tuned_on"] == ["sample_topics (translate_train_all, plug-in)", "plain (zero_shot)"]
     assert load_file(plain / "model.safetensors")["classifier.dense.weight"].shape == (32, 32)
-    model = load_model(str(plain), ["a", "b"], 1, [], plug_in=True)
+    model = load_model(classification.KIND, labelled("a", "b"), str(plain), 1, [], plug_in=True)
     assert model.config.plug_in and model.classifier.dense.weight.shape == (32, 64)
 
 

@@ -125,6 +125,41 @@ def test_published_figures_stand_beside_ours_and_their_average_only_over_the_sam
     assert fewer["published"]["average"] is None and fewer["published"]["languages"] == {"en": 83.0, "de": 70.5}
 
 
+def test_further_scores_have_columns_rows_and_published_figures():
+    scores = {"en": {"f1": 80.0, "token_accuracy": 95.0}, "de": {"f1": 0.0, "token_accuracy": 85.0}}
+    records = [record(1, en=80.0, de=0.0) | {"metric": {"name": "f1", "version": "1"}, "all_scores": scores}]
+    published = (
+        "published={paper: P, table: T, row: R, average: 70, languages: {en: 81, de: 59}, "
+        "further: {token_accuracy: {en: 96}}}"
+    )
+    recipe = load_recipe(Recipe, None, [*BASE, "seeds=[1]", "kind=tagging", published])
+    protocol = {name: value for name, value in results()["protocol"].items() if name != "majority_share"}
+    protocol |= {"split_texts": {"train": {"all": 2}, "dev": {}, "evaluation": {"en": 1}}, "facts": ["a fact"]}
+    found = build_results(recipe, MODEL, protocol, records, [])
+    columns, rows = score_table(found)
+    assert columns == ["language", "f1", "token_accuracy", "P, T, R", "token_accuracy: P, T, R"]
+    assert rows[:3] == [
+        ["en", "80.0", "95.0", "81.0", "96.0"],
+        ["de", "0.0", "85.0", "59.0", ""],
+        ["**average**", "40.0", "90.0", "70.0", ""],
+    ]
+    assert [(row["metric"], row["language"], row["score"]) for row in to_rows(found)] == [
+        ("f1", "en", 80.0),
+        ("f1", "de", 0.0),
+        ("token_accuracy", "en", 95.0),
+        ("token_accuracy", "de", 85.0),
+    ]
+    assert found["warnings"] == ["seed 1: f1 is 0 in de"]
+    page = to_markdown(found)
+    assert "texts cut, 3 split)" in page and "- a fact" in page
+
+
+def test_results_from_before_there_were_further_scores_are_shown():
+    found = results()
+    del found["metrics"]
+    assert score_table(found)[0][:2] == ["language", "accuracy"] and len(to_rows(found)) == 6
+
+
 def test_the_page_states_the_protocol():
     page = to_markdown(results(fine_tuned_before=["xquad (translate_train_all)"]))
     for fact in (

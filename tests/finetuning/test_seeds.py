@@ -15,7 +15,8 @@ from finetuning import seeds
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.seeds import check_hardware, finite
-from finetuning.trainer import classification_arguments
+from finetuning.tasks.classification import KIND
+from finetuning.trainer import task_arguments
 
 KINDS = ["topics", "captions"]  # the fixtures with a recipe of each kind
 SHORT = ["seeds=[1]", "training.max_steps=1"]
@@ -73,7 +74,7 @@ def test_bf16_and_gradient_checkpointing_run_on_a_cpu(of_kind, tmp_path, monkeyp
 
 def test_arithmetic_is_the_recipes_and_not_that_of_accelerate_config(topics, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    arguments = classification_arguments(load_recipe(Recipe, None, topics), 1, tmp_path)
+    arguments = task_arguments(load_recipe(Recipe, None, topics), KIND, 1, tmp_path)
     assert arguments.mixed_precision == "no"
 
 

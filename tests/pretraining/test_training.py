@@ -67,7 +67,13 @@ CA_MLM = [
 ]
 
 
-@pytest.mark.parametrize("objectives", [[], CA_MLM], ids=["mlm-tlm", "ca-mlm"])
+ERNIE_M = [
+    "model.type=ernie_m",
+    *(f"phases.0.objectives.{name}={{batch_size: 8, max_length: 96}}" for name in ("camlm", "btmlm")),
+]
+
+
+@pytest.mark.parametrize("objectives", [[], CA_MLM, ERNIE_M], ids=["mlm-tlm", "ca-mlm", "ernie-m"])
 def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(
     train, objectives, recipe_file, tmp_path, pytestconfig
 ):

@@ -54,7 +54,7 @@ def test_recipe_errors(fails):
     assert "gradient_accumulation_steps" in message("gradient_accumulation_steps=9")
     assert "held_out_fraction keeps none" in message("evaluation.alignment=true", "evaluation.held_out_fraction=0")
     only_text = ("bitext=[]", "phases.0.objectives={mlm: {batch_size: 4}}")
-    assert "no phase has an objective" in message("evaluation.alignment=true", *only_text)
+    assert "`bitext` lists none" in message("evaluation.alignment=true", *only_text)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""From start and end logits to the text of the answer: the best span over all windows of a question.
+
+Legend: `W` windows, `T` positions, `N` likeliest starts and ends that are tried, `Q` questions.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+WINDOWS_AT_ONCE = 4096  # with N = 20 the scores of their spans take 7 MB
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The best span of each question."""
+
+    rows_Q: np.ndarray  # number of the question's row, rising
+    windows_Q: np.ndarray  # in which window it is; -1 where no span is allowed
+    first_Q: np.ndarray  # first and last piece, counted in the window's part of the context
+    last_Q: np.ndarray
+
+
+def best_spans(
+    start_WT: np.ndarray,
+    end_WT: np.ndarray,
+    first_W: np.ndarray,
+    pieces_W: np.ndarray,
+    rows_W: np.ndarray,
+    n_best: int,
+    max_answer_length: int,
+) -> Spans:
+    """The span with the highest start logit + end logit among all windows of a question.
+
+    In each window the `n_best` starts and the `n_best` ends with the highest logits are paired; the end may not be
+    before the start, nor `max_answer_length` pieces or more behind it. Only positions of the context count, `pieces_W`
+    of them from `first_W` on: those of question, special tokens and padding are not candidates, whatever their logits.
+    Of equal spans the earlier window's counts, and in it the one that begins, then ends first.
+
+    Windows may be in any order. `rows_W` is the row of each.
+    """
+    best_W = np.full(len(rows_W), -np.inf)
+    begin_W, end_W = np.zeros(len(rows_W), dtype=np.int64), np.zeros(len(rows_W), dtype=np.int64)
+    positions_T = np.arange(start_WT.shape[1])
+    for low in range(0, len(rows_W), WINDOWS_AT_ONCE):
+        part = slice(low, low + WINDOWS_AT_ONCE)
+        first_W1 = first_W[part, None]
+        in_context_WT = (positions_T >= first_W1) & (positions_T < first_W1 + pieces_W[part, None])
+        starts_WN, start_scores_WN = _likeliest(start_WT[part], in_context_WT, n_best)
+        ends_WN, end_scores_WN = _likeliest(end_WT[part], in_context_WT, n_best)
+        length_WNN = ends_WN[:, None, :] - starts_WN[:, :, None] + 1
+        scores_WNN = start_scores_WN[:, :, None] + end_scores_WN[:, None, :]
+        scores_WNN[(length_WNN < 1) | (length_WNN > max_answer_length)] = -np.inf
+        flat = scores_WNN.reshape(len(scores_WNN), -1)
+        chosen_W = flat.argmax(1)
+        each_W = np.arange(len(flat))
+        best_W[part] = flat[each_W, chosen_W]
+        begin_W[part] = starts_WN[each_W, chosen_W // starts_WN.shape[1]]
+        end_W[part] = ends_WN[each_W, chosen_W % ends_WN.shape[1]]
+
+    # by row, the best window first; stable, so that of equal ones the earlier is
+    order_W = np.lexsort((np.arange(len(rows_W)), -best_W, rows_W))
+    rows_Q, where_Q = np.unique(rows_W[order_W], return_index=True)
+    windows_Q = order_W[where_Q]
+    first_Q, last_Q = begin_W[windows_Q] - first_W[windows_Q], end_W[windows_Q] - first_W[windows_Q]
+    return Spans(rows_Q, np.where(np.isfinite(best_W[windows_Q]), windows_Q, -1), first_Q, last_Q)
+
+
+def _likeliest(logits_WT: np.ndarray, in_context_WT: np.ndarray, n_best: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (W, N), rising, and logits (W, N) of the highest logits in the context; -inf outside of it."""
+    allowed_WT = np.where(in_context_WT & np.isfinite(logits_WT), logits_WT, -np.inf).astype(np.float64)
+    n_best = min(n_best, allowed_WT.shape[1])
+    # stable: of equal logits the earlier positions
+    positions_WN = np.sort(np.argsort(-allowed_WT, axis=1, kind="stable")[:, :n_best], axis=1)
+    return positions_WN, np.take_along_axis(allowed_WT, positions_WN, axis=1)
+
+
+def predicted_answers(windows: Any, logits: tuple[np.ndarray, np.ndarray], n_best: int, max_answer_length: int) -> Any:
+    """Answers and gold answers of all questions: (list of str, list of lists of str).
+
+    `windows` is a `datasets.Dataset` of the columns that `encode_windows` gives rows that are not trained on, `logits`
+    are start and end logits (W, T) of its rows in their order. An answer is the text of the context from the first
+    piece's first character to the last one's last; "" where a window has no piece of the context.
+    """
+    columns = windows.with_format("arrow")
+    first_W, rows_W = (columns[name][:].to_numpy() for name in ("first", "row"))
+    pieces_W = np.asarray([len(ends) for ends in columns["ends"][:]])
+    spans = best_spans(*logits, first_W, pieces_W, rows_W, n_best, max_answer_length)
+    # of a question without span any window will do, for its gold answers
+    some_Q = np.unique(rows_W, return_index=True)[1]
+    chosen = windows.select(np.where(spans.windows_Q < 0, some_Q, spans.windows_Q))
+    chosen = chosen.select_columns(["context", "answers", "begins", "ends"])
+    texts, golds = [], []
+    for row, window, first, last in zip(chosen, spans.windows_Q, spans.first_Q, spans.last_Q, strict=True):
+        golds.append(row["answers"])
+        texts.append(text_of(row["context"], row["begins"], row["ends"], first, last) if window >= 0 else "")
+    return texts, golds
+
+
+def text_of(context: str, begins: list[int], ends: list[int], first: int, last: int) -> str:
+    """The characters of the pieces `first` to `last`, without white space around them.
+
+    Marks behind them that no piece has go with them: where the normaliser makes one character of a letter and its
+    accents or vowel signs, the offsets are the letter's alone.
+    """
+    end = ends[last]
+    limit = begins[last + 1] if last + 1 < len(begins) else len(context)
+    while end < limit and unicodedata.category(context[end]).startswith("M"):
+        end += 1
+    return context[begins[first] : end].strip()

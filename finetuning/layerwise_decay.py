@@ -1,0 +1,73 @@
+"""Layer-wise learning-rate decay, for the Trainer of every kind of task."""
+
+import re
+from typing import Any
+
+import torch
+
+# `encoder.layer.3.` of XLM-R's family, `encoder.layers.3.` of others
+LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
+# of a translation model: layer j was made of one of the encoder's
+DECODER_LAYER = re.compile(r"(?:^|\.)decoder\.layers?\.(\d+)\.")
+
+
+class LayerwiseDecay:
+    """Mixin of a Trainer: splits its parameter groups by layer, each with its share of the learning rate.
+
+    What the scheduler does to a group's rate it does to all alike, so that the ratios hold from warm-up to the end.
+    """
+
+    layerwise_decay: float = 1.0
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """The Trainer's optimizer with a group for each share of the rate and each weight decay.
+
+        Raises ValueError for a model without layers that are numbered.
+        """
+        model = self.model if model is None else model
+        optimizer = super().create_optimizer(model)
+        if self.layerwise_decay == 1.0:
+            return optimizer
+        scales = layer_scales(model, self.layerwise_decay)
+        groups: dict[tuple, dict[str, Any]] = {}
+        for number, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                scale = scales[id(parameter)]
+                settings = {key: value for key, value in group.items() if key != "params"}
+                split = groups.setdefault((number, scale), {**settings, "params": []})
+                split["lr"] = group["lr"] * scale
+                split["params"].append(parameter)
+        optimizer.param_groups.clear()
+        for group in groups.values():
+            optimizer.add_param_group(group)
+        return optimizer
+
+
+def layer_scales(model: torch.nn.Module, decay: float) -> dict[int, float]:
+    """Share of the learning rate of each parameter, by its `id`.
+
+    d^(n-i) in encoder layer i of n (from 0), cross-attention included; d^(n+1) in the embeddings of words, positions
+    and languages; 1 in pooler and heads (ERNIE-M, Ouyang et al. 2021, Tables 11 and 12, which print d alone).
+
+    A decoder layer learns like the encoder layer that it was made of, d^(n-i), tied to it or not: it holds the same
+    pre-trained weights. What is tied has one share, that of its first name: an LM head that of the embeddings.
+
+    Raises ValueError for a model without layers that are numbered: all of it would learn at the full rate.
+    """
+    config = getattr(model, "config", None) or model.module.config  # of DDP's wrapper
+    depth, made_of = config.num_hidden_layers, getattr(config, "decoder_layer_indices", None)
+    scales = {}
+    for name, parameter in model.named_parameters():
+        if match := DECODER_LAYER.search(name):
+            layer = made_of[int(match[1])]
+        elif match := LAYER.search(name):
+            layer = int(match[1])
+        else:
+            layer = -1 if "embeddings." in name else depth
+        scales[id(parameter)] = decay ** (depth - layer)
+    if len(set(scales.values())) < 3:
+        raise ValueError(
+            f"training.layerwise_decay is {decay}, and {type(model).__name__} names its layers in a way that is not "
+            "known here: none would get its share of the learning rate. Use training.layerwise_decay=1."
+        )
+    return scales

@@ -1,0 +1,59 @@
+"""Chunk F1 as an `evaluate` module, loaded by its path so that it works without the Hub."""
+
+import importlib.metadata
+import itertools
+import warnings
+
+import datasets
+import evaluate
+import numpy
+from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+
+_DESCRIPTION = """
+Precision, recall and F1 of chunks over all sentences (micro average), and the share of words with the right label, in
+percent. A chunk is right where its first word, its last word and its type are. Chunks are read from IOB1, IOB2 and
+IOBES as the CoNLL shared tasks' conlleval does: a change of type begins one too. Labels that mark no chunks (parts of
+speech) are read as chunks of equal neighbours: compare their token accuracy.
+"""
+
+_INPUTS = """
+predictions: list of lists of str, the predicted label of each word of each sentence
+references: list of lists of str, the gold labels
+Returns {"f1", "precision", "recall", "token_accuracy"}, floats in [0, 100]. F1 is 0 where nothing is predicted. Raises
+ValueError where there is no word, and for a sentence whose predictions are not as many as its labels.
+"""
+
+
+class Seqeval(evaluate.Metric):
+    """seqeval's default rules; its version is in ours, since its releases read some labels differently."""
+
+    version = f"1.0.0 (seqeval {importlib.metadata.version('seqeval')})"
+
+    def _info(self):
+        labels = datasets.Sequence(datasets.Value("string"))
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="",
+            inputs_description=_INPUTS,
+            features=datasets.Features({"predictions": labels, "references": labels}),
+        )
+
+    def _compute(self, predictions, references):
+        lengths = [(len(found), len(gold)) for found, gold in zip(predictions, references, strict=True)]
+        for sentence, (found, gold) in enumerate(lengths):
+            if found != gold:
+                raise ValueError(
+                    f"Sentence {sentence} (from 0) has {found} predictions and {gold} labels. Every word has one of "
+                    "each. Predict all words, and none twice."
+                )
+        if not sum(gold for _, gold in lengths):
+            raise ValueError("Chunk F1 of 0 words is not defined. Evaluate at least one sentence with words.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of labels that mark no chunks, one a label
+            precision, recall, f1, _ = precision_recall_fscore_support(
+                references, predictions, average="micro", zero_division=0
+            )
+        pairs = zip(itertools.chain(*predictions), itertools.chain(*references), strict=True)
+        right = numpy.mean([found == gold for found, gold in pairs])
+        scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": right}
+        return {name: 100.0 * float(score) for name, score in scores.items()}

@@ -1,0 +1,315 @@
+"""Tagging: rows of words, each with a label, to windows of pieces by language, to the F1 of chunks.
+
+Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in IOB1 or IOB2. Both are read as IOB2, so that
+tables of either can stand beside each other; chunks, and with them F1, stay what they were. Other labels (parts of
+speech) are taken as they are.
+
+A word's label is that of its first piece. A sentence that is too long becomes several windows, cut between words, so
+that every word is predicted; a word that gives no piece is read as the unknown piece. Chunks are put together again
+from all windows of a sentence.
+"""
+
+import functools
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
+
+from common.masking import IGNORED
+from common.tables import require_column
+from finetuning.kind import Kind, label_options, likeliest, mean_cross_entropy
+from finetuning.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.recipe import Recipe
+from finetuning.seeds import load_metric
+from finetuning.task_tables import Rows, TaskData, check_tables, each_part, gather, named_tables, open_tables
+
+OUTSIDE = "O"
+CHUNK_LABEL = re.compile(r"([BI])-(.+)", re.DOTALL)
+
+
+def read(recipe: Recipe) -> TaskData:
+    """Reads and checks every table of the recipe, before a model is loaded.
+
+    Rows have `words` and `tags`, an id for each word. Rows without words are left out.
+
+    Raises ValueError for columns that are missing or hold no lists, rows whose words and labels are not as many, words
+    or labels that are missing, labels that the training data do not have, an evaluated language whose labels are all
+    the same, and what `task_tables` refuses.
+    """
+    check_tables(recipe)
+    _check_columns(recipe)
+    tables = open_tables(recipe)
+    raw, is_declared = label_names([_label_column(rows) for rows in tables.train])
+    labels = Labels(raw, *_with_both_marks(raw), is_declared)
+    warnings: list[str] = []
+    changed: dict[str, int] = {}
+    normalise = functools.partial(_normalise, labels=labels, changed=changed, warnings=warnings)
+    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
+    for language, dataset in evaluation.items():
+        if len(used := _used(dataset)) < 2:
+            words = sum(map(len, dataset["tags"][:]))
+            refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
+    data = gather(recipe, tables, evaluation, normalise, labels.names, warnings)
+    if len(used := _used(data.train)) < 2:
+        raise ValueError(
+            f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. There is "
+            f"nothing to tell apart. Check the label column {recipe.train[0].label_column}."
+        )
+    if not labels.are_chunks:
+        data.warnings.append(
+            "the labels are not IOB1 or IOB2: F1 is that of chunks of equal neighbours, which depends on seqeval's "
+            "version; compare token_accuracy"
+        )
+    data.protocol["read_as_iob2"] = changed
+    return data
+
+
+@dataclass
+class Labels:
+    """The labels of a run: as the training data name them, and with B- and I- of every type of chunk."""
+
+    raw: list[str]
+    names: list[str]
+    are_chunks: bool
+    is_order_declared: bool
+
+
+def _with_both_marks(raw: list[str]) -> tuple[list[str], bool]:
+    """The names with B- and I- of every type, and whether they mark chunks: IOB1 may do without the B- of a type."""
+    marked = [CHUNK_LABEL.fullmatch(name) for name in raw]
+    if not any(marked) or any(name != OUTSIDE and not match for name, match in zip(raw, marked, strict=True)):
+        return raw, False
+    both = [f"{mark}-{match[2]}" for match in marked if match for mark in "BI"]
+    return list(dict.fromkeys([*raw, *both])), True
+
+
+def to_iob2(labels: list[str]) -> list[str]:
+    """The labels of a sentence with B- at the first word of every chunk; chunks stay the same.
+
+    IOB1 has B- only where a chunk follows one of its own type; what is IOB2 already does not change.
+    """
+    found, before = [], OUTSIDE
+    for label in labels:
+        begins = label.startswith("I-") and (before == OUTSIDE or before[2:] != label[2:])
+        found.append("B" + label[1:] if begins else label)
+        before = label
+    return found
+
+
+def _check_columns(recipe: Recipe) -> None:
+    for where, table in named_tables(recipe).items():
+        if len(table.text_columns) != 1:
+            raise ValueError(
+                f"{where}.text_columns is {table.text_columns}. A tagger reads the words of one sentence. Name the one "
+                "column that holds lists of words, as in text_columns: [tokens]."
+            )
+        check_label_names(where, table.label_names)
+
+
+def _lists(rows: Rows, column: str, what: str) -> tuple[Any, list[list[Any]]]:
+    """The type of the items of a column of lists, and the lists. Raises ValueError for another type."""
+    feature = require_column(rows.dataset, column, rows.name)
+    item = getattr(feature, "feature", None)
+    if item is None or isinstance(item, dict):
+        raise ValueError(
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not lists. A tagger reads one "
+            f"list of {what} a row. Name such a column; the columns are {', '.join(rows.dataset.column_names)}."
+        )
+    return item, rows.dataset[column][:]
+
+
+def _label_column(rows: Rows) -> LabelColumn:
+    feature, lists = _lists(rows, rows.table.label_column, "labels")
+    ends = np.cumsum([len(labels or ()) for labels in lists])
+    values = list(itertools.chain.from_iterable(labels or () for labels in lists))
+    return LabelColumn(rows, feature, values, lambda number: int(np.searchsorted(ends, number, side="right")))
+
+
+def _normalise(rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]) -> Dataset:
+    """Columns `words` and `tags` (ids), checked; `changed` counts labels that became IOB2's, by language."""
+    (column,) = rows.table.text_columns
+    feature, words = _lists(rows, column, "words")
+    if getattr(feature, "dtype", None) not in ("string", "large_string"):
+        raise ValueError(
+            f"{rows.name}: column {column} holds lists of {getattr(feature, 'dtype', feature)}, not of words. Only "
+            "text can be encoded. Name the column of the words in `text_columns`."
+        )
+    _, lists = _lists(rows, rows.table.label_column, "labels")
+    for row, (sentence, tags) in enumerate(zip(words, lists, strict=True)):
+        if sentence is None or None in sentence:
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has a word that is "
+                "missing. Its label would be another's. Fill or remove the row."
+            )
+        if tags is None or len(tags) != len(sentence):
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {row} (from 0): {len(sentence)} words in column {column} "
+                f"and {len(tags or ())} labels in column {rows.table.label_column}. Each word has one label. Correct "
+                "or remove the row."
+            )
+    ids = label_ids(_label_column(rows), labels.names, labels.is_order_declared, warnings)
+    places = {name: place for place, name in enumerate(labels.names)}
+    kept, tags, start = [], [], 0
+    for sentence in words:
+        own = ids[start : start + len(sentence)]
+        start += len(sentence)
+        if not sentence:
+            continue
+        if labels.are_chunks:
+            marked = [places[name] for name in to_iob2([labels.names[number] for number in own])]
+            count = sum(before != after for before, after in zip(own, marked, strict=True))
+            changed[rows.language] = changed.get(rows.language, 0) + count
+            own = marked
+        kept.append(sentence)
+        tags.append(own)
+    if not kept:
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: none of its {len(words)} rows has a word. There is nothing to "
+            f"tag. Check column {column}."
+        )
+    if len(kept) < len(words):
+        warnings.append(f"{rows.name}, language {rows.language}: {len(words) - len(kept)} rows without words left out")
+    return Dataset.from_dict({"words": kept, "tags": tags})
+
+
+def _used(dataset: Dataset) -> list[int]:
+    """The ids that occur."""
+    return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])))
+
+
+def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
+    """Sentences to windows of at most `max_length` pieces: input_ids, attention_mask and labels, -100 but at the first
+    piece of a word; `sentence` and `first_word` tell what they are windows of.
+
+    A word that alone is longer loses its last pieces, which have no label. The protocol counts such words, words
+    without pieces, and sentences of several windows, by language.
+
+    Raises ValueError for a tokenizer that does not tell which word a piece is of.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a piece belongs to, and "
+            "labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
+        )
+    counts: dict[str, dict[str, dict[str, int]]] = {
+        name: {"train": {}, "dev": {}, "evaluation": {}} for name in ("cut", "without_pieces", "is_further")
+    }
+
+    def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
+        dataset = dataset.map(
+            _encode_batch,
+            batched=True,
+            with_indices=True,
+            remove_columns=dataset.column_names,
+            fn_kwargs={"tokenizer": tokenizer, "max_length": max_length},
+            desc=f"Encoding {part} {language}".strip(),
+        )
+        for name, parts in counts.items():
+            parts[part][language or "all"] = int(np.sum(dataset[name][:]))
+        return dataset.remove_columns(list(counts))
+
+    encoded = each_part(data, encode_rows)
+    changed = sum(data.protocol["read_as_iob2"].values())
+    empty = sum(sum(parts.values()) for parts in counts["without_pieces"].values())
+    facts = [
+        "f1, precision, recall: of chunks, right where first word, last word and type are, over all sentences",
+        "token_accuracy: share of the words with the right label, those outside of chunks included",
+        "a word's label is that of its first piece; chunks are joined over the windows of a sentence",
+    ]
+    facts += [f"{changed:,} labels of IOB1 were read as IOB2's"] if changed else []
+    facts += [f"{empty:,} words that give no piece were read as {tokenizer.unk_token}"] if empty else []
+    protocol = {
+        "max_length": max_length,
+        "cut_texts": counts["cut"],
+        "split_texts": counts["is_further"],
+        "words_without_pieces": counts["without_pieces"],
+        "facts": facts,
+    }
+    return replace(encoded, protocol={**data.protocol, **protocol})
+
+
+def _encode_batch(batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int) -> dict[str, list[Any]]:
+    """The windows of some sentences; `is_further` is 1 at a sentence's second window, the others are counts."""
+    first, last = _frame(tokenizer)
+    room = max_length - len(first) - len(last)
+    encoded = tokenizer(batch["words"], is_split_into_words=True, add_special_tokens=False, verbose=False)
+    windows: list[dict[str, Any]] = []
+    for row, (sentence, tags) in enumerate(zip(batch["words"], batch["tags"], strict=True)):
+        pieces: list[list[int]] = [[] for _ in sentence]
+        for piece, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
+            pieces[word].append(piece)
+        start, size = 0, 0
+        bounds = []
+        for word, own in enumerate(pieces):
+            length = min(len(own) or 1, room)
+            if size + length > room:
+                bounds.append((start, word))
+                start, size = word, 0
+            size += length
+        for window, (begin, end) in enumerate([*bounds, (start, len(sentence))]):
+            ids, labels = list(first), [IGNORED] * len(first)
+            for own, tag in zip(pieces[begin:end], tags[begin:end], strict=True):
+                kept = own[:room] or [tokenizer.unk_token_id]
+                ids += kept
+                labels += [tag, *[IGNORED] * (len(kept) - 1)]
+            windows.append(
+                {
+                    "input_ids": [*ids, *last],
+                    "attention_mask": [1] * (len(ids) + len(last)),
+                    "labels": [*labels, *[IGNORED] * len(last)],
+                    "length": len(ids) + len(last),
+                    "sentence": numbers[row],
+                    "first_word": begin,
+                    "cut": sum(len(own) > room for own in pieces[begin:end]),
+                    "without_pieces": sum(not own for own in pieces[begin:end]),
+                    "is_further": int(window == 1),
+                }
+            )
+    return {name: [window[name] for window in windows] for name in windows[0]}
+
+
+def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens before and after a text."""
+    whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
+    start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
+    return whole[:start], whole[start + len(inner) :]
+
+
+def score(recipe: Recipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> dict[str, float]:
+    """Scores of whole sentences; `predictions` are the label ids (W, T) of the windows."""
+    rows = getattr(data, part)[language]
+    found, gold = labels_of_sentences(rows, predictions, data.label_names)
+    return load_metric("seqeval").compute(predictions=found, references=gold)
+
+
+def labels_of_sentences(
+    rows: Dataset, predictions: np.ndarray, names: list[str]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """The predicted and the gold label of every word, sentence by sentence, from windows in any order."""
+    sentences: dict[int, tuple[list[str], list[str]]] = {}
+    numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
+    for window in np.lexsort((first_words, numbers)):
+        found, gold = sentences.setdefault(numbers[window], ([], []))
+        for tag, predicted in zip(labels[window], predictions[window], strict=False):  # padded to the longest
+            if tag != IGNORED:
+                found.append(names[predicted])
+                gold.append(names[tag])
+    return [found for found, _ in sentences.values()], [gold for _, gold in sentences.values()]
+
+
+KIND = Kind(
+    read=read,
+    encode=lambda data, tokenizer, recipe: encode(data, tokenizer, recipe.max_length),
+    auto_class=AutoModelForTokenClassification,
+    head=label_options,
+    collator=DataCollatorForTokenClassification,
+    metric=lambda recipe: load_metric("seqeval"),
+    score_name="f1",
+    score=score,
+    loss=mean_cross_entropy,
+    predictions=likeliest,
+)

@@ -1,0 +1,198 @@
+"""Layer-wise learning-rate decay: every parameter of every model and head, along the schedule, and after a resume."""
+
+import importlib
+import json
+import re
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
+from finetuning.run import main
+from finetuning.translation_trainer import TranslationTrainer
+
+DECAY, DEPTH = 0.8, 12
+MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+SIZES = dict(
+    vocab_size=50,
+    hidden_size=8,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=20,
+    num_labels=3,
+)
+
+
+class DecayTrainer(LayerwiseDecay, Trainer):
+    layerwise_decay = DECAY
+
+
+def build(name, head, depth=DEPTH, **fields):
+    config_class = getattr(importlib.import_module(f"modeling.configuration_{name}"), f"{MODELS[name]}Config")
+    if name == "ernie_m":
+        fields |= {"num_languages": 3, "mask_token_id": 49}
+    config = config_class(**SIZES, num_hidden_layers=depth, **fields)
+    return getattr(importlib.import_module(f"modeling.modeling_{name}"), MODELS[name] + head)(config)
+
+
+def expected_scale(name):
+    """The formula, by the names of the layout; a name that is not known here fails."""
+    if match := re.match(r"roberta\.encoder\.layer\.(\d+)\.", name):
+        return DECAY ** (DEPTH - int(match[1]))
+    if name.startswith(("roberta.embeddings.", "roberta.language_embeddings.")):
+        return DECAY ** (DEPTH + 1)
+    assert name.startswith(("roberta.pooler.", "classifier.", "qa_outputs.")), name
+    return 1.0
+
+
+def trainer_of(model, folder, **fields):
+    arguments = dict(learning_rate=1e-3, weight_decay=0.01, warmup_steps=4, use_cpu=True, report_to=[])
+    return DecayTrainer(model=model, args=TrainingArguments(output_dir=str(folder), **arguments | fields))
+
+
+def rates(trainer):
+    """Learning rate and weight decay of each parameter by its name; each is in one group."""
+    names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+    listed = [(names[id(p)], group) for group in trainer.optimizer.param_groups for p in group["params"]]
+    found = {name: (group["lr"], group["weight_decay"]) for name, group in listed}
+    assert len(listed) == len(found) == len(names)
+    return found
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_rate_is_the_formulas_along_the_whole_schedule(name, head, tmp_path):
+    trainer = trainer_of(build(name, head), tmp_path)
+    plain = Trainer(model=trainer.model, args=trainer.args)
+    trainer.create_optimizer_and_scheduler(num_training_steps=10)
+    plain.create_optimizer_and_scheduler(num_training_steps=10)
+    for step in range(11):
+        head_rate = 1e-3 * (step / 4 if step < 4 else (10 - step) / 6)  # linear warm-up, linear decay
+        undecayed = rates(plain)
+        for parameter, (rate, weight_decay) in rates(trainer).items():
+            assert rate == pytest.approx(head_rate * expected_scale(parameter)), (step, parameter)
+            assert weight_decay == undecayed[parameter][1]
+        for one in (trainer, plain):
+            one.optimizer.step()
+            one.lr_scheduler.step()
+    found = rates(trainer)
+    assert {weight_decay for _, weight_decay in found.values()} == {0.0, 0.01}
+    assert ("roberta.language_embeddings.weight" in found) == (name == "ernie_m")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "indices"),
+    [
+        (dict(decoder_layers=3, decoder_layer_selection="last", tie_decoder=True), [9, 10, 11]),
+        (dict(decoder_layers=3, decoder_layer_selection="last", tie_decoder=False), [9, 10, 11]),
+        (dict(decoder_layers=2, decoder_layer_selection="first", tie_decoder=False), [0, 1]),
+    ],
+)
+def test_a_decoder_layer_learns_as_the_encoder_layer_that_it_was_made_of(decoder, indices, tmp_path):
+    build("veco", "ForPreTraining").save_pretrained(tmp_path)
+    from modeling.modeling_veco import VecoForConditionalGeneration
+
+    model = VecoForConditionalGeneration.from_encoder(str(tmp_path), **decoder)
+    scales = layer_scales(model, DECAY)
+    seen = set()
+    for name, parameter in model.named_parameters():
+        if match := re.match(r"decoder\.layer\.(\d+)\.", name):
+            expected = DECAY ** (DEPTH - indices[int(match[1])])
+            seen.add(int(match[1]))
+        else:
+            expected = 1.0 if name.startswith("lm_head.") else expected_scale(name)
+        assert scales[id(parameter)] == pytest.approx(expected), name
+    assert seen == set(range(len(indices)))
+    # tied to the embeddings: one weight, one rate
+    tied = model.get_output_embeddings().weight
+    assert scales[id(tied)] == pytest.approx(DECAY ** (DEPTH + 1))
+
+
+def test_a_resumed_run_goes_on_with_the_same_rates(tmp_path):
+    class Watch(TrainerCallback):
+        def __init__(self):
+            self.seen = {}
+
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            names = {id(parameter): name for name, parameter in kwargs["model"].named_parameters()}
+            self.seen[state.global_step] = {
+                names[id(p)]: group["lr"] for group in kwargs["optimizer"].param_groups for p in group["params"]
+            }
+
+    rows = [{"input_ids": torch.tensor([0, 5 + n, 2]), "labels": torch.tensor(n % 3)} for n in range(8)]
+    runs = []
+    for resumed in (None, str(tmp_path / "checkpoint-4")):
+        torch.manual_seed(0)
+        options = dict(max_steps=8, save_steps=4, per_device_train_batch_size=2, warmup_steps=2, disable_tqdm=True)
+        trainer = trainer_of(build("ernie_m", HEADS[0], hidden_dropout_prob=0.0), tmp_path, **options)
+        trainer.train_dataset, watch = rows, Watch()
+        trainer.add_callback(watch)
+        trainer.train(resume_from_checkpoint=resumed)
+        runs.append((watch.seen, trainer.model.state_dict()))
+    (whole, weights), (resumed, resumed_weights) = runs
+    assert list(resumed) == [4, 5, 6, 7] and all(resumed[step] == whole[step] for step in resumed)
+    peak = whole[2]
+    assert all(rate == pytest.approx(1e-3 * expected_scale(name)) for name, rate in peak.items())
+    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
+
+
+def test_without_decay_the_trainers_own_groups_stay(tmp_path):
+    trainer = trainer_of(build("veco", HEADS[0], depth=1), tmp_path)
+    trainer.layerwise_decay = 1.0
+    trainer.create_optimizer()
+    assert len(trainer.optimizer.param_groups) == 2
+
+
+def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
+    class Flat(torch.nn.Linear):
+        config = build("veco", HEADS[0], depth=1).config
+
+    trainer = trainer_of(Flat(2, 2), tmp_path)
+    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat names its layers.*layerwise_decay=1"):
+        trainer.create_optimizer()
+
+
+@pytest.mark.parametrize("decay", [0, 1.2])
+def test_a_decay_out_of_range_is_refused(topics, refused, decay):
+    assert f"training.layerwise_decay is {float(decay)}" in refused([*topics, f"training.layerwise_decay={decay}"])
+
+
+def test_a_translation_run_decays_too(captions, tmp_path, monkeypatch):
+    seen = []
+    create = TranslationTrainer.create_optimizer
+
+    def watched(self, model=None):
+        optimizer = create(self, model)
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        seen.append({names[id(p)]: group["lr"] for group in optimizer.param_groups for p in group["params"]})
+        return optimizer
+
+    monkeypatch.setattr(TranslationTrainer, "create_optimizer", watched)
+    main([*captions, "training.max_steps=1", "training.layerwise_decay=0.5"])
+    assert seen[0]["roberta.encoder.layer.1.output.dense.weight"] == pytest.approx(0.5e-2)
+    assert seen[0]["decoder.layer.0.crossattention.output.dense.weight"] == pytest.approx(0.25e-2)
+    assert seen[0]["roberta.embeddings.word_embeddings.weight"] == pytest.approx(0.125e-2)
+    assert seen[0]["lm_head.dense.weight"] == pytest.approx(1e-2)
+    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert results["hyperparameters"]["layerwise_decay"] == 0.5
+
+
+def test_a_classification_run_decays(topics, tmp_path, monkeypatch):
+    from finetuning.trainer import FineTuningTrainer
+
+    seen = []
+    create = FineTuningTrainer.create_optimizer
+
+    def watched(self, model=None):
+        optimizer = create(self, model)
+        seen.append(rates(self))
+        return optimizer
+
+    monkeypatch.setattr(FineTuningTrainer, "create_optimizer", watched)
+    main([*topics, "seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"])
+    assert seen[0]["roberta.encoder.layer.1.output.dense.weight"] == (pytest.approx(0.5e-2), 0.1)
+    assert seen[0]["roberta.encoder.layer.0.output.dense.bias"] == (pytest.approx(0.25e-2), 0.0)
+    assert seen[0]["roberta.embeddings.word_embeddings.weight"] == (pytest.approx(0.125e-2), 0.1)
+    assert seen[0]["classifier.out_proj.weight"] == (pytest.approx(1e-2), 0.1)

@@ -1,0 +1,289 @@
+"""Question answering from tables to results: what is read, what is refused, and that a model learns what is scored."""
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from common.recipes import load_recipe
+from finetuning.question_answering_recipe import QuestionAnsweringRecipe, check_recipe
+from finetuning.run import main
+from finetuning.task_tables import check_tables
+from finetuning.tasks.question_answering import KIND, place, read
+from finetuning.trainer import check_setting
+
+RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "ernie_m"
+TABLE = "text_columns: [question, context], label_column: answers"
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def row_of(question, context, *answers):
+    starts = [context.find(answer) for answer in answers]
+    return {"question": question, "context": context, "answers": {"text": list(answers), "answer_start": starts}}
+
+
+@pytest.fixture
+def places(sample_corpus_dir, tiny_model, tmp_path):
+    """Overrides of a recipe: which word follows a number, in contexts of several windows, in en, de and zh."""
+    draw = random.Random(0)
+    for language in ("en", "de", "zh"):
+        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        texts = [json.loads(line)["text"] for line in lines]
+        rows = []
+        for number in range(12):
+            words = " ".join(draw.sample(texts, 4)).split()
+            words.insert(draw.randrange(len(words)), f"{number} {10 * number}")
+            rows.append(row_of(f"{number} ?", " ".join(words), str(10 * number)))
+        write_rows(tmp_path / f"{language}.jsonl", rows)
+        write_rows(tmp_path / f"{language}-dev.jsonl", rows[:3])
+    return [
+        "kind=question_answering",
+        f"model={tiny_model}",
+        f"output_dir={tmp_path / 'out'}",
+        "task=places",
+        f"train=[{{path: {tmp_path}/en-dev.jsonl, {TABLE}}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de, zh], {TABLE}}}]",
+        "selection=last",
+        "metric=mlqa",
+        "max_length=40",
+        "doc_stride=12",
+        "max_question_length=8",
+        "training.learning_rate=1e-3",
+        "training.batch_size=8",
+        "training.epochs=1",
+        "seeds=[1]",
+    ]
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path):
+    main([*places, "training.layerwise_decay=0.8"])
+    out = tmp_path / "out"
+    results = results_of(out)
+    assert list(results["languages"]) == ["en", "de", "zh"] and set(results["metrics"]) == {"f1", "exact_match"}
+    assert results["metrics"]["f1"] == results["languages"]
+    protocol = results["protocol"]
+    assert protocol["metric"]["name"] == "f1" and protocol["evaluated_rows"] == {"en": 12, "de": 12, "zh": 12}
+    assert protocol["windows"]["evaluation"]["de"] > protocol["split_texts"]["evaluation"]["de"] > 0
+    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert {(row["metric"], row["language"]) for row in rows} == {
+        (metric, language) for metric in ("f1", "exact_match") for language in ("en", "de", "zh")
+    }
+    page = (out / "results.md").read_text(encoding="utf-8")
+    assert "| language | f1 | exact_match |" in page
+    assert "F1 and exact match of mlqa" in page and "one every 12 pieces of a context" in page
+    assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((out / "seed-1" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["XLMRobertaForQuestionAnswering"]
+
+
+def test_what_is_learnt_by_heart_is_scored_as_right(places, tmp_path):
+    # the same rows under two names: labels, windows, order of prediction, offsets and metric have to fit together
+    rows = [json.loads(line) for line in (tmp_path / "en.jsonl").read_text(encoding="utf-8").splitlines()[:5]]
+    for name in ("few", "twin"):
+        write_rows(tmp_path / f"{name}.jsonl", rows)
+    main(
+        [
+            *places,
+            f"train=[{{path: {tmp_path}/twin.jsonl, {TABLE}}}]",
+            f"evaluation=[{{path: {tmp_path}/few.jsonl, languages: [en], {TABLE}}}]",
+            "training.epochs=30",
+            "training.learning_rate=1e-2",
+        ]
+    )
+    assert results_of(tmp_path / "out")["languages"]["en"]["mean"] == 100
+
+
+def weights(folder):
+    return load_file(folder / "seed-1" / "model" / "model.safetensors")
+
+
+def test_accumulated_micro_batches_are_the_same_update(places, tmp_path):
+    one = [*places, "training.max_steps=2", "training.max_grad_norm=0.01"]
+    main(one)
+    main([*one, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
+    whole, split = weights(tmp_path / "out"), weights(tmp_path / "two")
+    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
+
+
+def test_the_checkpoint_that_is_best_by_f1_on_development_rows_is_evaluated(places, tmp_path):
+    table = f"path: '{tmp_path}/{{language}}.jsonl', languages: [en, de], {TABLE}"
+    rows = [
+        f"train=[{{path: {tmp_path}/zh.jsonl, languages: [en], {TABLE}}}]",
+        f"evaluation=[{{{table}}}]",
+        "selection=source_dev",
+        "dev_fraction=0.3",
+        "evaluate_every_steps=1",
+        "training.max_steps=3",
+    ]
+    main([*places, *rows])
+    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    found = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
+    assert set(found) == {1, 2, 3} and record["selection_score"] == max(found.values())
+    assert found[record["selected_step"]] == record["selection_score"]
+    assert results_of(tmp_path / "out")["protocol"]["selection"]["rows"] == {"en": 4}
+
+
+def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer_are_left_out(places, tmp_path):
+    translated = [row_of("5 ?", "fünf 5 50 da", "50"), row_of("6 ?", "sechs da", "60"), row_of("7 ?", "7 70", "70")]
+    translated[2]["answers"]["answer_start"] = [1]
+    write_rows(tmp_path / "translated.jsonl", translated)
+    tables = (
+        f"{{path: {tmp_path}/en-dev.jsonl, {TABLE}}}, {{path: {tmp_path}/translated.jsonl, languages: [de], {TABLE}}}"
+    )
+    main(
+        [
+            *places,
+            f"train=[{tables}]",
+            "setting=translate_train_all",
+            "translations_from=ours",
+            "training.max_steps=1",
+        ]
+    )
+    results = results_of(tmp_path / "out")
+    assert results["protocol"]["training_rows"] == 5 and results["protocol"]["left_out_rows"] == 1
+    warnings = "\n".join(results["warnings"])
+    assert "1 training rows were left out: their answer is not in their context" in warnings
+    assert "language de: 1 of 3 rows have an answer that does not stand where answer_start says" in warnings
+    assert "language de: 1 of 3 rows have no answer that is in the context" in warnings
+
+
+def test_a_model_of_the_zoo_is_fine_tuned_and_keeps_its_code(places, tmp_path, sample_tokenizer):
+    from modeling.configuration_ernie_m import ErnieMConfig
+    from modeling.modeling_ernie_m import ErnieMForPreTraining
+
+    config = ErnieMConfig(
+        vocab_size=len(sample_tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=66,
+        num_labels=3,  # left over from a classifier
+    )
+    folder = tmp_path / "ernie_m"
+    ErnieMForPreTraining(config).save_pretrained(folder)
+    sample_tokenizer.save_pretrained(folder)
+    main([*places, f"model={folder}", "training.max_steps=2", "training.layerwise_decay=0.8"])
+    tuned = tmp_path / "out" / "seed-1" / "model"
+    assert json.loads((tuned / "config.json").read_text())["architectures"] == ["ErnieMForQuestionAnswering"]
+    assert {"modeling_ernie_m.py", "task_heads.py"} <= {path.name for path in tuned.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("answer", "start", "found"),
+    [
+        ("ab", 0, 0),
+        ("ab", 6, 6),
+        ("ab", 2, 3),  # 0 and 3 hold it
+        ("ab", 7, 6),
+        ("ab", 99, 6),
+        ("ab", -1, 0),
+        ("x", 0, -1),
+    ],
+)
+def test_an_answer_is_taken_where_it_is_nearest_to_its_offset(answer, start, found):
+    assert place("ab ab ab", answer, start) == found
+
+
+def read_rows(tmp_path, *rows, language="en", more=(), **table):
+    """What `read` gives for these rows of English, with one row to evaluate."""
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    evaluated = write_rows(tmp_path / "evaluated.jsonl", [row_of("q", "a b", "b")])
+    fields = {"text_columns": "[question, context]", "label_column": "answers", **table}
+    text = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    recipe = [
+        f"train=[{{path: {path}, {text}}}]",
+        f"evaluation=[{{path: {evaluated}, languages: [{language}], {TABLE}}}]",
+        *("model=x", "output_dir=y", "task=t", "selection=last", "training.learning_rate=1"),
+        *more,
+    ]
+    recipe = load_recipe(QuestionAnsweringRecipe, None, recipe)
+    check_recipe(recipe)
+    return read(recipe)
+
+
+def test_rows_have_the_characters_of_their_answers_without_white_space_around_them(tmp_path):
+    plain = row_of("q", "ما هي العاصمة", "العاصمة")
+    spaced = row_of("q", "a b c", " b ")
+    second = {**row_of("q", "a b", "x", "b")}
+    data = read_rows(tmp_path, plain, spaced, second)
+    assert list(zip(data.train["start"], data.train["end"], strict=True)) == [(6, 13), (2, 3), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (row_of("q", " ", " "), "row 1 .from 0.: its context is empty"),
+        (row_of("q", "a b"), "row 1 .from 0.: it has no answer. In this protocol every question has one"),
+        (row_of("q", "a b", " "), "row 1 .from 0.: it has no answer"),
+        ({**row_of("q", "a b", "b"), "question": None}, "row 1 .from 0.: column question has no value"),
+        ({**row_of("q", "a b"), "answers": {"text": ["b"], "answer_start": [0, 2]}}, "1 answers and 2 values"),
+    ],
+)
+def test_rows_that_are_not_of_the_protocol_are_refused(tmp_path, row, message):
+    with pytest.raises(ValueError, match=message):
+        read_rows(tmp_path, row_of("q", "a b", "b"), row)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"text_columns": "[context]"}, "text_columns is .'context'.. A question is answered from a context"),
+        ({"text_columns": "[query, context]"}, "has no column query.*Its columns are"),
+        ({"label_column": "gold"}, "has no column gold.text.*answers.answer_start"),
+        ({"text_columns": "[question, answers.text]"}, "column answers.text holds .*, not text"),
+        ({"label_column": "flat"}, "column flat.text holds string, not lists of text"),
+        ({"label_names": "[a, b]"}, "label_names is .*Answers are parts of the context"),
+        ({"text_columns": "[context, question]"}, "None of the 1 training rows has its answer in its context"),
+    ],
+)
+def test_tables_without_questions_contexts_and_answers_are_refused(tmp_path, table, message):
+    row = {**row_of("q", "a b", "b"), "flat": {"text": "b", "answer_start": 2}}
+    with pytest.raises(ValueError, match=message):
+        read_rows(tmp_path, row, **table)
+
+
+def test_languages_that_the_metric_does_not_know_are_refused_before_training(tmp_path):
+    with pytest.raises(ValueError, match="'ru' is not one of MLQA's"):
+        read_rows(tmp_path, row_of("q", "a b", "b"), language="ru", more=["metric=mlqa"])
+
+
+def test_questions_without_text_are_counted(tmp_path):
+    data = read_rows(tmp_path, row_of("q", "a b", "b"), row_of(" ", "a b", "b"))
+    assert any("1 of 2 rows have a question without text" in warning for warning in data.warnings)
+
+
+@pytest.mark.parametrize("name", ["mlqa", "mlqa_large"])
+def test_recipes_parse_and_print_the_published_averages(name):
+    path = RECIPES / f"{name}.yaml"
+    recipe = load_recipe(QuestionAnsweringRecipe, str(path), ["model=somewhere"])
+    check_setting(recipe, KIND)
+    check_tables(recipe)
+    assert recipe.output_dir == f"runs/ernie_m/{name}"
+    header = path.read_text(encoding="utf-8").split("\n\n")[0]
+    assert f"--config finetuning/recipes/ernie_m/{name}.yaml" in header
+    f1, exact = recipe.published.languages, recipe.published.further["exact_match"]
+    assert list(f1) == list(exact) == recipe.evaluation[0].languages
+    # a mistyped figure would move the mean by more than the rounding
+    assert sum(f1.values()) / 7 == pytest.approx(recipe.published.average, abs=0.06)
+    assert sum(exact.values()) / 7 == pytest.approx({"mlqa": 50.2, "mlqa_large": 55.3}[name], abs=0.06)
+
+
+def test_what_cannot_be_run_is_refused(places, refused):
+    assert "doc_stride is 40" in refused([*places, "doc_stride=40"])
+    assert "n_best is 0, which is out of range" in refused([*places, "n_best=0"])
+    assert "plug_in is true, and kind is question_answering" in refused([*places, "plug_in=true"])
+    assert "Did you mean 'doc_stride'" in refused([*places, "doc_strides=3"])

@@ -1,0 +1,222 @@
+"""Rows of words and labels to windows and back to sentences, and every way in which they can be wrong."""
+
+import itertools
+import json
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Features, Sequence, Value
+from seqeval.metrics.sequence_labeling import get_entities
+
+from common.recipes import load_recipe
+from finetuning.recipe import Recipe
+from finetuning.tasks import tagging
+from finetuning.tasks.tagging import to_iob2
+
+IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+CLASSES = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=IOB2))})
+NUMBERS = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(Value("int64"))})
+TAGS = [["B-PER", "I-PER", "O"], ["O", "B-LOC"], ["B-PER", "B-PER", "B-LOC", "I-LOC"]]
+
+
+def rows(tags, column="ner_tags", **more):
+    return [{"tokens": [f"word{i}" for i in range(len(row))], column: row, **more} for row in tags]
+
+
+def read(train, evaluation, *overrides):
+    base = ["model=m", "output_dir=o", "task=t", "kind=tagging", "selection=last", "training.learning_rate=1"]
+    columns = {"text_columns": ["tokens"], "label_column": "ner_tags"}
+    tables = [
+        f"train={json.dumps([{**columns, **table} for table in (train if isinstance(train, list) else [train])])}",
+        f"evaluation={json.dumps([{**columns, 'languages': ['de'], **evaluation}])}",
+    ]
+    return tagging.read(load_recipe(Recipe, None, [*base, *tables, *overrides]))
+
+
+def names_of(data, dataset):
+    return [[data.label_names[tag] for tag in row] for row in dataset["tags"][:]]
+
+
+def numbers(tags):
+    return [[IOB2.index(name) for name in row] for row in tags]
+
+
+def test_labels_of_every_form_are_matched_by_name(write):
+    classes = write("classes", rows(numbers(TAGS)), CLASSES)
+    bare = write("bare", rows(numbers(TAGS)), NUMBERS)
+    text = write("text", rows(TAGS))
+    for train in ({"path": classes}, {"path": bare, "label_names": IOB2}):
+        for test in ({"path": classes}, {"path": bare, "label_names": IOB2}, {"path": text}):
+            if train["path"] == test["path"]:
+                continue
+            data = read(train, test)
+            assert data.label_names == IOB2 and data.warnings == []
+            assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
+    # other numbers for the same names
+    other = write("other", rows([[4 - tag for tag in row] for row in numbers(TAGS)]), NUMBERS)
+    data = read({"path": text}, {"path": other, "label_names": IOB2[::-1]})
+    assert names_of(data, data.evaluation["de"]) == TAGS and data.label_names == sorted(IOB2)
+    assert read({"path": classes}, {"path": bare}).warnings[0].startswith("labels of")
+
+
+def test_iob1_is_read_as_iob2_whatever_the_training_data_know(write):
+    iob1 = [["I-PER", "I-PER", "O"], ["O", "I-LOC"], ["I-PER", "B-PER", "I-LOC", "I-LOC"]]
+    first, second = write("iob1", rows(iob1)), write("iob2", rows(TAGS))
+    data = read({"path": first}, {"path": second})  # the training data never say B-LOC
+    assert set(data.label_names) == set(IOB2)
+    assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
+    assert data.protocol["read_as_iob2"] == {"en": 4, "de": 0}
+    data = read({"path": second}, {"path": first})
+    assert names_of(data, data.evaluation["de"]) == TAGS and data.protocol["read_as_iob2"] == {"en": 0, "de": 4}
+
+
+def test_iob2_has_the_same_chunks():
+    draw = random.Random(0)
+    for _ in range(300):
+        labels = [draw.choice(IOB2) for _ in range(draw.randint(1, 9))]
+        converted = to_iob2(labels)
+        assert get_entities(converted) == get_entities(labels)
+        assert to_iob2(converted) == converted
+        begins = [i for i, label in enumerate(converted) if label.startswith("B-")]
+        assert begins == [start for _, start, _ in get_entities(labels)]
+
+
+def test_other_labels_stay_as_they_are_with_a_warning(write):
+    tags = [["DET", "NOUN", "VERB"], ["NOUN", "X"]]
+    data = read({"path": write("train", rows(tags))}, {"path": write("test", rows(tags))})
+    assert names_of(data, data.train) == tags
+    assert "compare token_accuracy" in data.warnings[0]
+
+
+def test_placeholder_labels_are_refused(write):
+    train, test = write("train", rows(TAGS)), write("test", rows([["O", "O"], ["O"]]))
+    with pytest.raises(ValueError, match="language de: all 3 words have the label 'O'.*placeholders"):
+        read({"path": train}, {"path": test})
+    with pytest.raises(ValueError, match="All words of the 2 training rows have the label 'O'"):
+        read({"path": test, "label_names": IOB2}, {"path": train})
+
+
+def test_rows_without_words_are_left_out_and_counted(write):
+    data = read({"path": write("train", rows([*TAGS, []]))}, {"path": write("test", rows(TAGS))})
+    assert len(data.train) == 3 and "1 rows without words left out" in data.warnings[0]
+    with pytest.raises(ValueError, match="none of its 2 rows has a word"):
+        read({"path": write("one", rows(TAGS))}, {"path": write("none", rows([[], []]), NUMBERS)})
+
+
+@pytest.mark.parametrize(
+    ("content", "fields", "message"),
+    [
+        ([{"tokens": ["a", "b"], "ner_tags": ["O"]}], {}, "row 0 .*2 words in column tokens and 1 labels"),
+        ([*rows(TAGS), {"tokens": ["a"], "ner_tags": ["B-PRE"]}], {}, "row 3 .*label 'B-PRE'.*Did you mean 'B-PER'"),
+        ([*rows(TAGS), {"tokens": ["a", None], "ner_tags": ["O", "O"]}], {}, "row 3 .*column tokens has a word that"),
+        ([*rows(TAGS), {"tokens": ["a"], "ner_tags": None}], {}, "row 3 .*1 words in column tokens and 0 labels"),
+        ([*rows(TAGS), {"tokens": ["a"], "ner_tags": [None]}], {}, "row 3 .*no label.*remove them"),
+        ([{"tokens": "a b", "ner_tags": ["O", "O"]}], {}, "column tokens holds string, not lists.*list of words a row"),
+        ([{"tokens": ["a"], "ner_tags": "O"}], {}, "column ner_tags holds string, not lists.*list of labels"),
+        ([{"tokens": [1], "ner_tags": ["O"]}], {}, "column tokens holds lists of int64, not of words"),
+        ([{"tokens": ["a"], "ner_tags": [0.5]}], {}, "column ner_tags holds (double|float64)"),
+        (rows(TAGS), {"label_column": "tags"}, "no column tags.*Did you mean 'ner_tags'"),
+        (rows(TAGS), {"text_columns": ["tokens", "ner_tags"]}, "evaluation.0.text_columns is .*the one column"),
+        (rows(TAGS), {"label_names": ["O", "O"]}, "Labels need different names"),
+    ],
+)
+def test_wrong_rows_are_named(write, content, fields, message):
+    with pytest.raises(ValueError, match=message):
+        read({"path": write("train", rows(TAGS))}, {"path": write("test", content), **fields})
+
+
+# --- settings ---
+
+
+def test_supervised_trains_on_every_language_and_refuses_one_without_rows(write, tmp_path):
+    for language in ("en", "de"):
+        write(f"train.{language}", rows(TAGS))
+        write(f"test.{language}", rows(TAGS))
+    train = {"path": str(tmp_path / "train.{language}.parquet"), "languages": ["en", "de"]}
+    test = {"path": str(tmp_path / "test.{language}.parquet"), "languages": ["en", "de"]}
+    data = read(train, test, "setting=supervised")
+    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"]]
+    assert len(data.train) == 6
+    with pytest.raises(ValueError, match="supervised, and there are no training rows in de.*are in en"):
+        read({**train, "languages": ["en"]}, test, "setting=supervised")
+    with pytest.raises(ValueError, match="supervised, and selection=source_dev finds no dev_split.*every language"):
+        read(train, test, "setting=supervised", "selection=source_dev")
+    with pytest.raises(ValueError, match="setting is zero_shot: it trains on the source.*setting=supervised"):
+        read(train, test)
+
+
+# --- windows ---
+
+
+def encoded(write, tokenizer, sentences, max_length):
+    content = [{"tokens": words, "ner_tags": tags} for words, tags in sentences]
+    data = read({"path": write("train", content)}, {"path": write("test", content)})
+    return tagging.encode(data, tokenizer, max_length)
+
+
+def test_the_first_piece_of_a_word_has_its_label(write, sample_tokenizer):
+    words, tags = ["Extraordinary", "dogs", "bark", "in", "Valparaiso"], ["O", "O", "O", "O", "B-LOC"]
+    data = encoded(write, sample_tokenizer, [(words, tags)], 64)
+    (row,) = data.train.to_list()
+    alone = [sample_tokenizer(word, add_special_tokens=False)["input_ids"] for word in words]
+    assert max(map(len, alone)) > 1
+    pieces = list(itertools.chain(*alone))
+    assert row["input_ids"] == [sample_tokenizer.bos_token_id, *pieces, sample_tokenizer.eos_token_id]
+    firsts = np.cumsum([1, *map(len, alone)])[:-1]
+    expected = [-100] * len(row["input_ids"])
+    for place, tag in zip(firsts, tags, strict=True):
+        expected[place] = data.label_names.index(tag)
+    assert row["labels"] == expected and row["length"] == len(expected) and set(row["attention_mask"]) == {1}
+    assert data.protocol["split_texts"]["train"] == {"all": 0}
+
+
+def test_every_word_is_predicted_once_however_long_the_sentence(write, sample_tokenizer):
+    draw = random.Random(0)
+    known = ["a", "dog", "runs", "\u200b", "", "Bern", "extraordinarily" * 4, "Donaudampfschifffahrt"]
+    sentences = [
+        ([draw.choice(known) for _ in range(length)], to_iob2([draw.choice(IOB2) for _ in range(length)]))
+        for length in (1, 2, 7, 40, 90)
+    ]
+    data = encoded(write, sample_tokenizer, sentences, 12)
+    windows = data.evaluation["de"]
+    assert max(windows["length"][:]) <= 12
+    assert data.protocol["split_texts"]["evaluation"]["de"] >= 2
+    assert data.protocol["cut_texts"]["evaluation"]["de"] == sum(
+        len(sample_tokenizer(word, add_special_tokens=False)["input_ids"]) > 10
+        for words, _ in sentences
+        for word in words
+    )
+    empty = sum(word in ("\u200b", "") for words, _ in sentences for word in words)
+    assert data.protocol["words_without_pieces"]["evaluation"]["de"] == empty > 0
+    assert windows["input_ids"][:][0][0] == sample_tokenizer.bos_token_id
+    assert all(row[-1] == sample_tokenizer.eos_token_id for row in windows["input_ids"][:])
+
+    # windows in any order, predictions padded to the longest: every word's own label comes back
+    order = list(range(len(windows)))
+    draw.shuffle(order)
+    shuffled = windows.select(order)
+    labels = shuffled["labels"][:]
+    width = max(map(len, labels))
+    predictions = np.array([[*row, *[-100] * (width - len(row))] for row in labels])
+    found, gold = tagging.labels_of_sentences(shuffled, predictions, data.label_names)
+    assert found == gold == [tags for _, tags in sentences]
+
+
+def test_chunks_are_joined_over_windows(write, sample_tokenizer):
+    words = [f"name{i}" for i in range(12)]
+    tags = ["O", "B-PER", *["I-PER"] * 10]
+    data = encoded(write, sample_tokenizer, [(words, tags)], 10)
+    rows_of_language = data.evaluation["de"]
+    assert len(rows_of_language) > 2
+    width = max(rows_of_language["length"][:])
+    predictions = np.array([[*row, *[-100] * (width - len(row))] for row in rows_of_language["labels"][:]])
+    scores = tagging.score(None, data, "evaluation", "de", predictions)
+    assert scores == {"f1": 100, "precision": 100, "recall": 100, "token_accuracy": 100}
+
+
+def test_a_tokenizer_that_does_not_know_words_is_refused(write):
+    data = read({"path": write("train", rows(TAGS))}, {"path": write("test", rows(TAGS))})
+    with pytest.raises(ValueError, match="is not a fast tokenizer.*XLM-R's"):
+        tagging.encode(data, SimpleNamespace(is_fast=False), 64)

@@ -1,0 +1,141 @@
+"""A tagging run from the command line to results, resumed, and what it refuses."""
+
+import csv
+import json
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+from common.recipes import load_recipe
+from finetuning.recipe import Recipe
+from finetuning.run import main
+from finetuning.tasks import tagging
+from finetuning.trainer import FineTuningTrainer, check_setting
+
+COLUMNS = ("input_ids", "attention_mask", "labels")
+NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
+
+
+def sentences(language, count):
+    """Somebody goes somewhere; every fourth sentence is longer than a window."""
+    rows = []
+    for number in range(count):
+        name, place = NAMES[language][number % 3], ("Rome", "Paris")[number % 2]
+        words, tags = [name, "Smith", "went", "to", place], ["B-PER", "I-PER", "O", "O", "B-LOC"]
+        repeated = 4 if number % 4 == 0 else 1
+        rows.append({"tokens": words * repeated, "ner_tags": tags * repeated})
+    return rows
+
+
+@pytest.fixture
+def people(tiny_model, tmp_path):
+    """Overrides of a tagging recipe: English to German, one seed of 12 updates."""
+    for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9), ("dev", "en", 6)):
+        Dataset.from_list(sentences(language, count)).to_parquet(tmp_path / f"{name}.parquet")
+    columns = "text_columns: [tokens], label_column: ner_tags"
+    return [
+        f"model={tiny_model}",
+        f"output_dir={tmp_path / 'out'}",
+        "task=people",
+        "kind=tagging",
+        f"train=[{{path: {tmp_path}/train.parquet, {columns}}}]",
+        f"evaluation=[{{path: '{tmp_path}/test.{{language}}.parquet', languages: [en, de], {columns}}}]",
+        "selection=source_dev",
+        "evaluate_every_steps=4",
+        "max_length=40",
+        "training.learning_rate=1e-2",
+        "training.batch_size=16",
+        "training.max_steps=12",
+        "training.layerwise_decay=0.9",
+    ]
+
+
+def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
+    main(people)
+    out = tmp_path / "out"
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert results["kind"] == "tagging" and list(results["languages"]) == ["en", "de"]
+    assert results["languages"]["en"]["mean"] > 60  # it has learnt something
+    assert list(results["metrics"]) == ["f1", "precision", "recall", "token_accuracy"]
+    assert results["metrics"]["f1"] == results["languages"]
+    assert results["protocol"]["metric"]["version"].startswith("1.0.0 (seqeval ")
+    assert results["protocol"]["labels"] == ["B-LOC", "B-PER", "I-PER", "O", "I-LOC"]
+    assert results["protocol"]["split_texts"]["evaluation"] == {"en": 3, "de": 3}
+    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
+        assert len(list(csv.DictReader(stream))) == 8
+    page = (out / "results.md").read_text(encoding="utf-8")
+    assert "| language | f1 | precision | recall | token_accuracy |" in page and "token_accuracy: share of" in page
+    assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
+
+    record = json.loads((out / "seed-1" / "scores.json").read_text(encoding="utf-8"))
+    looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
+    assert record["selection_score"] == max(looked_at.values()) == looked_at[record["selected_step"]]
+
+    # the German sentences that are one window, each by itself, without the run's windows and batches
+    folder = out / "seed-1" / "model"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForTokenClassification.from_pretrained(folder).eval()
+    by_hand = []
+    for row in sentences("de", 9):
+        batch = tokenizer(row["tokens"], is_split_into_words=True, return_tensors="pt")
+        if batch["input_ids"].shape[1] <= 40:
+            words = batch.word_ids(0)
+            with torch.no_grad():
+                predicted = model(**batch).logits[0].argmax(-1).tolist()
+            by_hand.append([model.config.id2label[predicted[words.index(word)]] for word in range(len(row["tokens"]))])
+    recipe = load_recipe(Recipe, None, people)
+    data = tagging.encode(tagging.read(recipe), tokenizer, recipe.max_length)
+    rows = data.evaluation["de"]
+    batch = tagging.KIND.collator(tokenizer)([dict(zip(COLUMNS, map(row.get, COLUMNS), strict=True)) for row in rows])
+    with torch.no_grad():
+        predictions = model(**batch).logits.argmax(-1).numpy()
+    found, _ = tagging.labels_of_sentences(rows, predictions, data.label_names)
+    assert len(by_hand) == 6 and [labels for labels in found if len(labels) == 5] == by_hand
+    assert tagging.score(recipe, data, "evaluation", "de", predictions) == pytest.approx(record["all_scores"]["de"])
+
+
+def test_a_killed_run_goes_on_to_the_same_weights_and_scores(people, tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    step = FineTuningTrainer.training_step
+
+    def kill(self, *args, **kwargs):
+        if self.state.global_step == 6:
+            raise Killed
+        return step(self, *args, **kwargs)
+
+    main([*people, f"output_dir={tmp_path / 'whole'}"])
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(FineTuningTrainer, "training_step", kill)
+        main(people)
+    main([*people, "--resume"])
+    whole, resumed = (
+        load_file(path / "seed-1/model/model.safetensors") for path in (tmp_path / "whole", tmp_path / "out")
+    )
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    whole, resumed = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "out"))
+    assert whole["metrics"] == resumed["metrics"]
+
+
+def test_accumulated_micro_batches_are_the_same_update_though_their_words_are_not_as_many(people, tmp_path):
+    one = [*people, "selection=last", "training.max_steps=2", "training.max_grad_norm=0.01", "evaluate_every_steps=0"]
+    main(one)
+    main([*one, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
+    whole, split = (load_file(tmp_path / name / "seed-1/model/model.safetensors") for name in ("out", "two"))
+    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
+
+
+def test_plug_in_is_refused(people):
+    recipe = load_recipe(Recipe, None, [*people, "plug_in=true"])
+    with pytest.raises(ValueError, match="plug_in is true, and kind is tagging.*plug_in=false"):
+        check_setting(recipe, tagging.KIND)
+
+
+def test_errors_of_the_rows_end_the_run_before_anything_is_written(people, tmp_path, refused):
+    Dataset.from_list([{"tokens": ["a"], "ner_tags": ["B-XYZ"]}]).to_parquet(tmp_path / "test.de.parquet")
+    assert "label 'B-XYZ'" in refused(people)
+    assert not (tmp_path / "out").exists()
