@@ -101,8 +101,8 @@ def test_veco_adds_up_to_its_totals(recipes):
     [
         ("veco/small", 240_000, 3e-4, [0.9, 0.999], 0.5, (1024, 4096, 4096), (512, 128, 256), (0.15, 0.25, 0.25)),
         ("veco/large", 240_000, 2e-4, [0.9, 0.98], 0.5, (1024, 4096, 4096), (512, 128, 256), (0.15, 0.25, 0.25)),
-        ("ernie_m/base", 75_000, 2e-4, [0.98, 0.999], 0.1, (2048,) * 3, (512,) * 3, (0.15,) * 3),
-        ("ernie_m/large", 100_000, 1e-4, [0.98, 0.999], 0.1, (2048,) * 3, (512,) * 3, (0.15,) * 3),
+        ("ernie_m/base", 75_000, 2e-4, [0.98, 0.999], 0.1, (2048,) * 4, (512,) * 4, (0.15,) * 4),
+        ("ernie_m/large", 100_000, 1e-4, [0.98, 0.999], 0.1, (2048,) * 4, (512,) * 4, (0.15,) * 4),
         ("xlm_align/base", 150_000, 2e-4, [0.9, 0.98], 0.7, (2048, 2048), (512, 512), (0.15, 0.15)),
         ("metaxlm/base", 200_000, 1e-4, [0.9, 0.98], 0.7, (64,), (512,), (0.15,)),
     ],
@@ -117,7 +117,7 @@ def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batc
     assert recipe.alpha == alpha
     objectives = phase.objectives.values()
     veco = ["ca_mlm_segments", "ca_mlm_pairs", "tlm"]
-    others = ["mlm", "tlm", "btmlm"][: len(batches)]
+    others = ["mlm", "tlm", "camlm", "btmlm"][: len(batches)]
     assert list(phase.objectives) == (veco if name.startswith("veco") else others)
     assert tuple(objective.batch_size for objective in objectives) == batches
     assert tuple(objective.max_length for objective in objectives) == lengths
