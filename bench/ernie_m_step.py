@@ -17,7 +17,7 @@ from bench.veco_step import check_flags
 from common.provenance import run_facts, write_json
 from common.recipes import user_errors
 
-PREDICTED = 0.15
+PREDICTED, PSEUDO_SHARE = 0.15, 0.2  # BTMLM: pseudo tokens for each piece of its text (Figure 5)
 ATTENTION = ("eager", "sdpa")
 SHORTEST = 8  # pieces of a side
 
@@ -38,11 +38,37 @@ def flops_ratio(layers: int, hidden: int, vocab: int, length: int, predicted: fl
 def make_batches(pairs: int, length: int, vocab: int, device: str) -> dict[str, dict]:
     """Rows `<s> x </s></s> y </s>` of sides with `SHORTEST` to `length` pieces, padded: one sub-batch an objective.
 
-    TLM and CAMLM have the same input and the same labels, all <mask>; BTMLM has pseudo positions for y.
+    TLM and CAMLM have the same input and the same labels, all <mask>. BTMLM has texts as long as a pair, with pseudo
+    positions behind them, and so has the TLM that it is compared with.
     """
     import torch
 
     lengths_P2 = torch.randint(SHORTEST, length + 1, (pairs, 2), device=device)
+    texts_P1 = lengths_P2.sum(1, keepdim=True)
+    pseudo_P1 = (PSEUDO_SHARE * texts_P1).round().long()
+    of_pairs, is_masked_PT, labels_PT = _rows(lengths_P2, vocab)
+    of_texts, is_text_masked_PT, _ = _rows(torch.cat([texts_P1, pseudo_P1], dim=1), vocab)
+    is_text_masked_PT &= of_texts["segment_ids"] == 0
+    gold_PT = of_texts["input_ids"]
+    is_pseudo_PT = (of_texts["segment_ids"] == 1) & ~of_texts["special_tokens_mask"].bool()
+    pairs_batch = of_pairs | {
+        "input_ids": of_pairs["input_ids"].masked_fill(is_masked_PT, vocab - 1),
+        "labels": labels_PT,
+    }
+    texts = of_texts | {"labels": gold_PT.where(is_text_masked_PT, -100)}
+    return {
+        "tlm": pairs_batch,
+        "camlm": pairs_batch,
+        "btmlm": texts | {"input_ids": gold_PT.masked_fill(is_text_masked_PT | is_pseudo_PT, vocab - 1)},
+        "tlm of btmlm's rows": texts | {"input_ids": gold_PT.masked_fill(is_text_masked_PT, vocab - 1)},
+    }
+
+
+def _rows(lengths_P2, vocab: int):
+    """Fields of rows whose sides have these lengths, unmasked; which positions are predicted, and their labels."""
+    import torch
+
+    device = lengths_P2.device
     ends_P2 = (lengths_P2 + 2).cumsum(1)
     place_T = torch.arange(int(ends_P2.max()), device=device)
     is_real_PT = place_T < ends_P2[:, 1:]
@@ -54,26 +80,20 @@ def make_batches(pairs: int, length: int, vocab: int, device: str) -> dict[str, 
     is_predicted_PT = (torch.rand(gold_PT.shape, device=device) < PREDICTED) & ~is_special_PT
     is_predicted_PT &= place_T != 1  # a piece of x to be read; y's second `</s>` comes before its first
     is_predicted_PT &= place_T != ends_P2[:, :1] + 1
-    common = {
+    fields = {
+        "input_ids": gold_PT,
         "attention_mask": is_real_PT.long(),
         "segment_ids": segments_PT,
         "special_tokens_mask": is_special_PT.long(),
         "language_ids": segments_PT.clamp(min=0),
     }
+    return fields, is_predicted_PT, gold_PT.where(is_predicted_PT, -100)
 
-    def sub_batch(is_masked_PT, labels_PT):
-        return {"input_ids": gold_PT.masked_fill(is_masked_PT, vocab - 1), "labels": labels_PT} | common
 
-    labels_PT = gold_PT.where(is_predicted_PT, -100)
-    pseudo_PT = (segments_PT == 1) & ~is_special_PT
-    of_x_PT = labels_PT.masked_fill(segments_PT == 1, -100)
-    pairs_batch = sub_batch(is_predicted_PT, labels_PT)
-    return {
-        "tlm": pairs_batch,
-        "camlm": pairs_batch,
-        "btmlm": sub_batch(pseudo_PT | (of_x_PT != -100), of_x_PT),
-        "tlm of btmlm's rows": sub_batch(of_x_PT != -100, of_x_PT),
-    }
+def shares(batch: dict, mask_id: int) -> tuple[float, float]:
+    """Predicted and written positions of a BTMLM batch, as shares of all."""
+    is_written_PT = (batch["segment_ids"] == 1) & (batch["input_ids"] == mask_id)
+    return batch["labels"].ne(-100).float().mean().item(), is_written_PT.float().mean().item()
 
 
 STEPS = {"tlm": "tlm", "camlm": "camlm", "tlm of btmlm's rows": "tlm", "btmlm": "btmlm"}  # row of the table: objective
@@ -94,7 +114,7 @@ def measure(flags: argparse.Namespace, device: str) -> dict[str, dict]:
         num_hidden_layers=flags.layers,
         num_attention_heads=flags.hidden // 64,
         intermediate_size=4 * flags.hidden,
-        max_position_embeddings=2 * flags.length + 6,
+        max_position_embeddings=3 * flags.length + 8,
         num_languages=2,
         mask_token_id=flags.vocab - 1,
     )
@@ -124,12 +144,8 @@ def measure(flags: argparse.Namespace, device: str) -> dict[str, dict]:
             row["against"] = AGAINST[name]
             row["ratio_by_flops"] = 1.0
         if name == "btmlm":
-            batch = batches[name]
-            places = batch["labels"].numel()
-            written = int(((batch["segment_ids"] == 1) & (batch["input_ids"] == flags.vocab - 1)).sum())
-            predicted = int(batch["labels"].ne(-100).sum())
-            shape = (flags.layers, flags.hidden, flags.vocab, batch["labels"].shape[1])
-            row["ratio_by_flops"] = flops_ratio(*shape, predicted / places, written / places)
+            shape = (flags.layers, flags.hidden, flags.vocab, batches[name]["labels"].shape[1])
+            row["ratio_by_flops"] = flops_ratio(*shape, *shares(batches[name], flags.vocab - 1))
         rows[f"{name}, {attention}"] = row
     return rows
 

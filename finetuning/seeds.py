@@ -50,6 +50,8 @@ def training_arguments(arguments_class: type, recipe: Any, seed: int, folder: Pa
         use_cpu=PartialState().device.type == "cpu",  # else bf16 is taken for a GPU's
         bf16=training.precision == "bf16",
         fp16=training.precision == "fp16",
+        # parts of a model that no head reads (cross-attention, a language embedding) get no gradient
+        ddp_find_unused_parameters=True,
         dataloader_num_workers=recipe.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         logging_steps=50,

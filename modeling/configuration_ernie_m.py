@@ -9,7 +9,7 @@ from .configuration_encoder import EncoderConfig
 class ErnieMConfig(EncoderConfig):
     """See `EncoderConfig` for the fields that all models share.
 
-    Raises `ValueError` where `languages` and `num_languages` do not agree, and for languages without `mask_token_id`.
+    Raises `ValueError` as `check_languages`.
     """
 
     model_type = "ernie_m"
@@ -17,7 +17,8 @@ class ErnieMConfig(EncoderConfig):
 
     # tanh pooler on <s>, as in the released code; models without a use for it leave it out
     add_pooling_layer: bool = True
-    # rows of the language embedding that <mask> carries (paper, section 3.1); 0: none, as in the released checkpoints
+    # rows of the language embedding that <mask> carries (paper, section 3.1); 0: as many as `languages` names, or none,
+    # as in the released checkpoints
     num_languages: int = 0
     # codes of the rows, in their order: what a pre-training corpus calls its language
     languages: list[str] | None = None
@@ -26,9 +27,20 @@ class ErnieMConfig(EncoderConfig):
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
-        if self.languages is not None:
+        self.check_languages()
+
+    def check_languages(self):
+        """Counts the languages that have names. The model asks again: `from_pretrained(folder, languages=[...])` sets
+        fields after `__post_init__`.
+
+        Raises `ValueError` where `languages` and `num_languages` do not agree, for a negative number, and for languages
+        without `mask_token_id`.
+        """
+        if self.languages:
             self.num_languages = self.num_languages or len(self.languages)
-            if self.num_languages != len(set(self.languages)) or self.num_languages != len(self.languages):
+        if self.languages or self.num_languages < 0:
+            names = self.languages or []
+            if self.num_languages != len(set(names)) or self.num_languages != len(names):
                 raise ValueError(
                     f"num_languages is {self.num_languages} and languages is {self.languages}: each language has one "
                     "row of the language embedding. Name each once, and leave num_languages out."

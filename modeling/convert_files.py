@@ -5,37 +5,13 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
-
-from .configuration_veco import VecoConfig
-from .modeling_veco import (
-    VecoForConditionalGeneration,
-    VecoForMaskedLM,
-    VecoForPreTraining,
-    VecoForQuestionAnswering,
-    VecoForSequenceClassification,
-    VecoForTokenClassification,
-    VecoModel,
-)
-
-CLASSES = {
-    cls.__name__: cls
-    for cls in (
-        VecoModel,
-        VecoForPreTraining,
-        VecoForMaskedLM,
-        VecoForSequenceClassification,
-        VecoForTokenClassification,
-        VecoForQuestionAnswering,
-        VecoForConditionalGeneration,
-    )
-}
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, torch.Tensor], dict]:
@@ -89,26 +65,32 @@ def as_dict(holder) -> dict:
     return holder if isinstance(holder, dict) else {}
 
 
-def load_zoo(folder: str) -> PreTrainedModel:
-    """The model of a VECO folder or Hub id, of the class that it was saved from, in the type it was saved in.
+def load_zoo(folder: str, classes: Sequence[type[PreTrainedModel]], name: str) -> PreTrainedModel:
+    """The model of a folder or Hub id of this zoo, of the class that it was saved from, in the type it was saved in.
 
-    Raises ValueError for what is no VECO checkpoint, and for one that lacks weights.
+    Args:
+        classes: those that it may be of, all of one model type.
+        name: what the model type is called.
+
+    Raises ValueError for what is no checkpoint of these, and for one that lacks weights.
     """
+    config_class = classes[0].config_class
     try:
-        found, _ = VecoConfig.get_config_dict(folder)
+        found, _ = config_class.get_config_dict(folder)
     except OSError as error:
         raise ValueError(
             f"{folder!r} holds no checkpoint: {str(error).splitlines()[0]} Give a folder that save_pretrained wrote (a "
             "run keeps its model in model/), or a Hub id that can be reached."
         ) from error
-    name = (found.get("architectures") or [None])[0]
-    if found.get("model_type") != VecoConfig.model_type or name not in CLASSES:
+    by_name = {cls.__name__: cls for cls in classes}
+    saved = (found.get("architectures") or [None])[0]
+    if found.get("model_type") != config_class.model_type or saved not in by_name:
         raise ValueError(
-            f"{folder!r} is a checkpoint of {found.get('model_type')!r}, class {name!r}: only VECO's can be written in "
-            f"VECO's layouts. Give a folder of one of {', '.join(CLASSES)}."
+            f"{folder!r} is a checkpoint of {found.get('model_type')!r}, class {saved!r}: only {name}'s can be written "
+            f"in {name}'s layouts. Give a folder of one of {', '.join(by_name)}."
         )
     try:
-        model, report = CLASSES[name].from_pretrained(folder, output_loading_info=True, dtype="auto")
+        model, report = by_name[saved].from_pretrained(folder, output_loading_info=True, dtype="auto")
     except (OSError, SafetensorError) as error:
         raise ValueError(
             f"the weights of {folder!r} cannot be read: {str(error).splitlines()[0]} Copy the folder again."
@@ -149,6 +131,7 @@ def save_weights(content: dict, path: str | Path) -> None:
     with written_aside(path) as aside:
         if Path(path).suffix == ".safetensors":
             # safetensors refuses tensors that are part of others
-            safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in content.items()}, aside)
+            content = {key: tensor.contiguous() for key, tensor in content.items()}
+            safetensors.torch.save_file(content, aside, metadata={"format": "pt"})  # transformers reads no other
         else:
             torch.save(content, aside)

@@ -4,8 +4,8 @@ python -m modeling.convert_veco from-fairseq model.pt runs/veco --tokenizer Face
 """
 
 import argparse
-import os
-import sys
+
+from .convert_command import add_reading_options, run
 
 DESCRIPTION = """Convert VECO's original checkpoints into folders of this zoo, and back.
 
@@ -101,16 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
             action="store_true",
             help="write the full vocabulary: rows that the file lacks are those of --reference",
         )
-        reader.add_argument(
-            "--num_attention_heads", type=int, metavar="N", help="default: what the file says, or hidden size / 64"
-        )
-        reader.add_argument(
-            "--ignore_keys",
-            action="append",
-            default=[],
-            metavar="REGEX",
-            help="keys of the file to leave out, matched from end to end; may be given again",
-        )
+        add_reading_options(reader)
     model_help = "what the result is (default: translation where there is a decoder or cross-attention for one)"
     fairseq.add_argument("--model", choices=["translation", "encoder"], help=model_help)
     fairseq.add_argument(
@@ -137,32 +128,25 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
     arguments = vars(make_parser().parse_args(argv))
-    # torch and transformers take seconds to import: after --help and the parser's errors
-    from transformers.utils import logging
-
-    from .convert_veco_checkpoints import Vocabulary, from_fairseq, from_native, to_fairseq, to_native
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    convert = {
-        "from-native": from_native,
-        "from-fairseq": from_fairseq,
-        "to-native": to_native,
-        "to-fairseq": to_fairseq,
-    }
     command, source, output = (arguments.pop(name) for name in ("command", "source", "output"))
-    try:
+
+    def convert() -> list[str]:
+        # torch and transformers take seconds to import: after --help and the parser's errors
+        from .convert_veco_checkpoints import Vocabulary, from_fairseq, from_native, to_fairseq, to_native
+
+        converters = {
+            "from-native": from_native,
+            "from-fairseq": from_fairseq,
+            "to-native": to_native,
+            "to-fairseq": to_fairseq,
+        }
         if command.startswith("from-"):
             names = {"tokenizer": "tokenizer", "reference": "reference", "map": "vocabulary_map"}
             names["fill"] = "fill_vocabulary"
             arguments["vocabulary"] = Vocabulary(**{field: arguments.pop(name) for field, name in names.items()})
-        notes = convert[command](source, output, **arguments)
-    except (ValueError, OSError) as error:
-        if os.environ.get("ZOO_TRACEBACK") == "1":
-            raise
-        print(f"convert_veco {command}: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    print("\n".join(notes))
+        return converters[command](source, output, **arguments)
+
+    run(f"convert_veco {command}", convert)
 
 
 if __name__ == "__main__":

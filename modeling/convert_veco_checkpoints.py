@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
-from transformers.activations import ACT2FN
 
 from .configuration_veco import VecoConfig
 from .convert_files import load_zoo, read_checkpoint, require_new, save_weights, written_aside
@@ -20,18 +19,12 @@ from .convert_veco_layouts import (
     POSITIONS,
     TOKEN_TYPES,
     WORDS,
-    State,
     decoder_origin,
     fairseq_names,
-    fit,
     is_of_encoder,
-    layer_count,
-    leave_out,
     native_names,
     native_prefix,
     not_this_layout,
-    rows_of,
-    widths,
 )
 from .convert_vocabulary import (
     check_scale,
@@ -43,9 +36,37 @@ from .convert_vocabulary import (
     save_tokenizer,
     times,
 )
-from .modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoModel
+from .convert_weights import (
+    State,
+    assemble,
+    attention_heads,
+    fit,
+    known_activation,
+    layer_count,
+    leave_out,
+    rows_of,
+    widths,
+)
+from .modeling_veco import (
+    VecoForConditionalGeneration,
+    VecoForMaskedLM,
+    VecoForPreTraining,
+    VecoForQuestionAnswering,
+    VecoForSequenceClassification,
+    VecoForTokenClassification,
+    VecoModel,
+)
 
 FAIRSEQ_EPS = 1e-5  # of its LayerNorm; it has no option for it
+CLASSES = (
+    VecoModel,
+    VecoForPreTraining,
+    VecoForMaskedLM,
+    VecoForSequenceClassification,
+    VecoForTokenClassification,
+    VecoForQuestionAnswering,
+    VecoForConditionalGeneration,
+)
 NO_HEAD = "LM head: none in the layout; logits are states times embeddings, config.lm_head_transform is false"
 
 
@@ -194,7 +215,7 @@ def to_native(folder: str, output: str, prefix: str = "bert.") -> list[str]:
             f"--prefix {prefix!r} does not end with a dot: it stands before 'encoder.layer.0. ...' as it is. Write "
             f"{prefix + '.'!r}, or '' for none."
         )
-    model = load_zoo(folder)
+    model = load_zoo(folder, CLASSES, "VECO")
     state, left_out = {}, []
     for key, tensor in trained(model).items():
         if is_of_encoder(key) or (key.startswith("lm_head.") and model.config.lm_head_transform):
@@ -226,7 +247,7 @@ def to_fairseq(folder: str, output: str, model: str | None = None, embedding_sca
             f"{output} is named as safetensors: a fairseq checkpoint also holds settings, which that format cannot. "
             "Name it .pt."
         )
-    zoo = load_zoo(folder)
+    zoo = load_zoo(folder, CLASSES, "VECO")
     config, notes = zoo.config, []
     is_translation = isinstance(zoo, VecoForConditionalGeneration)
     model = model or ("translation" if is_translation or config.cross_attention else "encoder")
@@ -284,24 +305,8 @@ def make_config(fields: dict, settings: dict, num_attention_heads: int | None) -
     Raises ValueError for heads that do not divide the hidden size, and for an unknown activation.
     """
     hidden = fields.get("hidden_size", VecoConfig.hidden_size)
-    heads = num_attention_heads or settings.get("encoder_attention_heads")
-    if heads is None and hidden % 64:
-        raise ValueError(
-            f"the checkpoint has hidden size {hidden} and does not say how many attention heads: XLM-R's one for 64 "
-            "dimensions does not fit, and the weights do not tell. Give --num_attention_heads."
-        )
-    heads = heads or hidden // 64
-    if heads < 1 or hidden % heads:
-        raise ValueError(
-            f"the checkpoint has hidden size {hidden}, which {heads} attention heads do not divide: every head needs "
-            "the same whole number of dimensions. Give --num_attention_heads; the weights do not tell."
-        )
-    activation = settings.get("activation_fn", "gelu")
-    if activation not in ACT2FN:
-        raise ValueError(
-            f"the checkpoint was trained with the activation {activation!r}: the models of this zoo do not know it, "
-            "and another one computes something else. Such a checkpoint cannot be converted."
-        )
+    heads = attention_heads(hidden, num_attention_heads or settings.get("encoder_attention_heads"))
+    activation = known_activation(settings.get("activation_fn", "gelu"))
     return VecoConfig(**fields, num_attention_heads=heads, hidden_act=activation)
 
 
@@ -334,15 +339,7 @@ def write_folder(
     bias[torch.searchsorted(all_pieces, pieces)] = weights["lm_head.bias"]
     weights |= dict.fromkeys(("lm_head.bias", "lm_head.decoder.bias"), bias)
     weights |= dict.fromkeys(("roberta." + WORDS, "lm_head.decoder.weight"), words)
-    with torch.device("meta"):
-        model = cls(config)
-    memory = set()
-    for key, tensor in weights.items():
-        # a file may keep one copy of equal tensors; those of the model share memory where it ties them, and only there
-        weights[key] = tensor.clone() if tensor.data_ptr() in memory else tensor
-        memory.add(tensor.data_ptr())
-    model.load_state_dict(weights, assign=True)
-    model.tie_weights()
+    model = assemble(cls, config, weights)
     with written_aside(output) as folder:
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, all_pieces, folder)

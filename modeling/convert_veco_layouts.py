@@ -12,14 +12,10 @@ digits anywhere in a key, which also turns `fc1` of layer 1 into `fc0`.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
 
 import torch
 
-from .configuration_veco import VecoConfig
-
-State = dict[str, torch.Tensor]
-Names = Callable[[str], list[str]]
+from .convert_weights import State
 
 WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
 TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
@@ -48,9 +44,6 @@ FAIRSEQ_CROSS = {
     "crossattention.output.LayerNorm": "encoder_attn_layer_norm",
 }
 OUR_LAYER = re.compile(r"(encoder|decoder)\.layer\.(\d+)\.(.+)\.(weight|bias)")
-
-# Kept by the libraries for themselves: versions, the device of sinusoids, 0 to 513 as a buffer of BERT's.
-BOOKKEEPING = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)|(.+\.)?embeddings\.position_ids")
 
 
 def native_names(key: str, prefix: str, has_head: bool) -> list[str]:
@@ -116,45 +109,6 @@ def not_this_layout(state: State, checkpoint: str, layout: str) -> ValueError:
     )
 
 
-def leave_out(state: State, ignore_keys: Sequence[str], notes: list[str]) -> State:
-    """The state without bookkeeping, and without the keys that one of the patterns matches as a whole."""
-    state = {key: tensor for key, tensor in state.items() if not BOOKKEEPING.fullmatch(key)}
-    for pattern in ignore_keys:
-        try:
-            matched = [key for key in state if re.fullmatch(pattern, key)]
-        except re.error as error:
-            raise ValueError(
-                f"--ignore_keys {pattern!r} is no regular expression: {error}. Write for example 'pooler\\..*'."
-            ) from error
-        if not matched:
-            raise ValueError(
-                f"--ignore_keys {pattern!r} matches no key of the checkpoint: a pattern has to match a key from its "
-                "first to its last character. Leave it out or correct it."
-            )
-        state = {key: tensor for key, tensor in state.items() if key not in matched}
-        notes.append(f"ignored: {', '.join(matched)}")
-    return state
-
-
-def layer_count(state: State, pattern: str) -> int:
-    """One more than the highest layer of the keys that match; gaps show up as missing keys."""
-    matches = (re.fullmatch(pattern, key) for key in state)
-    return max((int(match[1]) + 1 for match in matches if match), default=0)
-
-
-def rows_of(state: State, key: str, default: int) -> int:
-    """Rows of an embedding; the default where it is missing, which is reported with everything else."""
-    return len(state[key]) if key in state and state[key].dim() else default
-
-
-def widths(state: State, feed_forward: str) -> dict[str, int]:
-    """Hidden and intermediate size, as most layers have them, so that a single wrong shape is named as such."""
-    norms = [len(t) for key, t in state.items() if t.dim() == 1 and re.search(r"(LayerNorm|layer_norm)\.\w+$", key)]
-    inner = [len(t) for key, t in state.items() if t.dim() == 2 and re.fullmatch(feed_forward, key)]
-    sizes = {"hidden_size": norms, "intermediate_size": inner}
-    return {name: Counter(found).most_common(1)[0][0] for name, found in sizes.items() if found}
-
-
 def decoder_origin(state: State, depth: int, decoder_depth: int) -> tuple[list[int], bool]:
     """The encoder layer that each decoder layer is nearest to, and whether all are equal to theirs.
 
@@ -186,47 +140,3 @@ def decoder_origin(state: State, depth: int, decoder_depth: int) -> tuple[list[i
         indices.append(nearest)
         is_tied = is_tied and least == 0
     return indices, is_tied
-
-
-def fit(state: State, cls, config: VecoConfig, names: Names, what: str) -> State:
-    """The weights of `cls` under our names, zeros where the layout has none (token types, the LM head's bias).
-
-    Raises ValueError that lists every key that is missing, left over, of another shape, or another name of a parameter
-    that differs from the first.
-    """
-    with torch.device("meta"):
-        shapes = {key: tuple(tensor.shape) for key, tensor in cls(config).state_dict().items()}
-    dtype = next(iter(state.values())).dtype
-    weights, used = {}, set()
-    missing, wrong, different = {}, {}, {}
-    for key, shape in shapes.items():
-        candidates = names(key)
-        found = [name for name in candidates if name in state]
-        used.update(found)
-        if not found:
-            weights[key] = torch.zeros(shape, dtype=dtype)
-            if candidates:
-                missing[f"{candidates[0]} {shape}"] = None
-            continue
-        weights[key] = state[found[0]]
-        for name in found:
-            if tuple(state[name].shape) != shape:
-                wrong[f"{name} {tuple(state[name].shape)}, not {shape}"] = None
-            elif tuple(weights[key].shape) == shape and not torch.equal(state[name], weights[key]):
-                different[f"{name} is not {found[0]}"] = None
-    kinds = {
-        "missing": missing,
-        "left over": [key for key in state if key not in used],
-        "of another shape": wrong,
-        "different": different,
-    }
-    if any(kinds.values()):
-        lines = [f"  {kind}: {line}" for kind, found in kinds.items() for line in found]
-        advice = "Check that the file is complete; --ignore_keys leaves out what is left over."
-        if any(line.startswith("decoder.") for line in different):
-            advice += " Encoder and decoder share their embeddings here: --model encoder converts the encoder alone."
-        raise ValueError(
-            f"{what} do not fit, in {len(lines)} keys:\n" + "\n".join(lines) + "\nA model made of the rest would be "
-            f"random in places, or lack what was trained. {advice}"
-        )
-    return weights

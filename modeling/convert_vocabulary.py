@@ -38,8 +38,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     found = {piece: tokenizer.get_vocab().get(piece) for piece in expected}
     if found != expected:
         raise ValueError(
-            f"the tokenizer {name!r} has the special pieces {found}: VECO's rows are in XLM-R's order, {expected}. "
-            "Give an XLM-R tokenizer."
+            f"the tokenizer {name!r} has the special pieces {found}: the rows of the checkpoint are in XLM-R's "
+            f"order, {expected}. Give an XLM-R tokenizer."
         )
     return tokenizer
 

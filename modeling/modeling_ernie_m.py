@@ -53,6 +53,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
     """
 
     def __init__(self, config, add_pooling_layer: bool = True):
+        config.check_languages()
         super().__init__(config, add_pooling_layer)
         if config.num_languages:
             self.language_embeddings = LanguageEmbedding(config.num_languages, config.hidden_size)
@@ -71,20 +72,24 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         """Encode; see `EncoderModel.forward`.
 
         Args:
+            attention_mask: by default padding is left out, as in the released code.
             language_ids: (B, T) rows of the language embedding, read where `input_ids` is <mask>; by default <mask>
                 carries no language.
 
         Raises:
-            ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, without
-                `input_ids`, or out of range.
+            ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, out of range, or
+                without `input_ids`, which say where <mask> is.
         """
         if language_ids is not None:
-            self._check_languages(input_ids, language_ids)
+            self._check_languages(input_ids, inputs_embeds, language_ids)
             if position_ids is None:
                 position_ids = position_ids_of(input_ids, self.config.pad_token_id)
             is_mask_BT1 = input_ids.eq(self.config.mask_token_id).unsqueeze(-1)
             inputs_embeds = self.embeddings.word_embeddings(input_ids)
             inputs_embeds = inputs_embeds + self.language_embeddings(language_ids) * is_mask_BT1
+        if attention_mask is None and input_ids is not None:
+            attention_mask = input_ids.ne(self.config.pad_token_id)
+        if language_ids is not None:
             input_ids = None
         return super().forward(
             input_ids,
@@ -95,20 +100,20 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             **kwargs,
         )
 
-    def _check_languages(self, input_ids, language_ids):
+    def _check_languages(self, input_ids, inputs_embeds, language_ids):
         number = self.config.num_languages
         if not number:
             raise ValueError(
                 "language_ids were given to a model without language embeddings (config.num_languages is 0): they "
                 "would be ignored. Leave them out, or set num_languages."
             )
-        if input_ids is None or input_ids.shape != language_ids.shape:
+        if input_ids is None or inputs_embeds is not None or input_ids.shape != language_ids.shape:
             given = None if input_ids is None else tuple(input_ids.shape)
             raise ValueError(
                 f"language_ids have shape {tuple(language_ids.shape)}, and input_ids {given}: they say the language of "
-                "each <mask> among the pieces. Give both, of one shape."
+                "each <mask> among the pieces. Give both, of one shape, and no inputs_embeds."
             )
-        lowest, highest = (int(value) for value in language_ids.aminmax())
+        lowest, highest = torch.stack(language_ids.aminmax()).tolist()  # one wait for a GPU
         if lowest < 0 or highest >= number:
             unknown = lowest if lowest < 0 else highest
             raise ValueError(
@@ -133,10 +138,10 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     Relation to its neighbours: TLM may predict x_m from the rest of x and ignore y; CAMLM cannot. BTMLM's second step
     is TLM on a pair whose other side the model has written itself. XLM-Align writes alignments, ERNIE-M words.
 
-    Deviations from the paper, which is silent here: the first step sees the unmasked text, and runs without dropout;
-    special tokens are never generated; the pseudo side's own `</s>` are read in the second step only; an unmasked
-    position attends to the unmasked of its own side only, or a side's words would come back to its masks by way of the
-    other side's states.
+    Deviations from the paper, which is silent here: the first step sees the unmasked text, and runs without
+    dropout; special tokens that the configuration names are never generated; the pseudo side's own `</s>` are read
+    in the second step only; an unmasked position attends to the unmasked of its own side only, or a side's words
+    would come back to its masks by way of the other side's states.
 
     Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/collators.py`.
     """
@@ -157,7 +162,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         Args:
             mlm, tlm, camlm, btmlm: `input_ids` and `labels` (B, T), `attention_mask` (B, T), or (B, T, T) of packed
                 rows with their `position_ids`; with languages, `language_ids` (B, T).
-            camlm: also `segment_ids` (B, T), 0 for x and 1 for y.
+            camlm: also `segment_ids` (B, T), 0 for x and 1 for y, and, to tell words from the rest,
+                `special_tokens_mask` (B, T).
             btmlm: likewise, segment 1 being pseudo positions, <mask> without a label; `temperature`: 0, the default,
                 fills them with the likeliest piece, more draws from the softmax of logits / temperature.
 
@@ -287,12 +293,13 @@ def positions(batch: dict, padding_id: int) -> torch.Tensor:
 @contextmanager
 def without_dropout(model: nn.Module):
     """The model in evaluation mode, for this block only."""
-    was_training = model.training
+    was_training = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, training in was_training.items():
+            module.training = training
 
 
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):

@@ -25,6 +25,7 @@ FREE_GROUPS = (
     "evaluation.batch_size",
     "evaluation.retrieval",
     "evaluation.alignment",
+    "evaluation.back_translation",
     "model.attention",
 )
 

@@ -92,16 +92,15 @@ class Masker:
     def __call__(self, example: Example, name: str, objective: Objective) -> MaskedExample:
         """The row of an example with its labels, or its two rows where the objective reads the sides apart.
 
-        The unknown piece is never predicted either: it tells nothing. Where only masks stand for predicted pieces, the
-        sides are masked one by one, and each keeps a piece for the other side to be predicted from; which of them
-        comes first is drawn where the objective says so. A text that is to be back-translated gets its pseudo
+        The unknown piece is never predicted either: it tells nothing. One-sided, the sides are masked one by one, and
+        each keeps a piece for the other side to be predicted from. A text that is to be back-translated gets its pseudo
         positions, as a second side.
         """
         kind = OBJECTIVES[name]
         rng = keyed_rng(*self.key, name, example.name, example.epoch, example.example_id)
         sides = [*example.sides]
         codes = self.languages.of_corpus[example.name] if self.languages else ()
-        if kind.either_order and rng.random() < 0.5:
+        if kind.one_sided and rng.random() < 0.5:
             sides, codes = sides[::-1], codes[::-1]
         if kind.generates:
             room = objective.max_length - SPECIALS_OF_PAIR - len(sides[0])
@@ -125,13 +124,15 @@ class Masker:
         tokenizer, segments = self.tokenizer, row["segment_ids"]
         unpredictable = (row["special_tokens_mask"] == 1) | (row["input_ids"] == tokenizer.unk_token_id)
         common = (tokenizer.mask_token_id, self.vocabulary)
-        if not kind.only_masks:
+        if not kind.one_sided:
             unpredictable |= kind.generates & (segments == 1)
             row["input_ids"], row["labels"] = mask_pieces(row["input_ids"], unpredictable, probability, rng, *common)
             return
         row["labels"] = np.full_like(segments, IGNORED)
         for side in (0, 1):
             others = unpredictable | (segments != side)
+            if (unpredictable | (segments == side)).all():  # the other side has no piece that tells anything
+                continue
             row["input_ids"], labels = mask_pieces(
                 row["input_ids"], others, probability, rng, *common, mask_share=1.0, leave=1
             )

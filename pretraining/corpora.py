@@ -229,10 +229,11 @@ def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
             continue
         alone = [text for text in texts if not target_languages(text, pairs, objective.target_languages)]
         if len(alone) == len(texts):
+            every = "" if objective.target_languages == "all" or not pairs else "use target_languages=all, "
             raise ValueError(
                 f"{where}.objectives.{name} writes pseudo tokens in another language, and no translation pair of "
-                f"`bitext` names one for {', '.join(texts)}: a run on one language has nothing to translate into. Add "
-                f"the pairs that the model has learnt from, use target_languages=all, or take {name} out."
+                f"`bitext` gives one to {', '.join(texts)}: there is nothing to translate into. Add the pairs that the "
+                f"model has learnt from, {every}or take {name} out."
             )
         if alone:
             logger.info(

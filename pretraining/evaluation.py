@@ -14,9 +14,9 @@ from modeling.attention_masks import cross_stream_mask
 from modeling.encoder import position_ids_of
 from pretraining.collators import Row, encode_pieces, encode_side, pad_rows, pseudo_count
 from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_names
+from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names
 from pretraining.sampling import Languages
-from pretraining.tokenised import SPECIALS_OF_PAIR, Example
+from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, text_length
 from pretraining.tracking import LossMeter
 
 # How the sides of a pair are encoded for their alignment: in one input, or each without seeing the other.
@@ -179,7 +179,9 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
     The other sentence is the next one by length. Commas and articles occur in both, and count for nothing; a model that
     knows nothing of translation gets 0. `..._own` and `..._other` are the two shares.
     """
-    figures, size = {}, recipe.evaluation.batch_size
+    figures, size, share = {}, recipe.evaluation.batch_size, recipe.evaluation.back_translation
+    whole = Objective(batch_size=size, max_length=model.config.longest_input, pseudo_share=share)
+    room = text_length("btmlm", whole) - SPECIALS_OF_TEXT
     for source, target in ((0, 1), (1, 0)):
         pairs = sorted(
             (example.sides for example in corpus.held_out), key=lambda sides: (len(sides[target]), len(sides[source]))
@@ -187,13 +189,12 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
         translations = [frozenset(sides[target].tolist()) for sides in pairs]
         codes = [corpus.languages[side] for side in (source, target)]
         rows_2 = np.array([languages.rows[code] for code in codes])
-        hits = np.zeros(2)
-        count = 0
+        hits, count = np.zeros(2), 0
         for start in range(0, len(pairs), size):
             rows = []
             for sides in pairs[start : start + size]:
-                text = sides[source][: model.config.longest_input // 2]
-                slots = np.full(pseudo_count(len(text), recipe.evaluation.back_translation), tokenizer.mask_token_id)
+                text = sides[source][:room]
+                slots = np.full(pseudo_count(len(text), share), tokenizer.mask_token_id)
                 row = encode_pieces([text, slots], tokenizer)
                 rows.append(row | {"language_ids": rows_2[row["segment_ids"]]})
             batch = _to(pad_rows(rows, tokenizer), accelerator.device)

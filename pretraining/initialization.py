@@ -97,7 +97,6 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             f"the tokenizer pads with id {tokenizer.pad_token_id} and {source} with {config.pad_token_id}: positions "
             "are counted from it. Use the tokenizer that belongs to the model."
         )
-    _check_languages(recipe, config, source)
     has = model_class(recipe.model.type).objectives
     for index, phase in enumerate(recipe.phases):
         for name, objective in phase.objectives.items():
@@ -111,7 +110,8 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                     f"phases.{index}.objectives.{name} needs cross-attention, and {source} sets cross_attention to "
                     "false: one side could not read the other. Set model.config.cross_attention to true."
                 )
-            if OBJECTIVES[name].block_mask and "flash" in recipe.model.attention:
+            attends_by_rule = OBJECTIVES[name].one_sided or OBJECTIVES[name].generates
+            if attends_by_rule and "flash" in recipe.model.attention:
                 raise ValueError(
                     f"phases.{index}.objectives.{name} says for each position which others it may attend to, and "
                     f"model.attention is {recipe.model.attention}, which ignores such masks: it would learn something "
@@ -123,6 +123,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                     f"{config.longest_input} positions. Lower it, or raise model.config.max_position_embeddings "
                     "(random start only)."
                 )
+    _check_languages(recipe, config, tokenizer, source)
     return config
 
 
@@ -145,9 +146,16 @@ def recipe_languages(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys([*(corpus.language for corpus in recipe.monolingual), *pairs]))
 
 
-def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> None:
-    """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed."""
+def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed,
+    for none where they are needed, and for a mask piece that is not the tokenizer's."""
+    kinds = [(phase, [OBJECTIVES[name] for name in phase.objectives]) for phase in recipe.phases]
     if not getattr(config, "num_languages", 0):
+        if any(kind.generates for _, found in kinds for kind in found):
+            raise ValueError(
+                f"{source} has no languages (num_languages 0), and btmlm writes in one: <mask> could not say which. "
+                "Leave model.config.languages out, which takes those of the recipe, or name them."
+            )
         if recipe.evaluation.back_translation:
             raise ValueError(
                 f"evaluation.back_translation is {recipe.evaluation.back_translation}, and the {recipe.model.type!r} "
@@ -160,23 +168,29 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
             f"{source} has {config.num_languages} languages without names: which row belongs to which corpus cannot be "
             "told. Name them in order, as in model.config.languages=[en, de]."
         )
+    if config.mask_token_id != tokenizer.mask_token_id:
+        raise ValueError(
+            f"{source} says mask_token_id {config.mask_token_id}, and the tokenizer masks with "
+            f"{tokenizer.mask_token_id}: no mask would say its language, and none would be filled. Use the tokenizer "
+            "that belongs to the model."
+        )
     if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
         raise ValueError(
             f"the recipe has text in {unknown[0]!r}, and {source} has the languages {', '.join(config.languages)}: "
             f"<mask> could not say that it stands for {unknown[0]!r}. {nearest(unknown[0], config.languages)} Call the "
-            "corpus by one of them, or start from a checkpoint that has the language."
+            "corpus by one of them"
+            + (", or start from a checkpoint that has it." if recipe.model.start_from else ", or add it to the list.")
         )
     start = recipe.model.start_from
     learnt = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
-    for phase in recipe.phases:
-        names = {name: OBJECTIVES[name] for name in phase.objectives}
-        if any(kind.generates for kind in names.values()) and not learnt:
+    for phase, found in kinds:
+        learnt = learnt or any(kind.one_sided for kind in found)
+        if any(kind.generates for kind in found) and not learnt:
             logger.warning(
-                "Phase %r generates pseudo tokens, and no phase before it has learnt to translate (camlm), nor has the "
-                "checkpoint: they will be noise. Let it start from a model that has been through the first stage.",
+                "Phase %r generates pseudo tokens, and neither it nor a phase before it learns to translate (camlm), "
+                "nor has the checkpoint: they will be noise. Start from a model that has been through the first stage.",
                 phase.name,
             )
-        learnt = learnt or any(kind.languages and not kind.generates for kind in names.values())
 
 
 def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
@@ -206,9 +220,10 @@ def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: d
             "its decoder's, and an encoder with cross-attention cannot be made of it. Start from the encoder that it "
             "was made of."
         )
-    if found.get("languages") is not None:
+    if found.get("num_languages"):
         languages = {}  # the checkpoint's rows have their meaning
-    return config_class.from_pretrained(path, **{**languages, **recipe.model.config})
+    found.pop("model_type")  # XLM-R's
+    return config_class.from_dict({**found, **languages, **recipe.model.config})
 
 
 def build_model(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:

@@ -9,7 +9,7 @@ from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
 from pretraining.initialization import model_class
-from pretraining.recipe import Phase, Recipe, learnt_terms
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms
 from pretraining.sampling import Languages
 from pretraining.training import check_trainable, is_trainable
 
@@ -33,8 +33,7 @@ def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_pro
     check_trainable(model, recipe.phases)
     console.print(table)
     console.print(_corpora_table(corpora, recipe))
-    codes = getattr(config, "languages", None)
-    languages = Languages.of(corpora, codes, recipe.alpha) if codes else None
+    languages = Languages.of(config, corpora, recipe.alpha)
     for index, phase in enumerate(recipe.phases):
         selected = phase_corpora(corpora, phase)
         loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0, languages))
@@ -43,7 +42,7 @@ def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_pro
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
         console.print(_memory_table(config, recipe, phase, sum(parts.values()), trainable, micro_batches[0]))
         if index == 0:
-            _print_first_batch(console, micro_batches[0], tokenizer)
+            _print_first_batch(console, micro_batches[0], tokenizer, languages)
     console.print("dry run: nothing was trained or written.")
 
 
@@ -157,11 +156,14 @@ def _memory_table(config, recipe: Recipe, phase: Phase, total: int, trainable: i
     return table
 
 
-def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
+def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Languages | None) -> None:
     for objective, sub_batch in batch.items():
         legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a piece is predicted"
         console.print(f"first batch, {objective}: {legend}")
         for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
+            if OBJECTIVES[objective].languages and languages:  # what is written into what, or which side comes first
+                of_sides = [sub_batch["language_ids"][row][sub_batch["segment_ids"][row] == side] for side in (0, 1)]
+                name = " → ".join(list(languages.rows)[int(ids[0])] for ids in of_sides)
             for fields in inputs_of(sub_batch):
                 console.print(_masked_text(Text(f"  [{name}] "), fields, row, tokenizer))
 

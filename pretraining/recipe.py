@@ -92,7 +92,9 @@ class Objective:
         0.2, "btmlm: pseudo tokens for each piece of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
     )
     temperature: float = option(
-        0.0, "btmlm: 0 fills a pseudo position with the likeliest piece, more draws from the softmax of logits / this"
+        0.0,
+        "btmlm: 0 fills a pseudo position with the likeliest piece, as evaluation always does; more draws from the "
+        "softmax of logits / this, by random numbers of each process, as dropout's are",
     )
     target_languages: Literal["paired", "all"] = option(
         "paired",
@@ -112,8 +114,8 @@ class Phase:
         {},
         "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
         "segments of monolingual text) and ca_mlm_pairs (translation pairs); ERNIE-M's camlm (translation pairs) and "
-        "btmlm (monolingual text). Those that read text of one kind with the same batch_size see the same text, each "
-        "with masks of its own",
+        "btmlm (monolingual text). Those that read text of one kind with the same batch_size and max_length see the "
+        "same text, each with masks of its own (btmlm: where its windows and corpora are those of mlm)",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
@@ -200,20 +202,17 @@ class ObjectiveKind:
 
     text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text
     they are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`;
-    cross_attention: whether the model needs it; block_mask: whether rows attend to columns of their own, which
-    flash attention cannot do; languages: whether <mask> says its language; only_masks: predicted pieces are <mask>
-    always, and a side keeps one piece or more; either_order: which side comes first is drawn; generates: the model
-    writes another side to the text, at its end.
+    cross_attention: whether the model needs it; languages: whether <mask> says its language; one_sided: a side is
+    predicted from the other one alone, so that predicted pieces are <mask> always, a side keeps one piece or more,
+    and which comes first is drawn; generates: the model writes another side to the text, at its end.
     """
 
     text: Literal["monolingual", "bitext"]
     apart: bool = False
     terms: tuple[str, ...] = ()
     cross_attention: bool = False
-    block_mask: bool = False
     languages: bool = False
-    only_masks: bool = False
-    either_order: bool = False
+    one_sided: bool = False
     generates: bool = False
 
 
@@ -224,8 +223,8 @@ OBJECTIVES = {
     "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross"), cross_attention=True),
     # A kept piece would be a word of its own side, which the other masks of that side could read. BTMLM writes behind
     # the text, in either language: with sides always in the order of the corpus, one direction only would be learnt.
-    "camlm": ObjectiveKind("bitext", block_mask=True, languages=True, only_masks=True, either_order=True),
-    "btmlm": ObjectiveKind("monolingual", block_mask=True, languages=True, generates=True),
+    "camlm": ObjectiveKind("bitext", languages=True, one_sided=True),
+    "btmlm": ObjectiveKind("monolingual", languages=True, generates=True),
 }
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
 

@@ -6,7 +6,7 @@ share it out, so that 1x8, 2x4 accumulated and 2 processes x 4 are the same upda
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -63,8 +63,11 @@ class Languages:
     alpha: float
 
     @classmethod
-    def of(cls, corpora: Sequence[Countable], rows: Sequence[str], alpha: float) -> "Languages":
-        """Of all the corpora of a run; `rows` are the codes in the order of the language embedding."""
+    def of(cls, config: Any, corpora: Sequence[Countable], alpha: float) -> "Languages | None":
+        """Of a model's configuration and all the corpora of a run; None where <mask> carries no language."""
+        rows = getattr(config, "languages", None)
+        if not rows:
+            return None
         return cls(
             rows={code: row for row, code in enumerate(rows)},
             of_corpus={corpus.name: tuple(corpus.languages) for corpus in corpora},

@@ -107,8 +107,7 @@ class Training:
     def __init__(self, recipe: Recipe, model, tokenizer, corpora: list[Corpus], accelerator: Accelerator, argv):
         self.recipe, self.tokenizer, self.accelerator, self.argv = recipe, tokenizer, accelerator, argv
         self.model, self.corpora = model, corpora
-        codes = getattr(model.config, "languages", None)
-        self.languages = Languages.of(corpora, codes, recipe.alpha) if codes else None
+        self.languages = Languages.of(model.config, corpora, recipe.alpha)
         self.folder = Path(recipe.output_dir)
         self.step = 0  # updates done in all phases
         self.optimizer = None
@@ -215,6 +214,9 @@ class Training:
 
             due = self.step % recipe.log_every_steps == 0 or update == phase.steps
             if due:
+                counts = accelerator.reduce(
+                    torch.tensor(list(shortened.values()), dtype=torch.float64, device=accelerator.device)
+                )
                 means, loss = meter.means(accelerator)
                 tokens_all = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device)).item()
                 rate = tokens_all / (time.perf_counter() - seconds)
@@ -230,7 +232,11 @@ class Training:
                         tokens_per_second=rate,
                         steps_per_second=(update - since) / (time.perf_counter() - seconds),
                         memory_gib=memory_gib(accelerator.device),
-                        **{f"shortened/{name}": count for name, count in shortened.items() if count},
+                        **{
+                            f"shortened/{name}": int(count)
+                            for name, count in zip(shortened, counts.tolist(), strict=True)
+                            if count
+                        },
                     )
                     self.line.log(self.step, phase.name, loss, rate)
             if not self.optimizer.step_was_skipped:  # by fp16's loss scaling

@@ -2,11 +2,17 @@
 
 - VECO's original checkpoints as synthetic state dicts of exactly their layouts: the fixture `originals`.
 - A tiny VECO, translation models made of it, and sources and targets for them: `tiny` and the fixtures behind it.
+- What ErnieM of transformers 4 gives, and folders as it saved them: `ernie_m_oracle`.
 """
 
 import argparse
+import json
+import pickle
+import struct
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -307,3 +313,96 @@ def targets():
         return labels
 
     return make
+
+
+# ERNIE-M of transformers 4
+
+
+class ErnieMOracle:
+    """The content of ernie_m_oracle.npz; make_ernie_m_oracle.py says what is in it and made it."""
+
+    def __init__(self):
+        with np.load(Path(__file__).with_name("ernie_m_oracle.npz")) as file:
+            self.arrays = dict(file)
+        self.tokens = json.loads(str(self.arrays["tokens"]))
+        self.cases = list(dict.fromkeys(name.split("/")[1] for name in self.arrays if name.startswith("inputs/")))
+
+    def under(self, prefix):
+        """Name below `prefix` -> tensor."""
+        found = {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+        return {name: torch.from_numpy(array) for name, array in found.items()}
+
+    def weights(self, cls):
+        """The state dict of a class of transformers 4."""
+        body = self.under("weights/ErnieMModel/")
+        if cls == "ErnieMModel":
+            return {key: tensor.float() for key, tensor in body.items()}
+        has_pooler = cls == "ErnieMForSequenceClassification"
+        body = {f"ernie_m.{key}": tensor for key, tensor in body.items() if has_pooler or not key.startswith("pooler")}
+        return {key: tensor.float() for key, tensor in (body | self.under(f"weights/{cls}/")).items()}
+
+    def inputs(self, case):
+        return self.under(f"inputs/{case}/")
+
+    def outputs(self, cls, case):
+        return self.under(f"outputs/{cls}/{case}/")
+
+    def config(self, cls):
+        return json.loads(str(self.arrays[f"config/{cls}"]))
+
+    def save_tokenizer(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in self.arrays.items():
+            if name.startswith("tokenizer/"):
+                (folder / name.removeprefix("tokenizer/")).write_bytes(array.tobytes())
+        return folder
+
+    def save(self, cls, folder, weights=None, **config):
+        """A folder as transformers 4 saved it."""
+        self.save_tokenizer(folder)
+        (folder / "config.json").write_text(json.dumps(self.config(cls) | config))
+        weights = self.weights(cls) if weights is None else weights
+        safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+
+@pytest.fixture(scope="session")
+def ernie_m_oracle():
+    """What ErnieM of transformers 4.57.6 gives on tiny models and short texts."""
+    return ErnieMOracle()
+
+
+@pytest.fixture(scope="session")
+def pickled():
+    """Writes what paddle.save writes: a pickle."""
+
+    def write(content, path, protocol=4):
+        path.write_bytes(pickle.dumps(content, protocol))
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def variable():
+    """Writes an array as a variable of Paddle's static graph."""
+    types = {"int64": 3, "float16": 4, "float32": 5, "float64": 6}
+
+    def number(value):
+        groups = []
+        while value > 127:
+            groups.append(value & 127 | 128)
+            value >>= 7
+        return bytes([*groups, value])
+
+    def write(path, array, packed=False):
+        sizes = [number(size) for size in array.shape]
+        if packed:
+            sizes = b"".join(sizes)
+            sizes = b"\x12" + number(len(sizes)) + sizes
+        else:
+            sizes = b"".join(b"\x10" + size for size in sizes)
+        message = b"\x08" + number(types[array.dtype.name]) + sizes
+        head = struct.pack("<IQIi", 0, 0, 0, len(message))
+        path.write_bytes(head + message + np.ascontiguousarray(array).tobytes())
+
+    return write

@@ -1,5 +1,6 @@
 """CAMLM and BTMLM from recipe to checkpoint: how rows are masked, which languages are written, and both stages."""
 
+import json
 import logging
 import shutil
 from collections import Counter
@@ -26,7 +27,7 @@ CORPORA = [
     SimpleNamespace(name="en-de", languages=["en", "de"], size=900),
     SimpleNamespace(name="en-zh", languages=["en", "zh"], size=100),
 ]
-LANGUAGES = Languages.of(CORPORA, ["zh", "en", "de", "is"], alpha=0.5)
+LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de", "is"]), CORPORA, alpha=0.5)
 CAMLM = Objective(batch_size=8, mask_probability=0.3)
 BTMLM = Objective(batch_size=8, max_length=40)
 
@@ -55,6 +56,16 @@ def test_camlm_predicts_masks_only_and_leaves_a_piece_of_each_side(masker, sampl
         masked += predicted[of_language["de"]].sum()
         ordinary += lengths[1]
     assert masked / ordinary == pytest.approx(0.3, abs=0.01)
+
+
+def test_camlm_predicts_nothing_from_unknown_pieces(masker, sample_tokenizer):
+    """A side of unknown pieces alone tells nothing of the other one."""
+    example = pair(1, (4, 20), sample_tokenizer)
+    example.sides[0][:] = sample_tokenizer.unk_token_id
+    for number in range(20):
+        example.example_id = number
+        row = masker(example, "camlm", CAMLM)[2][0]
+        assert (row["labels"] == IGNORED).all()
 
 
 def test_language_ids_are_those_of_the_sides(masker, sample_tokenizer):
@@ -212,10 +223,81 @@ def test_the_second_stage_starts_from_a_checkpoint_of_the_first(train, fails, re
     assert "the recipe has text in 'eng'" in message and "has the languages en, de, zh" in message
 
 
+def small_xlm_r(folder, tokenizer):
+    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
+
+    config = XLMRobertaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=130,
+        type_vocab_size=1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    XLMRobertaForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path, sample_tokenizer):
+    """XLM-R's, as the paper's recipes start, and one of this zoo; the weights are kept, the embedding starts from 0."""
+    two_stages(recipe_file, evaluation={})
+    start = small_xlm_r(tmp_path / "xlm-r", sample_tokenizer)
+    plain = ["phases.0.objectives.camlm.weight=0", "phases.1.objectives.btmlm.weight=0", "phases.1.steps=1"]
+    tiny = ["phases.0.learning_rate=1e-12", "phases.1.learning_rate=1e-12"]
+    train(f"model.start_from={start}", "model.config={}", *plain, *tiny)
+    learnt, begun = weights(tmp_path / "run"), load_file(start / "model.safetensors")
+    assert learnt["roberta.language_embeddings.weight"].shape == (3, 32)
+    assert learnt["roberta.language_embeddings.weight"].abs().max() < 1e-8
+    name = "roberta.encoder.layer.1.output.dense.weight"
+    torch.testing.assert_close(learnt[name], begun[name])
+
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    both, recipe["phases"] = recipe["phases"], [recipe["phases"][1] | {"objectives": {"mlm": {"batch_size": 4, "max_length": 48}}}]
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    without = tmp_path / "without"
+    train(f"output_dir={without}")
+    assert "roberta.language_embeddings.weight" not in weights(without)
+    recipe_file.write_text(yaml.safe_dump(recipe | {"phases": both}), encoding="utf-8")
+    train(f"output_dir={tmp_path / 'with'}", f"model.start_from={without / 'model'}", "model.config={}")
+    assert weights(tmp_path / "with")["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
+
+
+def test_unnamed_languages_of_a_checkpoint_are_refused(train, fails, recipe_file, tmp_path):
+    two_stages(recipe_file, evaluation={})
+    train("phases.0.steps=1", "phases.1.steps=1")
+    path = tmp_path / "run" / "model" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "languages": None}), encoding="utf-8")
+    start = [f"model.start_from={path.parent}", f"output_dir={tmp_path / 'never'}", "model.config={}"]
+    assert "has 3 languages without names" in " ".join(fails(*start).split())
+    named = "model.config={languages: [en, de, zh]}"
+    train(start[0], named, f"output_dir={tmp_path / 'named'}", "phases.0.steps=1", "phases.1.steps=1")
+
+
+def test_bfloat16_checkpointing_and_temperature(train, recipe_file, tmp_path):
+    """The pass that generates shares its autocast and its layers with the one that learns."""
+    two_stages(recipe_file, evaluation={})
+    options = ["precision=bf16", "model.gradient_checkpointing=true", "phases.1.objectives.btmlm.temperature=0.7"]
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    recipe["phases"][1]["objectives"].pop("mlm")
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    train(*options)
+    first, last = (
+        load_file(tmp_path / "run" / "checkpoints" / f"step-{step}" / "model" / "model.safetensors") for step in (2, 4)
+    )
+    moved = {name for name in first if not torch.equal(first[name], last[name])}
+    assert {name for name in first if ".dense.weight" in name or ".query." in name and "weight" in name} <= moved
+
+
 @pytest.mark.parametrize(
     "overrides, message",
     [
-        (["bitext=[]"], "a run on one language has nothing to translate into"),
+        (["bitext=[]"], "gives one to en: there is nothing to translate into"),
+        (["model.config.languages=null"], "has no languages (num_languages 0), and btmlm writes in one"),
+        (["model.config.mask_token_id=7"], "says mask_token_id 7, and the tokenizer masks with"),
+        (["model.config.num_languages=-1", "model.config.languages=null"], "num_languages is -1"),
         (["phases.0.objectives.btmlm.pseudo_share=0"], "it is a share of the text's length"),
         (["phases.0.objectives.btmlm.temperature=-1"], "logits are divided by it"),
         (["phases.0.objectives.mlm.pseudo_share=0.1"], "mlm generates no pseudo tokens"),
@@ -256,7 +338,7 @@ def test_languages_without_pairs_are_named(train, recipe_file, tmp_path, caplog)
 
 
 def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
-    """Those of one batch size: a comparison of the two is of objectives alone."""
+    """Those of one batch size, windows and corpora: a comparison of the two is of objectives alone."""
     recipe = recipe_of(
         {"mlm": {"batch_size": 6, "max_length": 40}, "btmlm": {"batch_size": 6, "max_length": 50}},
         monolingual=[{"language": code} | sample(code) for code in ("en", "de")],
@@ -271,10 +353,16 @@ def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
         ],
     )
     corpora = load_corpora(recipe, sample_tokenizer)
-    languages = Languages.of(corpora, ["en", "de"], 0.7)
+    languages = Languages.of(SimpleNamespace(languages=["en", "de"]), corpora, 0.7)
     texts = [corpus for corpus in corpora]
     for batch in training_batches(texts, recipe.phases[0], recipe, 0, sample_tokenizer, languages=languages):
         assert batch["mlm"]["languages"] == batch["btmlm"]["languages"]
+        texts = []
+        for fields in batch.values():
+            gold = torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])
+            is_text = (fields["segment_ids"] == 0) & (fields["special_tokens_mask"] == 0)
+            texts.append([row[keep].tolist() for row, keep in zip(gold, is_text, strict=True)])
+        assert texts[0] == texts[1]
 
 
 class Parrot:

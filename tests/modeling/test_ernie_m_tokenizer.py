@@ -1,0 +1,225 @@
+"""ERNIE-M's tokenizer against transformers 4's, piece by piece, and in everything that tokenizers are used for."""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+from transformers import AutoTokenizer, DataCollatorWithPadding
+
+from modeling.tokenization_ernie_m import ErnieMTokenizer, cut
+
+
+@pytest.fixture(scope="module")
+def folder(ernie_m_oracle, tmp_path_factory):
+    return ernie_m_oracle.save_tokenizer(tmp_path_factory.mktemp("ernie_m_tokenizer"))
+
+
+@pytest.fixture
+def tokenizer(folder):
+    return ErnieMTokenizer.from_pretrained(folder)
+
+
+def test_pieces_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer):
+    expected = ernie_m_oracle.tokens
+    texts = expected["texts"]
+    others = texts[1:] + texts[:1]
+    assert len(texts) > 100
+    assert [tokenizer.tokenize(text) for text in texts] == expected["pieces"]
+    assert tokenizer(texts)["input_ids"] == expected["single"]
+    assert tokenizer(texts, others)["input_ids"] == expected["pair"]
+    assert tokenizer(texts, others, truncation=True, max_length=30)["input_ids"] == expected["cut"]
+    words = [text.split() for text in texts if text.split()]
+    assert tokenizer(words, is_split_into_words=True)["input_ids"] == expected["words"]
+    assert tokenizer.unk_token_id in sum(expected["single"], [])
+
+
+def test_rules_of_cutting():
+    def parts(piece):
+        return [piece[start:end] for start, end in cut(piece)]
+
+    assert parts("▁hello") == ["▁hello"]
+    assert parts("▁你好") == ["你", "好"]
+    assert parts("a你b") == ["a", "你", "b"]
+    assert parts("▁a,b") == ["▁a", ",", "b"]
+    assert parts("▁2019") == ["2019"]  # the space sign before digits is dropped
+    assert parts("x10km") == ["x", "10", "km"]
+    assert parts("(7%)") == ["(", "7", "%)"]  # neither bracket nor per cent stands alone
+    assert parts("カナ한") == ["カナ한"]
+
+
+def test_offsets_and_words_point_into_the_text(tokenizer):
+    text = "Hi, 2019年  in ½ [MASK] Köln!"
+    encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+    spans = [text[begin:end] for begin, end in encoded["offset_mapping"]]
+    assert "".join(spans).replace("½½½", "½") == text.replace(" ", "")
+    for piece, span in zip(encoded.tokens(), spans, strict=True):
+        assert span in ("½", piece.replace("▁", "")), (piece, span)
+    words = text.split()
+    for word, span in zip(encoded.word_ids(), spans, strict=True):
+        assert span in words[word]
+    assert sorted(set(encoded.word_ids())) == list(range(len(words)))
+
+    batch = tokenizer(["Wo?"], ["Hi in Köln. " * 4], return_offsets_mapping=True, truncation="only_second",
+                      max_length=24, stride=4, return_overflowing_tokens=True)  # fmt: skip
+    assert set(batch["overflow_to_sample_mapping"]) == {0} and len(batch["input_ids"]) > 1
+    assert batch.sequence_ids(1)[-2] == 1
+    begin, end = batch["offset_mapping"][1][-2]
+    assert ("Hi in Köln. " * 4)[begin:end] == batch.tokens(1)[-2].replace("▁", "")
+
+
+def test_words_given_one_by_one(tokenizer):
+    words = ["In", "2019", "war's", "北京", "kalt."]
+    encoded = tokenizer(words, is_split_into_words=True, return_offsets_mapping=True)
+    ids = encoded.word_ids()
+    assert ids[0] is None and ids[-1] is None and sorted(set(ids[1:-1])) == [0, 1, 2, 3, 4]
+    for index, (word, (begin, end)) in enumerate(zip(ids, encoded["offset_mapping"], strict=True)):
+        if word is not None:
+            assert words[word][begin:end] == encoded.tokens()[index].replace("▁", "")
+
+
+def test_batches_padding_masks_and_token_types(tokenizer):
+    batch = tokenizer(["Hi", "Hi in Köln"], ["a", "b"], padding=True, return_tensors="pt")
+    assert set(batch) == {"input_ids", "attention_mask"}  # transformers 4 returned no mask, and its model made one
+    assert batch["attention_mask"].tolist() == batch["input_ids"].ne(tokenizer.pad_token_id).long().tolist()
+    collated = DataCollatorWithPadding(tokenizer)([tokenizer("Hi"), tokenizer("Hi in Köln")])
+    assert collated["input_ids"].shape == collated["attention_mask"].shape
+    one = tokenizer("Hi", "a", return_token_type_ids=True, return_special_tokens_mask=True)
+    special = [token in ("[CLS]", "[SEP]") for token in one.tokens()]
+    assert [bool(flag) for flag in one["special_tokens_mask"]] == special
+    pieces = len(tokenizer.tokenize("Hi"))
+    assert one["token_type_ids"] == [0] * (1 + pieces) + [1] * (len(special) - 1 - pieces)
+    assert tokenizer.num_special_tokens_to_add(pair=True) == 4
+
+
+def test_a_pair_with_an_odd_room(tokenizer):
+    """The one difference of truncation: the last piece is the longer text's, in transformers 4 the first text's."""
+    encoded = tokenizer("Hi " * 9, "Hi " * 12, truncation=True, max_length=13)
+    assert [encoded.sequence_ids().count(side) for side in (0, 1)] == [4, 5]
+
+
+def test_decoding(tokenizer):
+    ids = tokenizer("in der, in [MASK]")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "in der, in"
+    assert tokenizer.decode([]) == ""
+
+
+def test_saving_copying_and_pickling(tokenizer, tmp_path):
+    tokenizer.add_tokens(["<sound>"])
+    tokenizer.save_pretrained(tmp_path)
+    # no tokenizer.json, which others would take for the whole tokenizer
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "sentencepiece.bpe.model",
+        "tokenization_ernie_m.py",
+        "tokenizer_config.json",
+        "vocab.txt",
+    }
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert settings["auto_map"]["AutoTokenizer"][1] or settings["auto_map"]["AutoTokenizer"][0]
+    assert str(tmp_path) not in json.dumps(settings) and not {"is_local", "local_files_only"} & set(settings)
+    text = "Hi <sound> 2019年 [MASK]"
+    expected = tokenizer(text)["input_ids"]
+    assert len(tokenizer) - 1 in expected
+    for other in (
+        ErnieMTokenizer.from_pretrained(tmp_path),
+        pickle.loads(pickle.dumps(tokenizer)),
+        copy.deepcopy(tokenizer),
+        tokenizer,
+    ):
+        assert other(text)["input_ids"] == expected
+    again = tmp_path / "again"
+    ErnieMTokenizer.from_pretrained(tmp_path).save_pretrained(again)
+    for path in again.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+
+
+def test_tables_are_encoded_once_and_by_several_processes(tokenizer, tmp_path):
+    """`datasets` finds again what it has encoded, by the tokenizer's content."""
+    import datasets
+    from datasets.fingerprint import Hasher
+
+    table = datasets.Dataset.from_dict({"text": ["Hi in Köln", "2019年"]})
+
+    def encode(batch, tokenizer):
+        return tokenizer(batch["text"])
+
+    one = table.map(encode, batched=True, fn_kwargs={"tokenizer": tokenizer})
+    two = table.map(encode, batched=True, fn_kwargs={"tokenizer": tokenizer}, num_proc=2)
+    assert one["input_ids"][:] == two["input_ids"][:] == tokenizer(table["text"][:])["input_ids"]
+    before = Hasher.hash(tokenizer)
+    tokenizer("Hi", truncation=True, max_length=3)
+    assert Hasher.hash(tokenizer) == before
+    tokenizer.add_tokens(["<sound>"])
+    assert Hasher.hash(tokenizer) != before
+
+
+LOAD = """
+import json, sys
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+assert "transformers_modules" in type(tokenizer).__module__, type(tokenizer)
+tokenizer.save_pretrained(sys.argv[2])
+again = AutoTokenizer.from_pretrained(sys.argv[2], trust_remote_code=True)
+print(json.dumps([tokenizer(json.loads(sys.argv[3])).input_ids, again(json.loads(sys.argv[3])).input_ids]))
+"""
+
+
+def test_the_folder_carries_its_code(ernie_m_oracle, tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "saved")
+    (tmp_path / "elsewhere").mkdir()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "PYTHONPATH"))}
+    environment |= {"HF_HOME": str(tmp_path / "hf_home"), "HF_HUB_OFFLINE": "1"}
+    texts = ernie_m_oracle.tokens["texts"][:20]
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path / "saved"), str(tmp_path / "again"), json.dumps(texts)],
+        cwd=tmp_path / "elsewhere",
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = ernie_m_oracle.tokens["single"][:20]
+    assert json.loads(done.stdout.splitlines()[-1]) == [expected, expected]
+
+
+def test_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path):
+    lower = ErnieMTokenizer.from_pretrained(folder, do_lower_case=True)
+    text = "HI in KÖLN"
+    assert lower.tokenize(text) == tokenizer.tokenize(text.lower())
+    lower.save_pretrained(tmp_path / "lower")
+    assert ErnieMTokenizer.from_pretrained(tmp_path / "lower").tokenize(text) == lower.tokenize(text)
+
+    model = str(folder / "sentencepiece.bpe.model")
+    plain = ErnieMTokenizer(model)
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+    assert plain("in", add_special_tokens=False)["input_ids"] == [processor.piece_to_id("▁in")]
+    # what the vocabulary lacks is added behind it, in the order of transformers 4
+    assert plain.convert_tokens_to_ids(["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]) == list(
+        range(len(processor), len(processor) + 5)
+    )
+    plain.save_pretrained(tmp_path / "plain")
+    assert AutoTokenizer.from_pretrained(tmp_path / "plain", trust_remote_code=True)(text).input_ids == (
+        plain(text).input_ids
+    )
+
+
+def test_what_cannot_be_a_tokenizer(folder, tmp_path):
+    (tmp_path / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ErnieMTokenizer"}')
+    with pytest.raises(ValueError, match="no sentencepiece.bpe.model was found or given"):
+        ErnieMTokenizer.from_pretrained(tmp_path)
+    prefix = tmp_path / "bytes"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["abc abd", "bcd"] * 20),
+        model_prefix=str(prefix),
+        byte_fallback=True,
+        vocab_size=270,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    with pytest.raises(ValueError, match="a model with byte fallback"):
+        ErnieMTokenizer(f"{prefix}.model")
