@@ -254,7 +254,8 @@ def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path
     torch.testing.assert_close(learnt[name], begun[name])
 
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    both, recipe["phases"] = recipe["phases"], [recipe["phases"][1] | {"objectives": {"mlm": {"batch_size": 4, "max_length": 48}}}]
+    both = recipe["phases"]
+    recipe["phases"] = [both[1] | {"objectives": {"mlm": {"batch_size": 4, "max_length": 48}}}]
     recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     without = tmp_path / "without"
     train(f"output_dir={without}")
