@@ -13,7 +13,7 @@ import statistics
 import time
 from pathlib import Path
 
-from bench.veco_step import check_flags
+from bench.veco_step import check_flags, read_flags
 from common.provenance import run_facts, write_json
 from common.recipes import user_errors
 
@@ -172,22 +172,7 @@ def show(what: str, rows: dict[str, dict]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=4, help="layers (default 4)")
-    parser.add_argument("--hidden", type=int, default=256, help="hidden size, a multiple of 64 (default 256)")
-    parser.add_argument("--vocab", type=int, default=16000, help="pieces of the vocabulary (default 16000)")
-    parser.add_argument("--pairs", type=int, default=16, help="pairs in a batch (default 16)")
-    parser.add_argument("--length", type=int, default=64, help="pieces of the longest side (default 64)")
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    default = Path("bench/results/ernie_m_step.json")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        default=default,
-        help=f"where the figures are written (default {default})",
-    )
-    flags = parser.parse_args(argv)
+    flags = read_flags(__doc__, Path("bench/results/ernie_m_step.json"), argv)
     with user_errors():
         check_flags(flags)
         import torch

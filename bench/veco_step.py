@@ -260,23 +260,23 @@ def show(what: str, rows: dict[str, dict]) -> None:
         console.print(f"{name}: encoder layers ran {', '.join(counted)}{once}")
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def read_flags(description: str, output: Path, argv: list[str] | None) -> argparse.Namespace:
+    """Sizes of a step, and where its measurements are written."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=4, help="layers (default 4)")
     parser.add_argument("--hidden", type=int, default=256, help="hidden size, a multiple of 64 (default 256)")
     parser.add_argument("--vocab", type=int, default=16000, help="pieces of the vocabulary (default 16000)")
     parser.add_argument("--pairs", type=int, default=16, help="pairs in a batch (default 16)")
-    parser.add_argument("--length", type=int, default=64, help="pieces of each side (default 64)")
+    parser.add_argument("--length", type=int, default=64, help="pieces of each side, or of the longest (default 64)")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        default=Path("bench/results/veco_step.json"),
-        help="where the measurements are written (default bench/results/veco_step.json)",
-    )
-    flags = parser.parse_args(argv)
+    where = f"where the measurements are written (default {output})"
+    parser.add_argument("--output", type=Path, metavar="FILE", default=output, help=where)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    flags = read_flags(__doc__, Path("bench/results/veco_step.json"), argv)
     with user_errors():
         check_flags(flags)
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines; read when torch is imported
