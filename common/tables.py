@@ -83,8 +83,8 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
             _refuse_folder_options(table, path)
             dataset = _load_file(path, kind, table.streaming)
         empty = not table.streaming and len(dataset) == 0
-    except ValueError as error:
-        if "corresponds to no data" not in str(error):  # how datasets reports a split without rows
+    except (ValueError, StopIteration) as error:  # how datasets reports a split, and a file, without rows
+        if isinstance(error, ValueError) and "corresponds to no data" not in str(error):
             raise
         empty = True
     if empty:

@@ -36,7 +36,9 @@ def best_spans(
     In each window the `n_best` starts and the `n_best` ends with the highest logits are paired; the end may not be
     before the start, nor `max_answer_length` pieces or more behind it. Only positions of the context count, `pieces_W`
     of them from `first_W` on: those of question, special tokens and padding are not candidates, whatever their logits.
-    Of equal spans the earlier window's counts, and in it the one that begins, then ends first.
+    Of equal spans the earlier window's counts, and in it the one that begins, then ends first. BERT's script differs in
+    two places: its candidates come from all positions, and a start counts only in the window where its piece stands
+    farthest from the edges.
 
     Windows may be in any order. `rows_W` is the row of each.
     """

@@ -45,8 +45,6 @@ def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length:
             "are characters of the context, and could be neither labelled nor read off. Name the folder of a fast "
             "tokenizer, one with a tokenizer.json, with the same pieces as `tokenizer`."
         )
-    # labels are positions, counted from the left; windows are cut from the left
-    tokenizer.padding_side = tokenizer.truncation_side = "right"
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
     before, after = sides.index(1) - question, sides[::-1].index(1)

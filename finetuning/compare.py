@@ -21,8 +21,8 @@ from finetuning.run import KINDS
 
 MODULES = dict.fromkeys(KINDS, results) | {"translation": translation_results}
 
-# Outcomes: they differ between any two runs.
-OUTCOMES = ("protocol.selection.selected_steps", "protocol.selection.scores")
+# Outcomes, which differ between any two runs, and sentences for readers of what other fields say.
+LEFT_OUT = ("protocol.selection.selected_steps", "protocol.selection.scores", "protocol.facts")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -129,7 +129,7 @@ def _stamp(record: dict[str, Any]) -> dict[str, Any]:
         elif prefix.endswith("_data") or prefix.endswith(".data"):
             tables = value if isinstance(value, list) else []
             flat[prefix] = [(table["config"], table["split"], table["fingerprint"]) for table in tables]
-        elif prefix not in OUTCOMES:
+        elif prefix not in LEFT_OUT:
             flat[prefix] = value
 
     for part in ("protocol", "hyperparameters"):

@@ -33,9 +33,26 @@ class LabelColumn:
             return list(self.rows.table.label_names)
         return list(self.feature.names) if isinstance(self.feature, ClassLabel) else []
 
+    @property
+    def is_number(self) -> bool:
+        """Whether labels are numbers, not names. Raises ValueError for what is neither."""
+        kind = getattr(self.feature, "dtype", str(self.feature))
+        is_number = isinstance(self.feature, ClassLabel) or kind == "bool" or "int" in kind
+        if not is_number and kind not in ("string", "large_string"):
+            raise ValueError(
+                f"{self.rows.name}: column {self.rows.table.label_column} holds {kind}. Labels are whole numbers, "
+                "class labels or strings. Name another label column, or convert this one."
+            )
+        return is_number
+
 
 def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
-    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared."""
+    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared.
+
+    Raises ValueError for values that cannot be labels.
+    """
+    for column in columns:
+        _ = column.is_number
     if declared := next((column.declared for column in columns if column.declared), []):
         return declared, True
     seen = {value for column in columns for value in column.values if value is not None}
@@ -44,15 +61,8 @@ def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
 
 def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, warnings: list[str]) -> list[int]:
     """Ids in `names` of the values. Raises ValueError for a label that is not there, with row and names."""
-    rows, feature, declared = column.rows, column.feature, column.declared
+    rows, declared, is_number = column.rows, column.declared, column.is_number
     name_of_column = rows.table.label_column
-    kind = getattr(feature, "dtype", str(feature))
-    is_number = isinstance(feature, ClassLabel) or kind == "bool" or "int" in kind
-    if not is_number and kind not in ("string", "large_string"):
-        raise ValueError(
-            f"{rows.name}: column {name_of_column} holds {kind}. Labels are whole numbers, class labels or strings. "
-            "Name another label column, or convert this one."
-        )
     places = {name: place for place, name in enumerate(names)}
 
     def id_of(value: Any) -> int | None:

@@ -236,7 +236,8 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
         f"max length: {protocol['max_length']} ({cut} texts cut"
         + (f", {split} split)" if "split_texts" in protocol else ")"),
-        f"metric: {protocol['metric']['name']} {protocol['metric']['version']}, in percent",
+        f"metric: {protocol['metric']['name']} of {protocol['metric']['module']} {protocol['metric']['version']}, in "
+        "percent",
         f"seeds: {', '.join(map(str, results['seeds']))}",
     ]
     if protocol.get("translations"):

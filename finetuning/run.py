@@ -73,6 +73,8 @@ def run_by_language(recipe: Any, resume: bool, command: list[str]) -> None:
         recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
     )
     check_plug_in(recipe, config)
+    # heads read <s> at the first position, labels are counted from the left, and windows are cut from there
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
     folder = RunFolder(recipe, identity, resume)
     data = longest_first(kind.encode(kind.read(recipe), tokenizer, recipe))
     task_arguments(recipe, kind, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here

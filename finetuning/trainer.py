@@ -242,8 +242,9 @@ def run_seed(
     trainer.train(resume_from_checkpoint=resumed)
     check_weights(model, seed)
     scores = {language: trainer.score(language) for language in data.evaluation}
+    metric = kind.metric(recipe)
     outcome = {
-        "metric": {"name": kind.score_name, "version": kind.metric(recipe).version},
+        "metric": {"name": kind.score_name, "module": metric.name, "version": metric.version},
         "scores": {language: found[kind.score_name] for language, found in scores.items()},
         "all_scores": scores,
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,

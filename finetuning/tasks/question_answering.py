@@ -27,8 +27,8 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
     Rows have `question`, `context`, `answers` (texts) and `start` and `end`, the characters of the first answer that is
     in the context; -1 where none is. Training rows without one are left out.
 
-    Raises ValueError for missing columns, questions, contexts or answers, for training rows none of which has its
-    answer in its context, languages that the metric does not know, and what `task_tables` refuses.
+    Raises ValueError for missing columns, questions, contexts or answers, for a table none of whose rows has its answer
+    in its context, languages that the metric does not know, and what `task_tables` refuses.
     """
     check_tables(recipe)
     tables = open_tables(recipe)
@@ -41,11 +41,6 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
     data = gather(recipe, tables, evaluation, normalise, [], warnings)
     kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
     left_out = len(data.train) - len(kept)
-    if not len(kept):
-        raise ValueError(
-            f"None of the {left_out} training rows has its answer in its context. A span cannot be learnt from them. "
-            f"Check that text_columns {recipe.train[0].text_columns} are question and context, in this order."
-        )
     if left_out:
         data.warnings.append(f"{left_out} training rows were left out: their answer is not in their context")
     protocol = {**data.protocol, "training_rows": len(kept), "left_out_rows": left_out}
@@ -141,6 +136,12 @@ def _normalise(rows: Rows, warnings: list[str]) -> Dataset:
         gold = golds[first or 0]
         begins.append(-1 if first is None else found[first] + len(gold) - len(gold.lstrip()))
         ends.append(-1 if first is None else found[first] + len(gold.rstrip()))
+    if absent == len(begins):
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: none of its {absent} rows has an answer that is in its context. "
+            "Nothing could be learnt from them, and every score would be 0. Check that text_columns "
+            f"{rows.table.text_columns} are question and context, in this order."
+        )
     for count, what in (
         (elsewhere, "an answer that does not stand where answer_start says; the nearest place with its text is taken"),
         (absent, "no answer that is in the context"),
@@ -160,8 +161,9 @@ def _check_row(rows: Rows, row: int, context: str, golds: list[str], positions: 
             "it has no answer",
             "In this protocol every question has one",
         )
-    elif len(golds) != len(positions):
-        problem = f"it has {len(golds)} answers and {len(positions)} values of answer_start"
+    elif len(golds) != len(positions) or None in positions:
+        known = sum(position is not None for position in positions)
+        problem = f"it has {len(golds)} answers and {known} values of answer_start"
         reason = "Which begins where cannot be told"
     else:
         return

@@ -59,10 +59,10 @@ def read(recipe: Recipe) -> TaskData:
             f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. There is "
             f"nothing to tell apart. Check the label column {recipe.train[0].label_column}."
         )
-    if not labels.are_chunks:
+    if any(name != OUTSIDE and not re.fullmatch("[BIES]-.+", name) for name in raw):
         data.warnings.append(
-            "the labels are not IOB1 or IOB2: F1 is that of chunks of equal neighbours, which depends on seqeval's "
-            "version; compare token_accuracy"
+            "the labels are not IOB1, IOB2 or IOBES: F1 is that of chunks of equal neighbours, which depends on "
+            "seqeval's version; compare token_accuracy"
         )
     data.protocol["read_as_iob2"] = changed
     return data

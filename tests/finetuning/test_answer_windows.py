@@ -112,13 +112,6 @@ def test_windows_are_question_and_stretches_of_the_context_a_stride_apart(sample
         assert 10 * (len(own) - 1) + room >= len(context) > 10 * (len(own) - 2) + room  # the last one reaches the end
 
 
-def test_a_tokenizer_cuts_windows_on_the_right_whatever_it_says(sample_tokenizer_dir):
-    tokenizer = AutoTokenizer.from_pretrained(sample_tokenizer_dir)
-    tokenizer.padding_side = tokenizer.truncation_side = "left"
-    windowing(tokenizer, 48, 10, 20)
-    assert tokenizer.padding_side == tokenizer.truncation_side == "right"
-
-
 def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
     rows = datasets.Dataset.from_list(
         [

@@ -247,7 +247,7 @@ def test_rows_that_are_not_of_the_protocol_are_refused(tmp_path, row, message):
         ({"text_columns": "[question, answers.text]"}, "column answers.text holds .*, not text"),
         ({"label_column": "flat"}, "column flat.text holds string, not lists of text"),
         ({"label_names": "[a, b]"}, "label_names is .*Answers are parts of the context"),
-        ({"text_columns": "[context, question]"}, "None of the 1 training rows has its answer in its context"),
+        ({"text_columns": "[context, question]"}, "none of its 1 rows has an answer that is in its context"),
     ],
 )
 def test_tables_without_questions_contexts_and_answers_are_refused(tmp_path, table, message):

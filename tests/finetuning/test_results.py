@@ -24,7 +24,7 @@ ROWS = 5010
 def record(seed, **scores):
     return {
         "seed": seed,
-        "metric": {"name": "accuracy", "version": "1.0.0"},
+        "metric": {"name": "accuracy", "module": "accuracy", "version": "1.0.0"},
         "scores": scores,
         "steps": 100,
         "selected_step": 80,
@@ -63,7 +63,7 @@ def test_means_deviations_average_and_gap():
     assert found["transfer_gap"] == pytest.approx(81 - (72 + 61) / 2)
     assert found["warnings"] == ["a warning of the data"]
     assert found["protocol"]["selection"]["selected_steps"] == [80, 80]
-    assert found["protocol"]["metric"] == {"name": "accuracy", "version": "1.0.0", "unit": "percent"}
+    assert found["protocol"]["metric"] == {"name": "accuracy", "module": "accuracy", "version": "1.0.0", "unit": "percent"}
 
 
 def test_one_seed_has_no_deviation():
@@ -127,7 +127,9 @@ def test_published_figures_stand_beside_ours_and_their_average_only_over_the_sam
 
 def test_further_scores_have_columns_rows_and_published_figures():
     scores = {"en": {"f1": 80.0, "token_accuracy": 95.0}, "de": {"f1": 0.0, "token_accuracy": 85.0}}
-    records = [record(1, en=80.0, de=0.0) | {"metric": {"name": "f1", "version": "1"}, "all_scores": scores}]
+    records = [
+        record(1, en=80.0, de=0.0) | {"metric": {"name": "f1", "module": "squad", "version": "1"}, "all_scores": scores}
+    ]
     published = (
         "published={paper: P, table: T, row: R, average: 70, languages: {en: 81, de: 59}, "
         "further: {token_accuracy: {en: 96}}}"

@@ -90,6 +90,12 @@ def test_other_labels_stay_as_they_are_with_a_warning(write):
     assert "compare token_accuracy" in data.warnings[0]
 
 
+def test_iobes_marks_chunks_and_is_not_warned_of(write):
+    tags = [["S-PER", "O"], ["B-LOC", "E-LOC"]]
+    data = read({"path": write("train", rows(tags))}, {"path": write("test", rows(tags))})
+    assert not any("equal neighbours" in warning for warning in data.warnings)
+
+
 def test_placeholder_labels_are_refused(write):
     train, test = write("train", rows(TAGS)), write("test", rows([["O", "O"], ["O"]]))
     with pytest.raises(ValueError, match="language de: all 3 words have the label 'O'.*placeholders"):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import torch
@@ -95,6 +96,20 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     found, _ = tagging.labels_of_sentences(rows, predictions, data.label_names)
     assert len(by_hand) == 6 and [labels for labels in found if len(labels) == 5] == by_hand
     assert tagging.score(recipe, data, "evaluation", "de", predictions) == pytest.approx(record["all_scores"]["de"])
+
+
+def test_a_tokenizer_that_pads_on_the_left_gives_the_same_scores(people, tiny_model, tmp_path):
+    left = shutil.copytree(tiny_model, tmp_path / "left")
+    settings = json.loads((left / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (left / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}), encoding="utf-8")
+    assert AutoTokenizer.from_pretrained(left).padding_side == "left"
+    main([*people, "training.max_steps=4"])
+    main([*people, "training.max_steps=4", f"model={left}", f"output_dir={tmp_path / 'other'}"])
+    scores = [
+        json.loads((tmp_path / name / "results.json").read_text(encoding="utf-8"))["metrics"]
+        for name in ("out", "other")
+    ]
+    assert scores[0] == scores[1]
 
 
 def test_a_killed_run_goes_on_to_the_same_weights_and_scores(people, tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def results(run):
             "fine_tuned_before": [],
             "max_length": 128,
             "cut_texts": {},
-            "metric": {"name": "accuracy", "version": "1.0.0", "unit": "percent"},
+            "metric": {"name": "accuracy", "module": "accuracy", "version": "1.0.0", "unit": "percent"},
         },
         "languages": {name: {"scores": scores, "mean": sum(scores) / 2, "sd": 1.25} for name, scores in entry.items()},
         "average": {"scores": [75.0625, 78.25], "mean": 76.65625, "sd": 2.25},
