@@ -228,6 +228,8 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
     data = selection["data"]
     source = data if isinstance(data, str) else table_names(data or [])
     cut, split = (sum(sum(c.values()) for c in protocol.get(key, {}).values()) for key in ("cut_texts", "split_texts"))
+    name, module, version = (protocol["metric"][key] for key in ("name", "module", "version"))
+    name += f" of {module}" if module != name else ""
     lines = [
         f"setting: {results['setting']}, trained on {_trained_on(results)}",
         f"training data: {table_names(protocol['training_data'])} ({protocol['training_rows']:,} rows)",
@@ -236,8 +238,7 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
         f"max length: {protocol['max_length']} ({cut} texts cut"
         + (f", {split} split)" if "split_texts" in protocol else ")"),
-        f"metric: {protocol['metric']['name']} of {protocol['metric']['module']} {protocol['metric']['version']}, in "
-        "percent",
+        f"metric: {name} {version}, in percent",
         f"seeds: {', '.join(map(str, results['seeds']))}",
     ]
     if protocol.get("translations"):
