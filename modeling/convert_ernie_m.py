@@ -20,8 +20,9 @@ ERNIE's static graph (a folder of one file each); any of their names in .npz or 
 head it has, is told by the names and by the configuration beside them. Information extraction becomes question
 answering, and multiple choice sequence classification, with the same logits; what to do with these is printed.
 
-Files are read without running code in them. Keys that are missing, left over or of the wrong shape are all listed, and
-nothing is written then; an output that exists is never touched. What was found and done is printed, a line each.
+Files are read without running code in them. Keys that are missing, left over, of the wrong shape or no finite numbers
+are all listed, and nothing is written then; an output that exists is never touched. What was found, assumed and done is
+printed, a line each.
 
 Positions: where padding stands on the right, and where position_ids are given (here counted from 2, in transformers 4
 from 0), outputs are those of transformers 4. Padding on the left moves positions there and not here: give

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase
 
 from .configuration_ernie_m import ErnieMConfig
@@ -24,10 +25,11 @@ from .convert_ernie_m_layouts import (
     transformers4_names,
     without_unread,
 )
-from .convert_files import load_zoo, read_checkpoint, require_new, save_weights, written_aside
+from .convert_files import load_zoo, read_checkpoint, read_json, require_new, save_weights, written_aside
 from .convert_paddle import read_npz, read_pdparams, read_variables
 from .convert_vocabulary import load_tokenizer, save_tokenizer
 from .convert_weights import (
+    Names,
     State,
     assemble,
     attention_heads,
@@ -60,7 +62,7 @@ NOT_KEPT = (
     "act_dropout",
     "use_cache",
 )
-# what transformers 4's ErnieMConfig holds beside the fields of every configuration
+# what transformers 4's ErnieMConfig holds
 TRANSFORMERS4_FIELDS = (
     "attention_probs_dropout_prob",
     "classifier_dropout",
@@ -77,20 +79,8 @@ TRANSFORMERS4_FIELDS = (
     "pad_token_id",
     "vocab_size",
 )
-# what only this zoo's holds, or only this folder's
-NOT_IN_TRANSFORMERS4 = (
-    "_name_or_path",
-    "add_pooling_layer",
-    "auto_map",
-    "bos_token_id",
-    "eos_token_id",
-    "languages",
-    "mask_token_id",
-    "num_languages",
-    "tie_word_embeddings",
-    "transformers_version",
-    "type_vocab_size",
-)
+# of the fields of every configuration, those that its heads read; written where they are not the default
+TRANSFORMERS4_LABELS = ("id2label", "label2id", "problem_type")
 # of tokenizer_config.json: what this zoo's tokenizer or the load added
 NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "tokenizer_class")
 
@@ -122,7 +112,10 @@ def to_zoo(
     require_new(output)
     notes: list[str] = []
     folder = Path(source) if Path(source).is_dir() else Path(source).parent
-    state, settings = read_source(source), read_config(folder)
+    state = read_source(source, notes)
+    config_file = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
+    settings = read_config(config_file) if config_file else {}
+    notes.append(f"configuration: {config_file or 'none'}")
     state = leave_out(state, ignore_keys, notes)
     layout = detect_layout(state, source)
     notes.append(f"layout: {layout.name}")
@@ -131,10 +124,10 @@ def to_zoo(
     head = detect_head(state, layout, architecture, head, notes)
     state = without_unread(state, head, notes)
     prefix = "ernie_m." if any(key.startswith("ernie_m.") for key in state) else ""
-    config = make_config(state, settings, layout, prefix, head, num_attention_heads, notes)
-    cls = HEADS[head]
     names = partial(layout.names, prefix=prefix, head=head)
-    weights = fit(state, cls, config, names, f"{source} and {layout.name}")
+    config = make_config(state, settings, config_file, layout, names, head, num_attention_heads, notes)
+    cls = HEADS[head]
+    weights = fit(state, cls, config, names, f"{source} and {layout.name}", notes)
 
     chosen, notes_of_tokenizer = choose_tokenizer(folder, layout, tokenizer, tokenizer_type)
     notes += notes_of_tokenizer
@@ -150,8 +143,8 @@ def to_zoo(
     return [f"{cls.__name__} of {model.num_parameters():,} parameters: {output}", *notes]
 
 
-def read_source(source: str) -> State:
-    """The weights of a file or folder. Raises ValueError for a folder without."""
+def read_source(source: str, notes: list[str]) -> State:
+    """The weights of a file or folder. Raises ValueError for a folder without, or where it is not clear which."""
     path = Path(source)
     if path.is_file():
         return read_weights(path)
@@ -161,7 +154,13 @@ def read_source(source: str) -> State:
             "4 or PaddleNLP saved, or the file of the weights; relative paths start at the current folder."
         )
     found = [path / name for name in WEIGHTS if (path / name).is_file()] or sorted(path.glob("*.pdparams"))
+    if len(found) > 1 and found[0].name not in WEIGHTS:
+        raise ValueError(
+            f"{source} holds {len(found)} files of weights ({', '.join(file.name for file in found)}): nothing tells "
+            "which is the model. Give the file itself."
+        )
     if found:
+        notes.append(f"weights: {found[0]}")
         return read_weights(found[0])
     if (path / "word_embedding").is_file():
         return read_variables(path)
@@ -172,9 +171,19 @@ def read_source(source: str) -> State:
 
 
 def read_weights(path: Path) -> State:
-    """Names and tensors of a file of any of the formats, or of all files that an index names."""
+    """Names and tensors of a file of any of the formats, or of all files that an index names.
+
+    Raises ValueError for an index that names none.
+    """
     if path.suffix == ".json":
-        files = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
+        found = read_json(path).get("weight_map")
+        found = list(found.values()) if isinstance(found, dict) else []
+        if not found or not all(isinstance(file, str) and Path(file).name == file for file in found):
+            raise ValueError(
+                f"{path} has no weight_map of names and the files beside it that hold them: without one, it is not "
+                "known where the weights are. Copy it again, or give a file of weights itself."
+            )
+        files = sorted(set(found))
         return {key: tensor for file in files for key, tensor in read_checkpoint(path.with_name(file))[0].items()}
     if path.suffix == ".pdparams":
         return read_pdparams(path)
@@ -183,32 +192,28 @@ def read_weights(path: Path) -> State:
     return read_checkpoint(path)[0]
 
 
-def read_config(folder: Path) -> dict:
-    """The fields of a configuration in one of the forms, with `architectures`; none where there is no file.
+def read_config(path: Path) -> dict:
+    """The fields of a configuration in one of the forms, with `architectures`.
 
     PaddleNLP's older ones hold the class in `init_class`, and the fields of the base model in `init_args`.
 
-    Raises ValueError for a file that is no JSON object.
+    Raises ValueError for a file that is no JSON object, and for classes or arguments that are no lists.
     """
-    path = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
-    if path is None:
-        return {}
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(fields, dict):
-            raise ValueError(f"a {type(fields).__name__}, not an object")
-    except ValueError as error:
-        raise ValueError(
-            f"{path} cannot be read: {error}. It is damaged, or no configuration. Copy it again, or remove it and let "
-            "the shapes tell."
-        ) from error
+    fields = read_json(path, "Copy it again, or remove it and let the shapes tell.")
     cls = fields.pop("init_class", None)
-    for base in fields.pop("init_args", ()):
+    arguments = list_of(fields.pop("init_args", None), "init_args", path)
+    for base in arguments:
         if isinstance(base, dict):
             base.pop("init_class", None)
             fields = base | fields
     if cls and not fields.get("architectures"):
         fields["architectures"] = [cls]
+    classes = list_of(fields.get("architectures"), "architectures", path)
+    if not all(isinstance(cls, str) for cls in classes):
+        raise ValueError(
+            f"{path} says architectures {classes!r}: a class is told by its name. Correct it, or remove it and let the "
+            "keys tell."
+        )
     # PaddleNLP's names, and transformers 4's aliases
     for theirs, ours in {"dropout": "classifier_dropout", "num_classes": "num_labels"}.items():
         if theirs in fields:
@@ -216,32 +221,43 @@ def read_config(folder: Path) -> dict:
     return fields
 
 
+def list_of(value, name: str, path: Path) -> list:
+    """A list in a configuration, empty where it is null or missing. Raises ValueError for anything else."""
+    if value is not None and not isinstance(value, list):
+        raise ValueError(
+            f"{path} says {name} {value!r}: it has to be a list. Correct it, or remove it and let the keys tell."
+        )
+    return value or []
+
+
 def make_config(
     state: State,
     settings: dict,
+    path: Path | None,
     layout: Layout,
-    prefix: str,
+    names: Names,
     head: str,
     num_attention_heads: int | None,
     notes: list[str],
 ) -> ErnieMConfig:
-    """The configuration: what a file says, and where none does, what the shapes do.
+    """The configuration: what the file at `path` says, and where none does, what the shapes do.
 
     Raises ValueError for attention heads that are not known or do not divide the hidden size, for an unknown
-    activation, and for relative positions.
+    activation, for relative positions, for values of a wrong type, and for another number of layers than there is.
     """
-    names = partial(layout.names, prefix=prefix, head=head)
+    depth = layer_count(state, layout.layer)
     fields = {
         "vocab_size": rows_of(state, names("embeddings.word_embeddings.weight")[0], 250002),
         "max_position_embeddings": rows_of(state, names("embeddings.position_embeddings.weight")[0], 514),
-        "num_hidden_layers": layer_count(state, layout.layer),
+        "num_hidden_layers": depth,
         **widths(state, layout.inner),
         **{name: value for name, value in settings.items() if name not in NOT_KEPT},
     }
     hidden = fields.get("hidden_size", ErnieMConfig.hidden_size)
-    stated = num_attention_heads or settings.get("num_attention_heads")
-    fields["num_attention_heads"] = attention_heads(hidden, stated)
-    known_activation(fields.get("hidden_act", "gelu"))
+    said = settings.get("num_attention_heads")
+    stated = said if num_attention_heads is None else num_attention_heads
+    if isinstance(hidden, int) and isinstance(stated, int | None):  # else the configuration says what is wrong
+        fields["num_attention_heads"] = attention_heads(hidden, stated)
     kind = fields.pop("position_embedding_type", "absolute")
     if kind != "absolute":
         raise ValueError(
@@ -252,8 +268,39 @@ def make_config(
         notes.append(f"act_dropout {dropout}: not kept, this zoo has no dropout there; it matters in training only")
     if head in ("sequence", "token") and "id2label" not in fields:
         fields.setdefault("num_labels", rows_of(state, names("classifier.weight")[0], 2))
-    config = ErnieMConfig.from_dict(fields)
-    config.add_pooling_layer = True
+    try:
+        config = ErnieMConfig.from_dict(fields)
+    except (TypeError, AttributeError, StrictDataclassError) as error:
+        raise ValueError(
+            f"{path} cannot be used: {' '.join(str(error).split())}. A model cannot be made of a value of another "
+            "type. Correct it, or leave it out and let the shapes tell."
+        ) from error
+    known_activation(config.hidden_act)
+    if config.num_hidden_layers != depth:
+        raise ValueError(
+            f"{path} says {config.num_hidden_layers} layers, the weights have {depth}: a model would lack layers that "
+            f"were trained, or have random ones. Correct {path.name}, or give the weights of all layers."
+        )
+    assumed = {
+        "num_attention_heads": f"{config.num_attention_heads} heads of 64",
+        "hidden_act": config.hidden_act,
+        "layer_norm_eps": f"eps {config.layer_norm_eps}",
+    }
+    known = {name for name in assumed if settings.get(name) is not None}
+    if num_attention_heads is not None:
+        notes.append(f"num_attention_heads: {num_attention_heads}, as asked for")
+        if said not in (None, num_attention_heads):
+            notes[-1] += f"; {path} says {said}"
+        known.add("num_attention_heads")
+    if len(known) < len(assumed):
+        notes.append(f"assumed: {', '.join(text for name, text in assumed.items() if name not in known)}")
+    pooler = [*names("pooler.dense.weight"), *names("pooler.dense.bias")]
+    config.add_pooling_layer = head != "base" or any(key in state for key in pooler)
+    if not config.add_pooling_layer:
+        notes.append(
+            "pooler: the checkpoint has none; config.add_pooling_layer is false. Set it to true to fine-tune a "
+            "sequence classifier, which starts with a new one"
+        )
     return config
 
 
@@ -355,9 +402,10 @@ def to_transformers4(folder: str, output: str) -> list[str]:
         notes.append(f"left out, since the layout has no place for it: {', '.join(sorted(left_out))}")
     if head == "base" and not any(key.startswith("pooler.") for key in state):
         notes.append("pooler: the model has none; transformers 4 makes a random one when it loads the folder")
-    fields = {name: value for name, value in config.to_diff_dict().items() if name not in NOT_IN_TRANSFORMERS4}
-    fields |= {name: getattr(config, name) for name in TRANSFORMERS4_FIELDS}
-    fields |= {"architectures": [HEADS[head].__name__], "torch_dtype": fields.pop("dtype", None), "act_dropout": 0.0}
+    not_default = config.to_diff_dict()
+    fields = {name: getattr(config, name) for name in TRANSFORMERS4_FIELDS}
+    fields |= {name: not_default[name] for name in TRANSFORMERS4_LABELS if name in not_default}
+    fields |= {"architectures": [HEADS[head].__name__], "torch_dtype": not_default.get("dtype"), "act_dropout": 0.0}
     with written_aside(output) as new:
         new.mkdir()
         save_weights(state, new / "model.safetensors")
@@ -371,7 +419,7 @@ def write_tokenizer4(folder: Path, new: Path) -> str:
     file = folder / "tokenizer_config.json"
     if not file.is_file():
         return f"tokenizer: none, {folder} has none"
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = read_json(file)
     cls = settings.get("tokenizer_class")
     for name in (*FILES.values(), "tokenizer.json"):
         if (folder / name).is_file():

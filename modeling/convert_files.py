@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import re
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
@@ -17,7 +19,7 @@ from transformers import PreTrainedModel
 def read_checkpoint(path: str | Path) -> tuple[dict[str, torch.Tensor], dict]:
     """A state dict, and the settings beside it: `args` or `cfg` of fairseq's {"model": ..., ...}, else none.
 
-    `.safetensors`, or what torch.save wrote. Weights of several types become float32.
+    `.safetensors`, or what torch.save wrote.
 
     Raises ValueError for a file that cannot be read, that holds other objects than tensors and settings (they are not
     loaded: pickled objects can run code), or no tensors.
@@ -53,9 +55,18 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, torch.Tensor], dict]:
             f"{path} holds {what}: a converter needs names and their tensors. Give the file of the weights alone, or "
             "{'model': state dict} as fairseq writes it."
         )
-    if len({tensor.dtype for tensor in content.values() if tensor.is_floating_point()}) > 1:
-        content = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in content.items()}
     return content, settings
+
+
+def read_json(path: Path, advice: str = "Copy it again.") -> dict:
+    """The object in a JSON file. Raises ValueError, which ends with `advice`, for a file that is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__}, not an object")
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}. It is damaged, or no JSON. {advice}") from error
+    return content
 
 
 def as_dict(holder) -> dict:
@@ -91,9 +102,9 @@ def load_zoo(folder: str, classes: Sequence[type[PreTrainedModel]], name: str) -
         )
     try:
         model, report = by_name[saved].from_pretrained(folder, output_loading_info=True, dtype="auto")
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, StrictDataclassError) as error:
         raise ValueError(
-            f"the weights of {folder!r} cannot be read: {str(error).splitlines()[0]} Copy the folder again."
+            f"the model of {folder!r} cannot be read: {' '.join(str(error).split())} Copy the folder again."
         ) from error
     if report["missing_keys"]:
         raise ValueError(

@@ -119,7 +119,7 @@ def from_native(
     }
     config = make_config(fields, settings, num_attention_heads)
     names = partial(native_names, prefix=prefix, has_head=has_head)
-    weights = fit(state, VecoForMaskedLM, config, names, f"{checkpoint} and the native layout")
+    weights = fit(state, VecoForMaskedLM, config, names, f"{checkpoint} and the native layout", notes)
     return write_folder(VecoForMaskedLM, config, weights, output, vocabulary, notes, partial(check_scale, notes=notes))
 
 
@@ -181,7 +181,7 @@ def from_fairseq(
     config = make_config(fields, settings, num_attention_heads)
     cls = VecoForConditionalGeneration if model == "translation" else VecoForMaskedLM
     names = partial(fairseq_names, decoder_is_encoder=decoder_is_encoder)
-    weights = fit(state, cls, config, names, f"{checkpoint} and fairseq's layout")
+    weights = fit(state, cls, config, names, f"{checkpoint} and fairseq's layout", notes)
     notes.append(NO_HEAD)
 
     multiplies = None if "no_scale_embedding" not in settings else not settings["no_scale_embedding"]

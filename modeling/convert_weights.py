@@ -68,7 +68,7 @@ def attention_heads(hidden_size: int, stated: int | None) -> int:
             f"the checkpoint has hidden size {hidden_size} and does not say how many attention heads: XLM-R's one for "
             "64 dimensions does not fit, and the weights do not tell. Give --num_attention_heads."
         )
-    heads = stated or hidden_size // 64
+    heads = hidden_size // 64 if stated is None else stated
     if heads < 1 or hidden_size % heads:
         raise ValueError(
             f"the checkpoint has hidden size {hidden_size}, which {heads} attention heads do not divide: every head "
@@ -87,17 +87,27 @@ def known_activation(name: str) -> str:
     return name
 
 
-def fit(state: State, cls, config: PreTrainedConfig, names: Names, what: str) -> State:
+def of_one_type(state: State, notes: list[str]) -> State:
+    """Floating-point weights of several types, or of float64, as float32, which is said; others as they are."""
+    types = sorted({str(tensor.dtype) for tensor in state.values() if tensor.is_floating_point()})
+    if len(types) < 2 and "torch.float64" not in types:
+        return state
+    notes.append(f"types: {', '.join(types)}; all weights were made float32")
+    return {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in state.items()}
+
+
+def fit(state: State, cls, config: PreTrainedConfig, names: Names, what: str, notes: list[str]) -> State:
     """The weights of `cls` under our names, zeros where the layout has none (token types, the LM head's bias).
 
-    Raises ValueError that lists every key that is missing, left over, of another shape, or another name of a parameter
-    that differs from the first.
+    Raises ValueError that lists every key that is missing, left over, of another shape, not floating point, not finite,
+    or another name of a parameter that differs from the first.
     """
+    state = of_one_type(state, notes)
     with torch.device("meta"):
         shapes = {key: tuple(tensor.shape) for key, tensor in cls(config).state_dict().items()}
-    dtype = next(iter(state.values())).dtype
+    dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
     weights, used = {}, set()
-    missing, wrong, different = {}, {}, {}
+    missing, wrong, integers, infinite, different = {}, {}, {}, {}, {}
     for key, shape in shapes.items():
         candidates = names(key)
         found = [name for name in candidates if name in state]
@@ -108,15 +118,24 @@ def fit(state: State, cls, config: PreTrainedConfig, names: Names, what: str) ->
                 missing[f"{candidates[0]} {shape}"] = None
             continue
         weights[key] = state[found[0]]
+        first = weights[key]
         for name in found:
-            if tuple(state[name].shape) != shape:
-                wrong[f"{name} {tuple(state[name].shape)}, not {shape}"] = None
-            elif tuple(weights[key].shape) == shape and not torch.equal(state[name], weights[key]):
-                different[f"{name} is not {found[0]}"] = None
+            tensor = state[name]
+            if tuple(tensor.shape) != shape:
+                wrong[f"{name} {tuple(tensor.shape)}, not {shape}"] = None
+            elif not tensor.is_floating_point():
+                integers[f"{name} {tensor.dtype}"] = None
+            elif not torch.isfinite(tensor).all():
+                infinite[name] = None
+            elif name != found[0] and (first.shape, first.dtype) == (tensor.shape, tensor.dtype):
+                if not torch.equal(tensor, first):
+                    different[f"{name} is not {found[0]}"] = None
     kinds = {
         "missing": missing,
         "left over": [key for key in state if key not in used],
         "of another shape": wrong,
+        "not floating point": integers,
+        "not finite": infinite,
         "different": different,
     }
     if any(kinds.values()):
@@ -124,6 +143,10 @@ def fit(state: State, cls, config: PreTrainedConfig, names: Names, what: str) ->
         advice = "Check that the file is complete; --ignore_keys leaves out what is left over."
         if any(line.startswith("decoder.") for line in different):
             advice += " Encoder and decoder share their embeddings here: --model encoder converts the encoder alone."
+        if integers:
+            advice += " Integers are quantized weights, or none: give those that they were made of."
+        if infinite:
+            advice += " NaN and infinity spoil every output: give a checkpoint of before the training broke down."
         raise ValueError(
             f"{what} do not fit, in {len(lines)} keys:\n" + "\n".join(lines) + "\nA model made of the rest would be "
             f"random in places, or lack what was trained. {advice}"

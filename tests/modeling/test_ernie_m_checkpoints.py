@@ -13,7 +13,7 @@ import torch
 from transformers import XLMRobertaTokenizer
 
 from modeling.convert_ernie_m import main
-from modeling.convert_ernie_m_checkpoints import to_transformers4, to_zoo
+from modeling.convert_ernie_m_checkpoints import TRANSFORMERS4_FIELDS, to_transformers4, to_zoo
 from modeling.convert_ernie_m_layouts import HEADS, static_names
 from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification, ErnieMModel
 
@@ -95,7 +95,12 @@ def test_padding_on_the_left_changes_nothing_here(converted, ernie_m_oracle):
 @pytest.mark.parametrize("cls", CLASSES)
 def test_there_and_back_is_bit_equal(cls, converted, tmp_path):
     old, new, notes = converted[cls]
-    assert notes[1:3] == ["layout: transformers 4's layout", f"head: {cls}, the configuration names {cls}"]
+    assert notes[1:-1] == [
+        f"weights: {old / 'model.safetensors'}",
+        f"configuration: {old / 'config.json'}",
+        "layout: transformers 4's layout",
+        f"head: {cls}, the configuration names {cls}",
+    ]
     assert "tokenizer_type ernie_m, the folder brings it" in notes[-1]
     to_transformers4(str(new), str(tmp_path / "back"))
     before, after = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (old, tmp_path / "back"))
@@ -348,6 +353,25 @@ def test_back_from_a_pre_trained_model(converted, ernie_m_oracle, tmp_path):
     embeddings = model.roberta.embeddings
     expected = embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0]
     assert torch.equal(state["embeddings.position_embeddings.weight"], expected)
+    # and read again: a base model without a pooler
+    ernie_m_oracle.save_tokenizer(tmp_path / "back")
+    notes = to_zoo(str(tmp_path / "back"), str(tmp_path / "again"))
+    assert any(note.startswith("pooler: the checkpoint has none; config.add_pooling_layer is false") for note in notes)
+    again = load("ErnieMModel", tmp_path / "again")
+    assert again.pooler is None and torch.equal(again.embeddings.position_embeddings.weight, expected)
+
+
+def test_transformers_4_gets_its_own_fields_only(converted, tmp_path):
+    _, new, _ = converted["ErnieMForSequenceClassification"]
+    model = load("ErnieMForSequenceClassification", new)
+    model.config.fine_tuned_on, model.config.problem_type = "xnli", "single_label_classification"
+    model.save_pretrained(tmp_path / "zoo")
+    to_transformers4(str(tmp_path / "zoo"), str(tmp_path / "back"))
+    fields = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert set(fields) == {
+        *TRANSFORMERS4_FIELDS,
+        *("id2label", "label2id", "problem_type", "architectures", "torch_dtype", "act_dropout"),
+    }
 
 
 # the head
