@@ -63,7 +63,8 @@ def test_means_deviations_average_and_gap():
     assert found["transfer_gap"] == pytest.approx(81 - (72 + 61) / 2)
     assert found["warnings"] == ["a warning of the data"]
     assert found["protocol"]["selection"]["selected_steps"] == [80, 80]
-    assert found["protocol"]["metric"] == {"name": "accuracy", "module": "accuracy", "version": "1.0.0", "unit": "percent"}
+    expected = {"name": "accuracy", "module": "accuracy", "version": "1.0.0", "unit": "percent"}
+    assert found["protocol"]["metric"] == expected
 
 
 def test_one_seed_has_no_deviation():
