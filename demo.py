@@ -107,7 +107,7 @@ def main() -> None:
     console.print(
         f"Done in {time.monotonic() - started:.0f} s. At this size (0.6M parameters, 240 sentences) the figures "
         "mean only that everything runs; they say nothing about the four methods. With MLM and TLM alone, from one "
-        "seed, ERNIE-M, XLM-Align and MetaXLM are the same computation, hence equal rows."
+        "seed, XLM-Align and MetaXLM are the same computation, hence equal rows."
     )
 
 
