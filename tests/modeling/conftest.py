@@ -30,6 +30,13 @@ def originals():
     return sys.modules[__name__]
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_compiled():
+    """Flex attention by its own eager code: its masks are what is tested, and a machine may have no C++ compiler."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 @pytest.fixture
 def vocabulary(sample_tokenizer_dir):
     """The sample tokenizer, as what the pieces of a checkpoint are."""
