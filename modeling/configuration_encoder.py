@@ -1,5 +1,7 @@
 """Configuration of the shared encoder, and the Auto classes that every model of the zoo answers to."""
 
+import copy
+
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
@@ -10,6 +12,12 @@ HEADS = {
     "AutoModelForSequenceClassification": "ForSequenceClassification",
     "AutoModelForTokenClassification": "ForTokenClassification",
     "AutoModelForQuestionAnswering": "ForQuestionAnswering",
+}
+
+
+# Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
+CUSTOM_PIPELINES = {
+    "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
 }
 
 
@@ -65,6 +73,8 @@ class EncoderConfig(PreTrainedConfig):
             )
         if getattr(self, "auto_map", None) is None and self.class_prefix:
             self.auto_map = full_auto_map(type(self).model_type, self.class_prefix, self.further_heads)
+        if getattr(self, "custom_pipelines", None) is None and self.class_prefix:
+            self.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
 
     @property
     def longest_input(self) -> int:

@@ -1,5 +1,7 @@
 """Configuration of XLM-Align (Chi et al., ACL 2021)."""
 
+from typing import Literal
+
 from huggingface_hub.dataclasses import strict
 
 from .configuration_encoder import EncoderConfig
@@ -7,7 +9,70 @@ from .configuration_encoder import EncoderConfig
 
 @strict
 class XlmAlignConfig(EncoderConfig):
-    """See `EncoderConfig` for the fields that all models share."""
+    """See `EncoderConfig` for the fields that all models share; the others are what pre-training reads.
+
+    Args:
+        alignment_layer: whose states label the word alignment (Table 4: 8, 10, 12); 0 is the embeddings. Default: 5/6
+            of the layers, the paper's 10 of 12.
+        dwa_layer: whose states the pointer network reads (Table 5: 8, 10, 12). Default: the last.
+        entropic_regularization: mu of Eq. 5.
+        similarity_floor: epsilon of Eq. 1.
+        sinkhorn_iterations: of Eq. 6 (Table 11).
+        sinkhorn_first: which marginals an iteration normalises first, `rows` (Eq. 6) or `columns` (the released code).
+        filtering_iterations: of Eqs. 8 and 9; 0 turns the filter off, and the labels are the union of both directions
+            (Table 6).
+        filtering_discount: alpha of Eq. 9.
+        filtering_rule: what becomes 0 between iterations: the links (`paper`, Eq. 9), or all cells whose row and
+            column have a link (`released`, the public code).
+        query_positions: which positions point at their translation (Table 7): those that are `masked`, 15% of the
+            `unmasked`, one of the two of each link (`all_aligned`), or `none`. All of them need a link.
+
+    Raises:
+        ValueError: a layer that the model does not have; numbers out of range.
+    """
 
     model_type = "xlm_align"
     class_prefix = "XlmAlign"
+
+    alignment_layer: int | None = None
+    dwa_layer: int | None = None
+    entropic_regularization: float | int = 1.0
+    similarity_floor: float | int = 1e-6
+    sinkhorn_iterations: int = 2
+    sinkhorn_first: Literal["rows", "columns"] = "rows"
+    filtering_iterations: int = 2
+    filtering_discount: float | int = 0.9
+    filtering_rule: Literal["paper", "released"] = "paper"
+    query_positions: Literal["masked", "unmasked", "all_aligned", "none"] = "masked"
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        for name in ("alignment_layer", "dwa_layer"):
+            layer = getattr(self, name)
+            if layer is not None and not 0 <= layer <= self.num_hidden_layers:
+                raise ValueError(
+                    f"{name} is {layer}, and the model has {self.num_hidden_layers} layers: there are no such states. "
+                    f"Give 0 (the embeddings) to {self.num_hidden_layers}, or leave it out."
+                )
+        for name, is_right, why in (
+            ("entropic_regularization", self.entropic_regularization > 0, "similarities are divided by it"),
+            ("similarity_floor", self.similarity_floor > 0, "its logarithm is taken"),
+            ("sinkhorn_iterations", self.sinkhorn_iterations >= 1, "without an iteration nothing is normalised"),
+            ("filtering_iterations", self.filtering_iterations >= 0, "it counts something"),
+            ("filtering_discount", 0 <= self.filtering_discount <= 1, "what is discounted becomes smaller"),
+        ):
+            if not is_right:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, which is out of range: {why}. The paper's value is "
+                    f"{type(self)().to_dict()[name]}."
+                )
+
+    @property
+    def labelling_layer(self) -> int:
+        """`alignment_layer`, or its default."""
+        return round(self.num_hidden_layers * 5 / 6) if self.alignment_layer is None else self.alignment_layer
+
+    @property
+    def pointer_layer(self) -> int:
+        """`dwa_layer`, or its default."""
+        return self.num_hidden_layers if self.dwa_layer is None else self.dwa_layer

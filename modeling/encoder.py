@@ -7,6 +7,8 @@ its own (VECO, ACL 2021, section 3.1).
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -18,6 +20,11 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import prepare_attention_mask
+
+if TYPE_CHECKING:
+    # Never run. When the library saves a model or loads a folder, it takes along the files that imports name: so the
+    # folder of every model holds the pipeline that its configuration promises.
+    from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
 
 
 def position_ids_of(input_ids_BT: torch.Tensor, padding_id: int) -> torch.Tensor:
@@ -267,6 +274,7 @@ class EncoderModel(EncoderPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
+        num_layers: int | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Encode.
@@ -278,11 +286,18 @@ class EncoderModel(EncoderPreTrainedModel):
             position_ids: (B, T), counting from `pad_token_id + 1`; by default pieces count up and padding is left out.
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
             encoder_attention_mask: (B, S), or boolean (B, T, S).
+            num_layers: layers to run, for those who want the states of a lower one: `last_hidden_state` is that of
+                layer `num_layers` (0: the embeddings), and the rest is not computed. Default: all.
 
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`; more pieces than positions; a mask of
-                another shape; `encoder_hidden_states` for a model without cross-attention.
+                another shape; `encoder_hidden_states` for a model without cross-attention; `num_layers` out of range.
         """
+        if num_layers is not None and not 0 <= num_layers <= len(self.encoder.layer):
+            raise ValueError(
+                f"num_layers is {num_layers}, and the model has {len(self.encoder.layer)} layers: there is no such "
+                f"state. Give 0 (the embeddings) to {len(self.encoder.layer)}."
+            )
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
                 "Both or neither of input_ids and inputs_embeds were given: they stand for each other. "
@@ -299,9 +314,9 @@ class EncoderModel(EncoderPreTrainedModel):
             encoder_attention_mask = prepare_attention_mask(
                 self.config, states_BTH, encoder_attention_mask, encoder_hidden_states
             )
-        for layer in self.encoder.layer:
+        for layer in self.encoder.layer[:num_layers]:
             states_BTH = layer(states_BTH, attention_mask, encoder_hidden_states, encoder_attention_mask, **kwargs)
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=states_BTH,
-            pooler_output=self.pooler(states_BTH) if self.pooler is not None else None,
+            pooler_output=self.pooler(states_BTH) if self.pooler is not None and num_layers is None else None,
         )

@@ -4,6 +4,7 @@ Legend: `B` sequences, `T` positions, `N` predictions, `H` hidden size, `V` voca
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -258,6 +259,15 @@ class Predictions(NamedTuple):
     examples_B: torch.Tensor | None = None
 
 
+class Losses(NamedTuple):
+    """What a loss with a head of its own comes to: the sum of its cross-entropies, to call `backward` on; each of them
+    (N,), detached, in nats; and (N,) the row of the sub-batch that it belongs to."""
+
+    total: torch.Tensor
+    losses_N: torch.Tensor
+    rows_N: torch.Tensor
+
+
 class ForPreTraining(LMHeadModel):
     r"""MLM on monolingual text and TLM on translation pairs, the objectives that all four papers share.
 
@@ -302,11 +312,14 @@ class ForPreTraining(LMHeadModel):
                 f"objective_weights names {unknown[0]!r}, which is no loss of {type(self).__name__}: the weight would "
                 f"do nothing. Name some of {', '.join(known)}."
             )
-        states, labels, row_weights, counts, batch_rows = [], [], [], {}, {}
+        states, labels, row_weights, counts, batch_rows, others = [], [], [], {}, {}, {}
         for name, batch in batches.items():
-            if not any(weights.get(loss, 1.0) for loss in self.losses_of_objective(name)):
+            if not any(weights.get(loss, 1.0) for loss in self.losses_of_sub_batch(name)):
                 continue
             for loss, predictions in self.predictions(name, batch, weights):
+                if isinstance(predictions, Losses):
+                    others[loss], batch_rows[loss] = predictions, predictions.rows_N
+                    continue
                 predicted_BT = predictions.labels_BT.ne(-100)
                 rows_N = predicted_BT.nonzero()[:, 0]
                 batch_rows[loss] = rows_N if predictions.examples_B is None else predictions.examples_B[rows_N]
@@ -314,22 +327,35 @@ class ForPreTraining(LMHeadModel):
                 labels.append(predictions.labels_BT[predicted_BT])
                 counts[loss] = len(rows_N)
                 row_weights.append(torch.full((len(rows_N),), float(weights.get(loss, 1.0)), device=rows_N.device))
-        if not counts:
+        if not counts and not others:
             raise ValueError(
                 f"every loss of {', '.join(batches)} has weight 0: there is nothing to learn from them. Leave the "
                 "objective out, or give one of its terms a weight."
             )
-        loss, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), torch.cat(row_weights))
-        token_losses = dict(zip(counts, losses_N.split(list(counts.values())), strict=True))
-        return PreTrainingOutput(loss=loss, token_losses=token_losses, batch_rows=batch_rows)
+        token_losses, totals = {}, []
+        if counts:
+            total, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), torch.cat(row_weights))
+            token_losses = dict(zip(counts, losses_N.split(list(counts.values())), strict=True))
+            totals.append(total)
+        for name, found in others.items():
+            token_losses[name] = found.losses_N
+            totals.append(weights.get(name, 1.0) * found.total)
+        return PreTrainingOutput(loss=sum(totals), token_losses=token_losses, batch_rows=batch_rows)
 
     @classmethod
     def losses_of_objective(cls, name: str) -> list[str]:
         """`["mlm"]`, `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`: what weights and token_losses are named by."""
         return [f"{name}.{term}" for term in cls.objectives[name]] or [name]
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
-        """The losses of one objective and what they predict: here the objective itself, from the encoder's states."""
+    @classmethod
+    def losses_of_sub_batch(cls, name: str) -> list[str]:
+        """The losses that a sub-batch is read for: those of the objective that it is named after."""
+        return cls.losses_of_objective(name)
+
+    def predictions(
+        self, name: str, batch: dict, weights: dict[str, float]
+    ) -> Iterator[tuple[str, Predictions | Losses]]:
+        """The losses of one sub-batch and what they predict: here its objective's, from the encoder's states."""
         check_labels(name, batch)
         yield name, Predictions(self.roberta(**encoder_inputs(batch)).last_hidden_state, batch["labels"])
 
@@ -346,3 +372,20 @@ def check_labels(name: str, fields: dict) -> None:
             f"sub-batch {name!r} has input_ids {tuple(fields['input_ids'].shape)} and labels "
             f"{tuple(fields['labels'].shape)}: every piece needs a label (-100: none). Give both one shape."
         )
+
+
+def unmasked_ids(batch: dict) -> torch.Tensor:
+    """(B, T) the text of a masked sub-batch before it was masked."""
+    return torch.where(batch["labels"].ne(-100), batch["labels"], batch["input_ids"])
+
+
+@contextmanager
+def without_dropout(model: nn.Module):
+    """The model in evaluation mode, for this block only."""
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in was_training.items():
+            module.training = training

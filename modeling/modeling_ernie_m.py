@@ -6,7 +6,6 @@ Legend: `B` sequences, `T` positions, `K` pseudo positions, `H` hidden size, `V`
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -23,6 +22,8 @@ from .masked_lm import (
     PreTrainingOutput,
     check_labels,
     encoder_inputs,
+    unmasked_ids,
+    without_dropout,
 )
 from .task_heads import ForPooledSequenceClassification, ForQuestionAnswering, ForTokenClassification
 
@@ -228,7 +229,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
                     "sub-batch 'btmlm' has labels in segment 1: pseudo positions are generated, there is no gold piece "
                     "for them. Label them -100."
                 )
-            input_ids_BT = torch.where(labels_BT.ne(-100), labels_BT, input_ids_BT)
+            input_ids_BT = unmasked_ids(batch)
         with without_dropout(self):
             return self.roberta(
                 input_ids_BT,
@@ -288,18 +289,6 @@ def positions(batch: dict, padding_id: int) -> torch.Tensor:
     """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps, whatever is generated."""
     given = batch.get("position_ids")
     return position_ids_of(batch["input_ids"], padding_id) if given is None else given
-
-
-@contextmanager
-def without_dropout(model: nn.Module):
-    """The model in evaluation mode, for this block only."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in was_training.items():
-            module.training = training
 
 
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):

@@ -1,12 +1,35 @@
 """XLM-Align: cross-lingual pre-training by self-labelled word alignment (Chi et al., ACL 2021).
 
 XLM-R's shape; `microsoft/xlm-align-base` is an XLM-R checkpoint and loads as it is.
+
+Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (pieces) of their
+source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
 """
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
 
 from .configuration_xlm_align import XlmAlignConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
-from .masked_lm import ForMaskedLM, ForPreTraining
+from .masked_lm import (
+    ForMaskedLM,
+    ForPreTraining,
+    Losses,
+    Predictions,
+    PreTrainingOutput,
+    check_labels,
+    encoder_inputs,
+    unmasked_ids,
+    without_dropout,
+)
+from .optimal_transport import argmax_links, ot_itermax_links, sinkhorn
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
+
+DRAWS = 2**31  # `draws` of a sub-batch are below it
+UNMASKED_SHARE = 0.15  # of the unmasked positions that ask (Table 7)
 
 
 class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
@@ -19,10 +42,206 @@ class XlmAlignModel(XlmAlignPreTrainedModel, EncoderModel):
     """XLM-Align's encoder; see `EncoderModel.forward`."""
 
 
+class AlignmentLabels(NamedTuple):
+    """Links that the model found in the P pairs of a sub-batch (a packed row holds several).
+
+    source_PS, target_PT: where the words of either side stand, as positions of the flattened (B * T) sub-batch;
+        source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
+    links_PST: boolean, what is linked; plan_PST: the transport plan A* (Eq. 4), the probability of each link.
+    """
+
+    source_PS: torch.Tensor
+    target_PT: torch.Tensor
+    source_mask_PS: torch.Tensor
+    target_mask_PT: torch.Tensor
+    links_PST: torch.Tensor
+    plan_PST: torch.Tensor
+
+
 class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
-    """MLM and TLM; see `ForPreTraining.forward`."""
+    r"""Denoising word alignment (DWA) by self-labelled links, beside MLM and TLM (section 3).
+
+    Equations, of a translation pair (S, T) and its masked version (S*, T*):
+    - labels, without gradient and dropout, from the unmasked pair: K_ij = max(eps, h_i . h_j)^(1/mu) (Eqs. 1, 5),
+      A* by Sinkhorn's iterations (Eqs. 4, 6), links A by itermax filtering (Eqs. 7 to 9); see `optimal_transport.py`;
+    - DWA: sum_{i in P} CE(a_i, A(i)), a_i = softmax(q_i . K / sqrt(d_h)) over the words of the other sentence, q and K
+      two linear maps of the masked states h* (Eqs. 11 to 13, 15), P the masked positions that have a link (Eq. 14), in
+      both directions;
+    - L = MLM + TLM + DWA; TLM and DWA read one forward of the masked pair (section 4.1).
+
+    Notation: S and T are segments 0 and 1 of a `tlm` row; `states_BTH` are the paper's h*.
+
+    Relation to its neighbours: TLM predicts which word was masked, DWA where its translation stands. ERNIE-M's CAMLM
+    makes a model read the other side too, but has words to write. The labels are only as good as the model: start from
+    a pretrained one (section 6).
+
+    Deviations from the paper, which is silent here: a query with several links is labelled with the likeliest one
+    (the released code took the one written last); special tokens are neither queries nor keys.
+
+    Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/collators.py`; losses are
+    `mlm`, `tlm` and `dwa`.
+    """
 
     encoder_class = XlmAlignModel
+    objectives = ForPreTraining.objectives | {"dwa": ()}
+
+    def __init__(self, config):
+        super().__init__(config)
+        # named as in the released code
+        self.q_linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.k_linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.post_init()
+
+    def forward(
+        self,
+        mlm: dict | None = None,
+        tlm: dict | None = None,
+        objective_weights: dict[str, float] | None = None,
+    ) -> PreTrainingOutput:
+        """One sub-batch per kind of text; `tlm` is read by DWA too. See `ForPreTraining.forward`.
+
+        Args:
+            tlm: also `segment_ids` and `special_tokens_mask` (B, T); of packed rows `example_ids` (B, T), which number
+                the pairs of each row from 0. With `config.query_positions` unmasked or all_aligned also `draws` (B, T),
+                random integers from 0 to below `DRAWS`.
+            objective_weights: of `mlm`, `tlm` and `dwa`, default 1; 0: not computed.
+
+        Raises:
+            ValueError: as `ForPreTraining.forward`; a field of `tlm` that DWA needs is missing.
+        """
+        return self.losses_of({"mlm": mlm, "tlm": tlm}, objective_weights or {})
+
+    @classmethod
+    def losses_of_sub_batch(cls, name: str) -> list[str]:
+        """DWA reads the pairs of TLM."""
+        return ["tlm", "dwa"] if name == "tlm" else [name]
+
+    def predictions(
+        self, name: str, batch: dict, weights: dict[str, float]
+    ) -> Iterator[tuple[str, Predictions | Losses]]:
+        """The losses of one sub-batch: `tlm` and `dwa` from one forward."""
+        if name != "tlm" or not weights.get("dwa", 1.0) or self.config.query_positions == "none":
+            if weights.get(name, 1.0):
+                yield from super().predictions(name, batch, weights)
+            return
+        check_labels(name, batch)
+        labels = self.self_label(batch)
+        outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=True)
+        if weights.get(name, 1.0):
+            yield name, Predictions(outputs.last_hidden_state, batch["labels"])
+        yield "dwa", self.pointer_losses(outputs.hidden_states[self.config.pointer_layer], labels, batch)
+
+    @torch.no_grad()
+    def self_label(self, batch: dict) -> AlignmentLabels:
+        """The links of a `tlm` sub-batch (section 3.1), from its text before it was masked.
+
+        Only the layers up to `config.labelling_layer` are run, in evaluation mode for this pass only.
+
+        Raises ValueError where a field is missing.
+        """
+        for field in ("segment_ids", "special_tokens_mask"):
+            if field not in batch:
+                raise _missing(field, "which words are the source's and which the target's cannot be told")
+        config = self.config
+        with without_dropout(self):
+            states_BTH = self.roberta(
+                **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=config.labelling_layer
+            ).last_hidden_state
+        flat_FH = states_BTH.flatten(0, 1).float()
+        (source_PS, source_mask_PS), (target_PT, target_mask_PT) = (words_of_side(batch, side) for side in (0, 1))
+        masks = (source_mask_PS, target_mask_PT)
+        with torch.autocast(flat_FH.device.type, enabled=False):
+            plan_PST = sinkhorn(
+                torch.bmm(flat_FH[source_PS], flat_FH[target_PT].transpose(1, 2)),
+                *masks,
+                iterations=config.sinkhorn_iterations,
+                regularization=config.entropic_regularization,
+                epsilon=config.similarity_floor,
+                first=config.sinkhorn_first,
+            )
+        if config.filtering_iterations:
+            links_PST = ot_itermax_links(
+                plan_PST,
+                *masks,
+                iterations=config.filtering_iterations,
+                discount=config.filtering_discount,
+                rule=config.filtering_rule,
+            )
+        else:
+            links_PST = argmax_links(plan_PST, *masks, direction="union")
+        return AlignmentLabels(source_PS, target_PT, *masks, links_PST, plan_PST)
+
+    def pointer_losses(self, states_BTH: torch.Tensor, labels: AlignmentLabels, batch: dict) -> Losses:
+        """DWA's cross-entropies (Eqs. 11 to 15), source to target and back."""
+        flat_FH = states_BTH.flatten(0, 1)
+        from_source_PST, from_target_PST = self._labelled(labels, batch)
+        losses, rows = [], []
+        for own_PS, other_PT, other_mask_PT, probability_PST in (
+            (labels.source_PS, labels.target_PT, labels.target_mask_PT, from_source_PST),
+            (labels.target_PT, labels.source_PS, labels.source_mask_PS, from_target_PST.transpose(1, 2)),
+        ):
+            columns_PQ, is_query_PQ = places(probability_PST.ge(0).any(2))
+            queries_PQ = own_PS.gather(1, columns_PQ)
+            scores_PQT = torch.bmm(self.q_linear(flat_FH[queries_PQ]), self.k_linear(flat_FH[other_PT]).transpose(1, 2))
+            scores_PQT = scores_PQT.float() / flat_FH.shape[1] ** 0.5
+            scores_NT = scores_PQT.masked_fill(~other_mask_PT[:, None], -torch.inf)[is_query_PQ]
+            chosen_PQT = probability_PST.gather(1, columns_PQ[..., None].expand(-1, -1, other_PT.shape[1]))
+            targets_N = chosen_PQT[is_query_PQ].argmax(1) if scores_NT.numel() else columns_PQ.new_empty(0)
+            losses.append(nn.functional.cross_entropy(scores_NT, targets_N, reduction="none"))
+            rows.append(queries_PQ[is_query_PQ] // states_BTH.shape[1])
+        losses_N = torch.cat(losses)
+        return Losses(losses_N.sum(), losses_N.detach(), torch.cat(rows))
+
+    def _labelled(self, labels: AlignmentLabels, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
+        """The probability of each link whose source, and of each whose target, is a query; -1 elsewhere (P, S, T)."""
+        is_masked_F = batch["labels"].ne(-100).flatten()
+        is_masked_PS1, is_masked_P1T = is_masked_F[labels.source_PS][..., None], is_masked_F[labels.target_PT][:, None]
+        positions = self.config.query_positions
+        if positions == "masked":
+            asks = (is_masked_PS1, is_masked_P1T)
+        else:
+            if "draws" not in batch:
+                raise _missing("draws", f"query_positions is {positions}, which draws them at random")
+            draws_F = batch["draws"].flatten()
+            draws_PS1, draws_P1T = draws_F[labels.source_PS][..., None], draws_F[labels.target_PT][:, None]
+            if positions == "all_aligned":
+                asks = (draws_PS1 > draws_P1T, draws_PS1 <= draws_P1T)
+            else:
+                limit = UNMASKED_SHARE * DRAWS
+                asks = (~is_masked_PS1 & (draws_PS1 < limit), ~is_masked_P1T & (draws_P1T < limit))
+        return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & asked), -1.0) for asked in asks)
+
+
+def words_of_side(batch: dict, side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(P, K) where the words of one side of each pair stand in the flattened (B * T) rows, and which of them exist.
+
+    Without `example_ids` a row is a pair; with them, P counts as many pairs in every row as in the fullest.
+    """
+    is_word_BT = (batch["segment_ids"] == side) & ~batch["special_tokens_mask"].bool()
+    rows, length = is_word_BT.shape
+    pairs = 1
+    if "example_ids" in batch:
+        pairs = int(batch["example_ids"].max()) + 1
+        numbers_E = torch.arange(pairs, device=is_word_BT.device)
+        is_word_BT = is_word_BT[:, None] & (batch["example_ids"][:, None] == numbers_E[:, None])
+    columns_PK, exists_PK = places(is_word_BT.reshape(-1, length))
+    starts_P = torch.arange(rows, device=columns_PK.device).repeat_interleave(pairs) * length
+    return columns_PK + starts_P[:, None], exists_PK
+
+
+def places(mask_GT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(G, K) the columns in which each row of the mask is true, in order, and which of them exist; others are 0."""
+    counts_G = mask_GT.sum(1)
+    most = int(counts_G.max()) if len(counts_G) else 0
+    exists_GK = torch.arange(most, device=mask_GT.device) < counts_G[:, None]
+    return (~mask_GT).byte().argsort(dim=1, stable=True)[:, :most] * exists_GK, exists_GK
+
+
+def _missing(field: str, why: str) -> ValueError:
+    return ValueError(
+        f"sub-batch 'tlm' has no {field}: {why}, and DWA has nothing to learn from. Add it, (B, T), as "
+        "pretraining/collators.py does, or set the weight of dwa to 0."
+    )
 
 
 class XlmAlignForMaskedLM(XlmAlignPreTrainedModel, ForMaskedLM):

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from common.masking import IGNORED, keyed_rng, mask_pieces
+from modeling.modeling_xlm_align import DRAWS
 from pretraining.recipe import OBJECTIVES, Objective, ObjectiveKind
 from pretraining.sampling import Languages
 from pretraining.tokenised import SPECIALS_OF_PAIR, Example
@@ -55,6 +56,7 @@ def pad_rows(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> dict[st
         "language_ids": 0,  # any: padding is no <mask>
         "labels": IGNORED,
         "special_tokens_mask": 1,
+        "draws": 0,
         "segment_ids": -1,
         "attention_mask": 0,
     }
@@ -77,12 +79,14 @@ def pseudo_count(pieces: int, share: float) -> int:
 class Masker:
     """Masks examples; `key` (such as seed and phase) is part of what their random numbers are keyed by.
 
-    With `languages`, of a model whose <mask> carries one, rows have `language_ids` too.
+    With `languages`, of a model whose <mask> carries one, rows have `language_ids` too; rows of an objective that
+    another one reads as well (`read_by_others`: TLM, where there is DWA) have `draws`, a random number a position.
     """
 
     tokenizer: PreTrainedTokenizerBase
     key: tuple[int | str, ...]
     languages: Languages | None = None
+    read_by_others: frozenset[str] = frozenset()
 
     @cached_property
     def vocabulary(self) -> np.ndarray:
@@ -117,6 +121,8 @@ class Masker:
                 row["language_ids"] = np.array([self.languages.rows[code] for code in codes])[
                     row["segment_ids"] + (number if kind.apart else 0)
                 ]
+            if name in self.read_by_others:
+                row["draws"] = rng.integers(DRAWS, size=len(row["input_ids"]))
         return name, example.name, rows
 
     def _mask(self, row: Row, kind: ObjectiveKind, probability: float, rng: np.random.Generator) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.collators import Collator, MaskedExample, Masker
-from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe
+from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, with_examples
 from pretraining.sampling import (
     Draw,
     Languages,
@@ -136,16 +136,16 @@ def training_batches(
             for index, corpus in enumerate(corpora)
             if reads(corpus, name, objective, languages)
         }
-        for name, objective in phase.objectives.items()
+        for name, objective in with_examples(phase).items()
     }
-    plans = plan_phase(recipe.seed, phase_index, phase.objectives, views, recipe.alpha)
+    plans = plan_phase(recipe.seed, phase_index, with_examples(phase), views, recipe.alpha)
     accumulation = recipe.gradient_accumulation_steps
     sampler = UpdateSampler(plans, phase, where, start_update, num_processes, process_index, accumulation)
     examples = MaskedExamples(
         {(name, index): corpus for name, group in views.items() for index, corpus in group.items()},
         phase,
         phase_index,
-        Masker(tokenizer, (recipe.seed, phase_index), languages),
+        Masker(tokenizer, (recipe.seed, phase_index), languages, read_by_others(phase)),
     )
     if recipe.num_workers:
         # tokenizers' threads do not survive the fork of a worker; its own way out is a warning in each of them
@@ -172,7 +172,7 @@ def held_out_batches(
 
     The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
     """
-    masker, collate = Masker(tokenizer, ("held out",), languages), Collator(tokenizer)
+    masker, collate = Masker(tokenizer, ("held out",), languages, read_by_others(phase)), Collator(tokenizer)
     settings = phase.objectives[objective]
     size = recipe.evaluation.batch_size
     for corpus in corpora:
@@ -181,6 +181,11 @@ def held_out_batches(
         for start in range(0, len(examples), size):
             chunk = examples[start : start + size]
             yield corpus.name, collate([masker(example, objective, settings) for example in chunk])
+
+
+def read_by_others(phase: Phase) -> frozenset[str]:
+    """The objectives of a phase whose examples others learn from too."""
+    return frozenset(OBJECTIVES[name].reads for name in phase.objectives) - {None}
 
 
 def held_out_examples(corpus: Corpus, phase: Phase, name: str, languages: Languages | None = None) -> list[Example]:
@@ -201,7 +206,7 @@ def reads(corpus: Corpus, name: str, objective: Objective, languages: Languages 
 
 def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:
     """(max_length, apart) of the objective that reads most of a kind of text, or of all where none reads it."""
-    objectives = [item for phase in recipe.phases for item in phase.objectives.items()]
+    objectives = [item for phase in recipe.phases for item in with_examples(phase).items()]
     reading = [item for item in objectives if OBJECTIVES[item[0]].text == kind]
     name, objective = max(reading or objectives, key=lambda item: text_length(*item))
     return text_length(name, objective), OBJECTIVES[name].apart and bool(reading)

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.masking import IGNORED
 from modeling.attention_masks import cross_stream_mask
 from modeling.encoder import position_ids_of
 from pretraining.collators import Row, encode_pieces, encode_side, pad_rows, pseudo_count
 from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
-from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names
+from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names, unused_losses, with_examples
 from pretraining.sampling import Languages
 from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, text_length
 from pretraining.tracking import LossMeter
@@ -43,17 +44,17 @@ def evaluate(
     model.eval()
     losses = loss_names(phase.objectives)
     meter = LossMeter(losses, [corpus.name for corpus in corpora], accelerator.device)
-    figures = {}
-    for objective in phase.objectives:
+    figures, unused = {}, unused_losses(phase, accelerator.unwrap_model(model).objectives)
+    for objective in with_examples(phase):
         batches = held_out_batches(corpora, phase, recipe, tokenizer, objective, languages)
         for number, (_, batch) in enumerate(batches):
             if number % accelerator.num_processes == accelerator.process_index:
                 batch = _to(batch, accelerator.device)
                 with accelerator.autocast():
-                    meter.add(batch, model(**batch))
+                    meter.add(batch, model(**batch, objective_weights=unused))
     means, _ = meter.means(accelerator)
     figures |= {f"held_out/{key}": value for key, value in means.items()}
-    for objective in phase.objectives:
+    for objective in with_examples(phase):
         for corpus in corpora:
             if examples := held_out_examples(corpus, phase, objective, languages):
                 entropy = unigram_entropy(examples)
@@ -78,6 +79,9 @@ def evaluate(
             for encoding, accuracy_L in found.items():
                 figures[f"alignment_{encoding}/{corpus.name}"] = max(accuracy_L)
                 figures[f"alignment_{encoding}_by_layer/{corpus.name}"] = accuracy_L
+            if any(OBJECTIVES[name].self_labelled for name in phase.objectives):
+                right, share = self_label_accuracy(model, *arguments)
+                figures |= {f"self_labels/{corpus.name}": right, f"self_labels_per_piece/{corpus.name}": share}
     if recipe.evaluation.back_translation:
         for corpus in corpora:
             if len(corpus.languages) == 2 and len(corpus.held_out) > 1:
@@ -134,6 +138,22 @@ def alignment_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, acceler
         right_L = right_L + torch.stack([aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) for x_BTH, y_BSH in layers])
         count += int(x_BT.sum() + y_BS.sum())
     return (right_L / count).tolist()
+
+
+@torch.no_grad()
+def self_label_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator) -> tuple[float, float]:
+    """Of the links that XLM-Align labels held-out pairs with, the share that are right, and links for each source
+    piece. Pairs and errors are those of `alignment_accuracy`."""
+    right, found, pieces = 0, 0, 0
+    for chunk in _one_to_one_chunks(corpus, recipe):
+        batch = _to(pad_rows([encode_pieces(sides, tokenizer) for sides in chunk], tokenizer), accelerator.device)
+        with accelerator.autocast():
+            labels = model.self_label(batch | {"labels": torch.full_like(batch["input_ids"], IGNORED)})
+        links_N3 = labels.links_PST.nonzero()
+        right += int((links_N3[:, 1] == links_N3[:, 2]).sum())
+        found += len(links_N3)
+        pieces += int(labels.source_mask_PS.sum())
+    return right / max(1, found), found / pieces
 
 
 @torch.no_grad()

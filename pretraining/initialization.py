@@ -117,14 +117,29 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                     f"model.attention is {recipe.model.attention}, which ignores such masks: it would learn something "
                     "else. Use sdpa, or flex_attention on a GPU."
                 )
-            if objective.max_length > config.longest_input:
+            if not OBJECTIVES[name].reads and objective.max_length > config.longest_input:
                 raise ValueError(
                     f"phases.{index}.objectives.{name}.max_length is {objective.max_length}, but the model has "
                     f"{config.longest_input} positions. Lower it, or raise model.config.max_position_embeddings "
                     "(random start only)."
                 )
     _check_languages(recipe, config, tokenizer, source)
+    _warn_of_cold_labels(recipe)
     return config
+
+
+def _warn_of_cold_labels(recipe: Recipe) -> None:
+    """Says so where a model that has learnt nothing is to label its own text."""
+    first = recipe.phases[0]
+    for name in first.objectives:
+        if OBJECTIVES[name].self_labelled and not recipe.model.start_from:
+            logger.warning(
+                "Phase %r has %s, and the model starts from random weights: it labels the words of translations "
+                "itself, and before it has learnt anything the labels are noise (XLM-Align, section 6). Set "
+                "model.start_from to a pretrained model, or put a phase of mlm and tlm before this one.",
+                first.name,
+                name,
+            )
 
 
 def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
 from pretraining.initialization import model_class
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, with_examples
 from pretraining.sampling import Languages
 from pretraining.training import check_trainable, is_trainable
 
@@ -95,7 +95,7 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
     table.add_column("objective")
     for column in ("weight", "examples", "tokens", "padding", "predictions"):
         table.add_column(column, justify="right")
-    for name, objective in phase.objectives.items():
+    for name, objective in with_examples(phase).items():
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first update, times the processes
         tokens = sum(int(batch["attention_mask"].sum()) for batch in fields) * num_processes
@@ -111,6 +111,9 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
             f"{1 - tokens / places:.0%}",
             f"{predictions:,}",
         )
+    for name, objective in phase.objectives.items():
+        if kind := OBJECTIVES[name].reads:
+            table.add_row(name, f"{objective.weight:g}", f"those of {kind}", "", "", "labelled by the model")
     return table
 
 

@@ -37,11 +37,17 @@ class Monolingual(Table):
 
 @dataclass
 class Bitext:
-    """Translation pairs: one `table` with two columns, or two tables joined on an id or line by line."""
+    """Translation pairs: one `table` with two columns, or one with both sides in a column; or two tables joined on an
+    id or line by line."""
 
     source_language: str = option(MISSING, "language code of the first side")
     target_language: str = option(MISSING, "language code of the second side")
     table: Table | None = option(None, "one table that holds both sides")
+    separator: str | None = option(
+        None,
+        "what stands between the sides where one column of `table` holds both (`source_column`, default `text`), such "
+        "as '|||' in the files of word aligners",
+    )
     source_column: str | None = option(None, "column of the first side; default: its language code, or `text`")
     target_column: str | None = option(None, "column of the second side; default: its language code, or `text`")
     source: Table | None = option(None, "table of the first side, where the sides are apart")
@@ -74,8 +80,10 @@ class ModelStart:
 class Objective:
     """One objective of a phase."""
 
-    batch_size: int = option(
-        MISSING, "examples per update over all processes and accumulated micro-batches (a pair is one example)"
+    batch_size: int | None = option(
+        None,
+        "examples per update over all processes and accumulated micro-batches (a pair is one example); required, but "
+        "of dwa, which reads the pairs of tlm",
     )
     weight: float = option(1.0, "factor of this objective's cross-entropies in the loss")
     terms: list[str] = option(
@@ -114,8 +122,10 @@ class Phase:
         {},
         "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
         "segments of monolingual text) and ca_mlm_pairs (translation pairs); ERNIE-M's camlm (translation pairs) and "
-        "btmlm (monolingual text). Those that read text of one kind with the same batch_size and max_length see the "
-        "same text, each with masks of its own (btmlm: where its windows and corpora are those of mlm)",
+        "btmlm (monolingual text); XLM-Align's dwa (on the masked pairs of tlm: only `weight` is its own; what it "
+        "labels and asks is set in model.config). Those that read text of one kind with the same batch_size and "
+        "max_length see the same text, each with masks of its own (btmlm: where its windows and corpora are those of "
+        "mlm)",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
@@ -204,7 +214,9 @@ class ObjectiveKind:
     they are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`;
     cross_attention: whether the model needs it; languages: whether <mask> says its language; one_sided: a side is
     predicted from the other one alone, so that predicted pieces are <mask> always, a side keeps one piece or more,
-    and which comes first is drawn; generates: the model writes another side to the text, at its end.
+    and which comes first is drawn; generates: the model writes another side to the text, at its end; reads: the
+    objective whose examples it learns from, having none of its own; self_labelled: the model makes its own labels,
+    which are noise before it has learnt anything.
     """
 
     text: Literal["monolingual", "bitext"]
@@ -214,6 +226,8 @@ class ObjectiveKind:
     languages: bool = False
     one_sided: bool = False
     generates: bool = False
+    reads: str | None = None
+    self_labelled: bool = False
 
 
 OBJECTIVES = {
@@ -225,8 +239,14 @@ OBJECTIVES = {
     # the text, in either language: with sides always in the order of the corpus, one direction only would be learnt.
     "camlm": ObjectiveKind("bitext", languages=True, one_sided=True),
     "btmlm": ObjectiveKind("monolingual", languages=True, generates=True),
+    "dwa": ObjectiveKind("bitext", reads="tlm", self_labelled=True),
 }
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
+OF_EXAMPLES = (
+    "batch_size",
+    "mask_probability",
+    "max_length",
+)  # those that an objective without examples has no use for
 
 
 def loss_names(objectives: Iterable[str]) -> list[str]:
@@ -237,6 +257,16 @@ def loss_names(objectives: Iterable[str]) -> list[str]:
 def learnt_terms(name: str, objective: Objective) -> tuple[str, ...]:
     """The terms of an objective that a phase learns; empty where it has none."""
     return tuple(term for term in OBJECTIVES[name].terms if not objective.terms or term in objective.terms)
+
+
+def with_examples(phase: Phase) -> dict[str, Objective]:
+    """The objectives of a phase that have examples, and sub-batches, of their own."""
+    return {name: objective for name, objective in phase.objectives.items() if not OBJECTIVES[name].reads}
+
+
+def unused_losses(phase: Phase, objectives: Iterable[str]) -> dict[str, float]:
+    """0 for each loss of a model's objectives that the phase does not have: a weight for the model to leave it out."""
+    return dict.fromkeys(loss_names(name for name in objectives if name not in phase.objectives), 0.0)
 
 
 def loss_weights(phase: Phase) -> dict[str, float]:
@@ -286,7 +316,7 @@ def check_recipe(recipe: Recipe) -> None:
                     f"{place} reads {kind} text, but `{kind}` lists no corpus. Add one, or take {name} out "
                     "of the phase."
                 )
-            _require(objective.batch_size > 0, f"{place}.batch_size", objective.batch_size, "it must be positive")
+            _check_examples(objective, name, phase, place)
             _require(
                 0 < objective.mask_probability < 1,
                 f"{place}.mask_probability",
@@ -300,7 +330,7 @@ def check_recipe(recipe: Recipe) -> None:
                 "an example needs room for a few pieces beside its special tokens; give 8 or more",
             )
             _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
-            default = Objective(batch_size=1)
+            default = Objective()
             for option_name in OF_GENERATION:
                 value = getattr(objective, option_name)
                 _require(
@@ -368,6 +398,33 @@ def check_recipe(recipe: Recipe) -> None:
     two = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
     _require(two, "optimizer.betas", betas, "Adam has two, beta1 and beta2, each from 0 to below 1")
     _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "random generators take a number from 0 to 2^32 - 1")
+
+
+def _check_examples(objective: Objective, name: str, phase: Phase, place: str) -> None:
+    """Raises `ValueError` where an objective has no examples, or says something of examples that are not its own."""
+    reads = OBJECTIVES[name].reads
+    if not reads:
+        if objective.batch_size is None:
+            raise ValueError(
+                f"{place}.batch_size is missing: how many examples an update has cannot be guessed. Give a number, "
+                "such as 32."
+            )
+        _require(objective.batch_size > 0, f"{place}.batch_size", objective.batch_size, "it must be positive")
+        return
+    if reads not in phase.objectives:
+        raise ValueError(
+            f"{place} reads the examples of {reads}, which the phase does not have: there would be nothing to learn "
+            f"from. Add {reads} to its objectives; with weight 0 it is not learnt itself."
+        )
+    default = Objective()
+    for option_name in OF_EXAMPLES:
+        value = getattr(objective, option_name)
+        _require(
+            value == getattr(default, option_name),
+            f"{place}.{option_name}",
+            value,
+            f"{name} reads the examples of {reads}, and it would do nothing. Set that of {reads}",
+        )
 
 
 def _check_document(corpus: Monolingual, place: str) -> None:

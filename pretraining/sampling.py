@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from common.masking import keyed_rng, keyed_seed
-from pretraining.recipe import OBJECTIVES, Objective, Phase
+from pretraining.recipe import OBJECTIVES, Objective, Phase, with_examples
 
 UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go
 
@@ -155,7 +155,7 @@ class ObjectivePlan:
 def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation: int) -> None:
     """Raises ValueError where a micro-batch would lack an objective: batch_size < processes x accumulation."""
     needed = num_processes * accumulation
-    for name, objective in phase.objectives.items():
+    for name, objective in with_examples(phase).items():
         if objective.batch_size < needed:
             raise ValueError(
                 f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and an update is shared out to "

@@ -8,7 +8,7 @@ held out in every corpus that has it.
 import hashlib
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 KEY_BITS = 63  # of a row's hash: fits Arrow's and numpy's int64
 ROWS_AT_ONCE = 100  # rows read from a stream in one go
 SHOWN_IDS = 5
+SIDES = ("source", "target")  # columns of pairs that were put together, or taken apart, here
 
 
 @dataclass
@@ -243,6 +244,8 @@ def _open_bitext(corpus: Bitext, joins: list[str], hub_root: str | None) -> Sour
             )
         )
     loaded = [_load(table, name, corpus.size, hub_root) for table in tables]
+    if corpus.separator is not None:
+        loaded, corpus = _split_sides(loaded, corpus, name)
     datasets = loaded * 2 if len(loaded) == 1 else loaded
     columns = [
         wanted or _default_column(rows, language, single=len(loaded) == 1)
@@ -265,6 +268,33 @@ def _open_bitext(corpus: Bitext, joins: list[str], hub_root: str | None) -> Sour
     elif len(loaded) == 2 and len(loaded[0]) != len(loaded[1]):
         raise ValueError(_unequal(name, len(loaded[0]), len(loaded[1])))
     return source
+
+
+def _split_sides(
+    loaded: list[Dataset | IterableDataset], corpus: Bitext, name: str
+) -> tuple[list[Dataset | IterableDataset], Bitext]:
+    """The table with a column for each side in place of the one that holds both, and a corpus that names them."""
+    separator, column = corpus.separator, corpus.source_column or "text"
+    if len(loaded) == 2 or corpus.target_column is not None or not separator.strip():
+        why = "its sides have columns of their own" if separator.strip() else "sides cannot be told apart by nothing"
+        raise ValueError(
+            f"Bitext {name} sets separator: {separator!r}, and {why}. It says what stands between the sides where one "
+            "column of `table` holds both. Leave it out, or name that column alone, in source_column."
+        )
+    where = f"The table of corpus {name}"
+    require_column(loaded[0], column, where)
+
+    def split(row: dict[str, Any], number: int) -> dict[str, str]:
+        sides = (get_column(row, column) or "").split(separator)
+        if len(sides) != 2:
+            raise ValueError(
+                f"{where}, row {number + 1}: {len(sides) - 1} times {separator!r} in column {column}. A pair is its "
+                f"source, {separator!r} once, and its target. Mend the row."
+            )
+        return dict(zip(SIDES, (side.strip() for side in sides), strict=True))
+
+    rows = loaded[0].map(split, with_indices=True)
+    return [rows], replace(corpus, separator=None, source_column=SIDES[0], target_column=SIDES[1])
 
 
 def _default_column(rows: Dataset | IterableDataset, language: str, single: bool) -> str:
@@ -313,7 +343,7 @@ def _zip_streams(source: Source) -> list[TextColumn]:
     """The sides of two streams as two columns of one, read line by line."""
     # the sides in a tuple: `datasets` would take a list for shards
     rows = IterableDataset.from_generator(_zipped, gen_kwargs={"name": source.name, "sides": tuple(source.sides)})
-    return [TextColumn(rows, column, f"{column}_id") for column in ("source", "target")]
+    return [TextColumn(rows, column, f"{column}_id") for column in SIDES]
 
 
 def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[str, Any]]:
@@ -330,7 +360,7 @@ def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[st
                 raise ValueError(_unequal(name, *lengths))
             return
         pair = {}
-        for which, row, side in zip(("source", "target"), rows, sides, strict=True):
+        for which, row, side in zip(SIDES, rows, sides, strict=True):
             pair[which] = get_column(row, side.column)
             pair[f"{which}_id"] = str(row_identity(row, number, side.identity))
         yield pair

@@ -13,6 +13,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from pretraining.recipe import OBJECTIVES
+
 
 class Events:
     """events.jsonl: one JSON object a line, each with `step` (updates done in all phases) and `phase`.
@@ -22,7 +24,8 @@ class Events:
     `learning_rate`, `grad_norm`, `tokens_per_second` (real pieces, padding left out), `predictions` and `memory_gib`;
     evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`,
     `alignment_joint/<pair>`, `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in
-    `<figure>_by_layer/<pair>`), `back_translation/<source>-><target>`. `shortened/btmlm` counts the texts that had room
+    `<figure>_by_layer/<pair>`), `self_labels/<pair>`, `self_labels_per_piece/<pair>`,
+    `back_translation/<source>-><target>`. `shortened/btmlm` counts the texts that had room
     for fewer pseudo tokens than they should have.
     """
 
@@ -64,7 +67,8 @@ class LossMeter:
     def add(self, batch: dict, output) -> None:
         """Add the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
         for loss, losses_N in output.token_losses.items():
-            languages = batch[loss.partition(".")[0]]["languages"]
+            objective = loss.partition(".")[0]
+            languages = batch[OBJECTIVES[objective].reads or objective]["languages"]
             slots_B = torch.tensor([self.slots[loss, name] for name in languages], device=losses_N.device)
             slots_N = slots_B[output.batch_rows[loss]]
             self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
@@ -153,6 +157,7 @@ def plot_curves(folder: Path) -> Path | None:
         ("word alignment accuracy, best layer, sides in one input", named("alignment_joint/"), {}),
         ("word alignment accuracy, best layer, sides apart", named("alignment_separate/"), {}),
         ("word alignment accuracy, best layer, cross-attention", named("alignment_cross/"), {}),
+        ("share of the self-labelled links that are right", named("self_labels/"), {}),
         ("share of pseudo tokens in the translation, less in another", named("back_translation/"), {}),
         ("learning rate", {"": series.get("learning_rate", [])}, {}),
         ("gradient norm", {"": series.get("grad_norm", [])}, {}),

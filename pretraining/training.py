@@ -38,7 +38,7 @@ from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_batches
 from pretraining.evaluation import evaluate
 from pretraining.initialization import build_config, build_model, load_tokenizer
-from pretraining.recipe import Phase, Recipe, loss_names, loss_weights
+from pretraining.recipe import Phase, Recipe, loss_names, loss_weights, unused_losses
 from pretraining.sampling import Languages
 from pretraining.tokenised import tokenizer_fingerprint
 from pretraining.tracking import Events, LossMeter, ProgressLine, plot_curves
@@ -168,7 +168,7 @@ class Training:
     def _run_phase(self, index: int, start: int) -> None:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[index], self.accelerator
         corpora = phase_corpora(self.corpora, phase)
-        weights = loss_weights(phase)
+        weights = loss_weights(phase) | unused_losses(phase, accelerator.unwrap_model(self.model).objectives)
         meter = LossMeter(loss_names(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
         batches = iter(
             training_batches(
@@ -294,6 +294,7 @@ class Training:
                 "alignment_joint/",
                 "alignment_separate/",
                 "alignment_cross/",
+                "self_labels/",
                 "back_translation/",
             )
             shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(wanted)]

@@ -20,7 +20,7 @@ from common.tables import load_table
 from pretraining import run, sources
 from pretraining.initialization import model_class
 from pretraining.plan import parameters_by_part
-from pretraining.recipe import Recipe, check_recipe
+from pretraining.recipe import Recipe, check_recipe, with_examples
 
 RECIPES = Path(__file__).parents[2] / "pretraining" / "recipes"
 LANGUAGES_AND_PAIRS = {
@@ -115,10 +115,11 @@ def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batc
     assert phase.warmup_steps == (12_000 if name.startswith("veco") else 10_000)
     assert (recipe.optimizer.betas, recipe.optimizer.epsilon, recipe.optimizer.weight_decay) == (betas, 1e-6, 0.01)
     assert recipe.alpha == alpha
-    objectives = phase.objectives.values()
+    own = with_examples(phase)
+    objectives = own.values()
     veco = ["ca_mlm_segments", "ca_mlm_pairs", "tlm"]
     others = ["mlm", "tlm", "camlm", "btmlm"][: len(batches)]
-    assert list(phase.objectives) == (veco if name.startswith("veco") else others)
+    assert list(own) == (veco if name.startswith("veco") else others)
     assert tuple(objective.batch_size for objective in objectives) == batches
     assert tuple(objective.max_length for objective in objectives) == lengths
     assert tuple(objective.mask_probability for objective in objectives) == masks
@@ -135,6 +136,16 @@ def test_ernie_m_has_two_stages(recipes, name, steps):
     assert (first.learning_rate, first.warmup_steps) == (second.learning_rate, second.warmup_steps)
     assert [objective.batch_size for objective in first.objectives.values()] == [2048] * 3
     assert second.objectives["btmlm"].pseudo_share == 0.2
+
+
+def test_xlm_align_labels_as_table_11_prints(recipes):
+    recipe = recipes["xlm_align/base"]
+    config = recipe.model.config
+    names = ("alignment_layer", "entropic_regularization", "sinkhorn_iterations", "filtering_iterations")
+    assert [config[name] for name in names] == [10, 1.0, 2, 2] and config["filtering_discount"] == 0.9
+    (phase,) = recipe.phases
+    assert list(phase.objectives) == ["mlm", "tlm", "dwa"]
+    assert {objective.weight for objective in phase.objectives.values()} == {1.0}
 
 
 def test_veco_first_trains_cross_attention_alone(recipes):

@@ -22,6 +22,7 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
     shuffled = files.jsonl("de.jsonl", [{"id": row["id"], "text": row["de"]} for row in rows[::-1]])
     tsv = files.lines("pairs.tsv", ["en\tde", *(f"{row['en']}\t{row['de']}" for row in rows)])
     lines = [files.lines(f"text.{lang}", [row[lang] for row in rows]) for lang in ("en", "de")]
+    barred = files.lines("pairs.txt", [f"{row['en']} ||| {row['de']}" for row in rows])
     datasets.Dataset.from_list(rows).to_parquet(files.folder / "pairs.parquet")
     dotted = {"source_column": "translation.en", "target_column": "translation.de"}
     kinds = {
@@ -35,6 +36,7 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
         "dotted": {"table": {"path": jsonl}, **dotted},
         "parquet": {"table": {"path": str(files.folder / "pairs.parquet")}, **dotted},
         "tsv": {"table": {"path": tsv}},
+        "one column": {"table": {"path": barred}, "separator": "|||"},
     }
     wanted = None
     for name, fields in kinds.items():
@@ -166,6 +168,18 @@ ERRORS = {
         {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "b.jsonl"}}]},
         "en-de is aligned line by line, and its sides have 3 and 2 rows",
     ),
+    "separator missing": (
+        {"bitext": [{"table": {"path": "barred.txt"}, "separator": "|||"}]},
+        r"The table of corpus en-de, row 2: 0 times '\|\|\|' in column text",
+    ),
+    "separator of two tables": (
+        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "a.jsonl"}, "separator": "|||"}]},
+        "sets separator: '|||', and its sides have columns of their own".replace("|", r"\|"),
+    ),
+    "empty separator": (
+        {"bitext": [{"table": {"path": "barred.txt"}, "separator": " "}]},
+        "sides cannot be told apart by nothing",
+    ),
     "duplicate ids": (
         {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "twice.jsonl"}, "join_on": "id"}]},
         r"1 ids occur more than once in column id of de \(7\)",
@@ -234,6 +248,7 @@ def test_errors(files, recipe_of, sample_tokenizer, case, monkeypatch):
     files.jsonl("c.jsonl", [{"id": n, "text": f"text {n}"} for n in "xy"])
     files.jsonl("twice.jsonl", [{"id": n, "text": f"text {n}"} for n in (0, 7, 7)])
     files.jsonl("empty.jsonl", [{"text": ""}, {"text": " "}])
+    files.lines("barred.txt", ["text ||| Text", "text || Text"])
     files.jsonl("pairs.jsonl", [{"en": f"text {n}", "de": f"Text {n}"} for n in range(3)])
     files.jsonl("halves.jsonl", [{"en": "text", "de": ""}, {"en": "", "de": "Text"}])
     fields, message = ERRORS[case]

@@ -73,7 +73,12 @@ ERNIE_M = [
 ]
 
 
-@pytest.mark.parametrize("objectives", [[], CA_MLM, ERNIE_M], ids=["mlm-tlm", "ca-mlm", "ernie-m"])
+XLM_ALIGN = ["model.type=xlm_align", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
+
+
+@pytest.mark.parametrize(
+    "objectives", [[], CA_MLM, ERNIE_M, XLM_ALIGN], ids=["mlm-tlm", "ca-mlm", "ernie-m", "xlm-align"]
+)
 def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(
     train, objectives, recipe_file, tmp_path, pytestconfig
 ):

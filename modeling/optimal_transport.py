@@ -1,0 +1,359 @@
+"""From the vectors of two sentences to the links between their pieces.
+
+Word alignment as optimal transport (XLM-Align, Chi et al., ACL 2021, section 3.1), and the rules of SimAlign (Jalili
+Sabet et al. 2020) and awesome-align (Dou and Neubig 2021) beside it. All of it is tensor code over a padded batch,
+without a loop over pairs or pieces, and a pair's links do not depend on the batch it is in.
+
+Legend: `B` pairs, `S` source pieces, `T` target pieces, `H` hidden size. Masks are boolean, True where a piece may be
+linked: their pattern is free, a side may have no such piece, and what lies outside of them (padding, special tokens)
+may hold anything, also NaN. No cell outside of them is ever linked.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+# The options of each method of `align`, with the papers' values (XLM-Align, Table 11) as defaults.
+SINKHORN_OPTIONS = {"sinkhorn_iterations": 2, "regularization": 1.0, "epsilon": 1e-6, "first": "rows"}
+METHOD_OPTIONS = {
+    "ot": SINKHORN_OPTIONS,
+    "ot_itermax": SINKHORN_OPTIONS | {"filter_iterations": 2, "discount": 0.9, "rule": "paper"},
+    "itermax": {"filter_iterations": 2},
+    "mutual": {},
+    "softmax": {"threshold": 1e-3},
+}
+METHODS = tuple(METHOD_OPTIONS)
+DIRECTIONS = ("mutual", "forward", "backward", "union")
+RULES = ("paper", "released")
+SIMALIGN_DISCOUNT = 0.9  # fixed in its code
+
+
+class Links(NamedTuple):
+    """What `align` returns: boolean links, and a probability of every cell, or None where it was not asked for."""
+
+    links_BST: torch.Tensor
+    probabilities_BST: torch.Tensor | None
+
+
+def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", probabilities=True, **options) -> Links:
+    """Links between the pieces of pairs, from the pieces' vectors.
+
+    Methods, and what they are computed on:
+    - `ot`: Sinkhorn on dot products, then mutual argmax (XLM-Align's public aligner);
+    - `ot_itermax`: Sinkhorn on dot products, then Eq. 7-9 (XLM-Align's self-labelling);
+    - `mutual`, `itermax`: mutual argmax, and Itermax, on (cosine + 1) / 2 (SimAlign);
+    - `softmax`: both softmax directions of the dot products above a threshold (awesome-align).
+
+    Args:
+        x_BSH, y_BTH: vectors of source and target, of any floating type; computed in float32, in float64 if given so.
+        source_mask_BS, target_mask_BT: True where a piece may be linked.
+        probabilities: whether to compute the second result: of `ot` and `ot_itermax` the transport plan, of the others
+            the mean of both softmax directions of the dot products. Both are 0 outside the masks; neither is calibrated.
+        options: those of the method, in `METHOD_OPTIONS`.
+
+    Raises `ValueError` for an unknown method, an option that the method does not have or that is out of range, and
+    shapes that do not fit.
+    """
+    options = _options_of(method, options)
+    x_BSH, y_BTH = _computable(x_BSH), _computable(y_BTH)
+    if x_BSH.dim() != 3 or y_BTH.dim() != 3 or x_BSH.shape[::2] != y_BTH.shape[::2]:
+        raise ValueError(
+            f"vectors have shapes {tuple(x_BSH.shape)} and {tuple(y_BTH.shape)}: both must be (pairs, pieces, hidden "
+            "size), with the same number of pairs and the same hidden size. Give the two sides of one batch."
+        )
+    masks = source_mask_BS, target_mask_BT
+    dots_BST = x_BSH @ y_BTH.transpose(1, 2)
+    if method in ("ot", "ot_itermax"):
+        plan_BST = sinkhorn(
+            dots_BST,
+            *masks,
+            options.pop("sinkhorn_iterations"),
+            *map(options.pop, ("regularization", "epsilon", "first")),
+        )
+        if method == "ot":
+            links_BST = argmax_links(plan_BST, *masks)
+        else:
+            links_BST = ot_itermax_links(plan_BST, *masks, options.pop("filter_iterations"), **options)
+        return Links(links_BST, plan_BST if probabilities else None)
+    if method == "softmax":
+        links_BST = softmax_links(dots_BST, *masks, **options)
+    else:
+        tiny = torch.finfo(dots_BST.dtype).tiny  # a vector of nothing but 0 is similar to none
+        x_norm_BS, y_norm_BT = (vectors.norm(dim=-1).clamp(min=tiny) for vectors in (x_BSH, y_BTH))
+        cosine_BST = (dots_BST / x_norm_BS[:, :, None]).div_(y_norm_BT[:, None])
+        similarity_BST = cosine_BST.add_(1).div_(2)
+        links_BST = (
+            argmax_links(similarity_BST, *masks)
+            if method == "mutual"
+            else itermax_links(similarity_BST, *masks, options["filter_iterations"])
+        )
+    return Links(links_BST, sum(_both_softmaxes(dots_BST, *masks)) / 2 if probabilities else None)
+
+
+def sinkhorn(
+    similarity_BST, source_mask_BS, target_mask_BT, iterations=2, regularization=1.0, epsilon=1e-6, first="rows"
+):
+    """Transport plan A = diag(u) K diag(v), K = max(epsilon, similarity)^(1 / regularization) (Eq. 1, 4-6).
+
+    An iteration makes the rows sum to 1, then the columns (`first="rows"`, Eq. 6), or the columns before the rows
+    (`first="columns"`, the paper's code). Returns the plan (B, S, T) in float32, in float64 if given so; it is 0 outside
+    the masks and never NaN: a similarity that is NaN counts as epsilon, one above 4e9 (float64: 1e77) as that.
+
+    K is scaled as it is where the type is sure to hold all that comes up, and by its logarithm where it may not
+    (regularization below 1, epsilon below 4e-10), at four times the cost.
+
+    Raises `ValueError` for numbers out of range and shapes that do not fit.
+    """
+    _check_masks(similarity_BST, source_mask_BS, target_mask_BT)
+    _check_iterations("iterations", iterations)
+    if not regularization > 0 or not epsilon > 0:
+        raise ValueError(
+            f"regularization={regularization} and epsilon={epsilon}: Eq. 5 divides by the one and takes the logarithm "
+            "of the other. Give numbers above 0 (the paper: 1 and 1e-6)."
+        )
+    if first not in ("rows", "columns"):
+        raise ValueError(f"first={first!r}: an iteration begins with rows or columns. Give 'rows' or 'columns'.")
+    similarity_BST = _computable(similarity_BST)
+    limits = torch.finfo(similarity_BST.dtype)
+    # between these, the range of K, of u and of v is each at most the square root of the type's
+    least, most = limits.tiny**0.25, limits.max**0.25
+    k_BST = similarity_BST.nan_to_num(nan=epsilon).clamp_(min=epsilon, max=max(most, epsilon))
+    if not k_BST.numel():
+        return k_BST
+    scale = _scale if regularization >= 1 and least < epsilon < most else _scale_logs
+    return scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first)
+
+
+def _scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first):
+    """Eq. 6 as it stands. u and v of pieces that may not be linked are 0."""
+    if regularization != 1:
+        k_BST = k_BST ** (1 / regularization)
+    tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no piece, sums are 0
+    source_BS1, target_BT1 = source_mask_BS[:, :, None].to(k_BST.dtype), target_mask_BT[:, :, None].to(k_BST.dtype)
+    u_BS1, v_BT1 = source_BS1, target_BT1
+    for half in range(2 * iterations):
+        if (half % 2 == 0) == (first == "rows"):
+            u_BS1 = source_BS1 / (k_BST @ v_BT1).clamp(min=tiny)
+        else:
+            v_BT1 = target_BT1 / (u_BS1.transpose(1, 2) @ k_BST).transpose(1, 2).clamp(min=tiny)
+    return k_BST * u_BS1 * v_BT1.transpose(1, 2)
+
+
+def _scale_logs(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first):
+    """Eq. 6 in logarithms."""
+    nothing = torch.finfo(k_BST.dtype).min / 8  # finite: -inf less -inf would be NaN
+    source_BS1, target_B1T = source_mask_BS[:, :, None], target_mask_BT[:, None]
+    cells_BST = source_BS1 & target_B1T
+    log_k_BST = (k_BST.log() / regularization).where(cells_BST, nothing)
+    log_u_BS1, log_v_B1T = (torch.zeros_like(mask, dtype=k_BST.dtype) for mask in (source_BS1, target_B1T))
+    for half in range(2 * iterations):
+        if (half % 2 == 0) == (first == "rows"):
+            log_u_BS1 = -(log_k_BST + log_v_B1T).logsumexp(2, keepdim=True) * source_BS1
+        else:
+            log_v_B1T = -(log_k_BST + log_u_BS1).logsumexp(1, keepdim=True) * target_B1T
+    return (log_k_BST + log_u_BS1 + log_v_B1T).exp() * cells_BST
+
+
+def argmax_links(scores_BST, source_mask_BS, target_mask_BT, direction="mutual"):
+    """Each source piece's best target (`forward`, Eq. 7), each target's best source (`backward`), both, or either.
+
+    Of equal scores the first wins; scores of -inf and NaN are never linked. Returns boolean links (B, S, T).
+
+    Raises `ValueError` for an unknown direction and shapes that do not fit.
+    """
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction={direction!r}: there is no such direction. Give one of {', '.join(DIRECTIONS)}.")
+    scores_BST = _inside(scores_BST, source_mask_BS, target_mask_BT)
+    links_BST = torch.zeros_like(scores_BST, dtype=torch.bool)
+    if not links_BST.numel():
+        return links_BST
+    best = Best.of(scores_BST)
+    if direction == "mutual":
+        return best.mark(links_BST)
+    forward_BST = links_BST.scatter(2, best.target_BS[:, :, None], best.has_target_BS[:, :, None])
+    backward_BST = links_BST.scatter(1, best.source_BT[:, None], best.has_source_BT[:, None])
+    return {"forward": forward_BST, "backward": backward_BST, "union": forward_BST | backward_BST}[direction]
+
+
+def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, discount=0.9, rule="paper"):
+    """Iterative filtering of a transport plan (Eq. 7-9). Returns boolean links (B, S, T).
+
+    `rule="paper"`: every iteration adds the mutual argmaxes of A to the links (Eq. 8) and updates A (Eq. 9): linked
+    cells become 0, others that share a row or a column with a link are multiplied by `discount`. A cell that has
+    nothing, or of which nothing is left, is not linked.
+
+    `rule="released"`: as the paper's code does it, which is SimAlign's rule applied to A, see `itermax_links`.
+
+    Raises `ValueError` for an unknown rule, numbers out of range and shapes that do not fit.
+    """
+    _check_iterations("iterations", iterations)
+    if rule not in RULES:
+        raise ValueError(f"rule={rule!r}: there is no such rule. Give 'paper' (Eq. 9) or 'released' (its code).")
+    lowest = 0 if rule == "paper" else 0.5
+    if not lowest <= discount <= 1:
+        raise ValueError(
+            f"discount={discount}: a cell beside a link is multiplied by it, and the rule {rule!r} has a meaning for "
+            f"numbers from {lowest} to 1 only. Give one of them (the paper: 0.9)."
+        )
+    if rule == "released":
+        return _simalign_links(plan_BST, source_mask_BS, target_mask_BT, iterations, discount)
+    plan_BST = _inside(plan_BST, source_mask_BS, target_mask_BT, outside=0)
+    links_BST = torch.zeros_like(plan_BST, dtype=torch.bool)
+    if not links_BST.numel():
+        return links_BST
+    row_BS, column_BT = torch.zeros_like(source_mask_BS), torch.zeros_like(target_mask_BT)
+    for iteration in range(iterations):
+        if iteration:
+            # 1 - (1 - discount) where linked; of row and column the lower, so that no cell is discounted twice
+            row_factor_BS, column_factor_BT = (
+                1 - (1 - discount) * linked.to(plan_BST.dtype) for linked in (row_BS, column_BT)
+            )
+            plan_BST = plan_BST * torch.minimum(row_factor_BS[:, :, None], column_factor_BT[:, None])
+        best = Best.of(plan_BST, nothing=0)
+        links_BST = best.mark(links_BST)
+        plan_BST = best.clear(plan_BST)
+        row_BS, column_BT = row_BS | best.is_mutual_BS, column_BT | best.is_mutual_BT
+    return links_BST
+
+
+def itermax_links(similarity_BST, source_mask_BS, target_mask_BT, iterations=2):
+    """SimAlign's Itermax (Jalili Sabet et al. 2020, section 3.2), link by link what its code gives.
+
+    The first iteration takes the mutual argmaxes. Every further one multiplies cells of which either the row or the
+    column has a link by 0.9, cells of which both have one by 0, and adds the mutual argmaxes of the result whose row or
+    column is free. Pairs of which a side has one or two pieces, and pairs of which a side has no free piece left, are
+    done after the first. Eq. 9 of XLM-Align differs: its discounts add up over the iterations, only linked cells become
+    0, and there are no exceptions. Returns boolean links (B, S, T).
+
+    Raises `ValueError` for numbers out of range and shapes that do not fit.
+    """
+    _check_iterations("iterations", iterations)
+    return _simalign_links(similarity_BST, source_mask_BS, target_mask_BT, iterations, SIMALIGN_DISCOUNT)
+
+
+def _simalign_links(scores_BST, source_mask_BS, target_mask_BT, iterations, discount):
+    scores_BST = _inside(scores_BST, source_mask_BS, target_mask_BT)
+    links_BST = torch.zeros_like(scores_BST, dtype=torch.bool)
+    if not links_BST.numel():
+        return links_BST
+    best = Best.of(scores_BST)
+    links_BST, row_BS, column_BT = best.mark(links_BST), best.is_mutual_BS, best.is_mutual_BT
+    is_open_B = (source_mask_BS.sum(1) > 2) & (target_mask_BT.sum(1) > 2)
+    for _ in range(iterations - 1):
+        is_open_B &= (source_mask_BS & ~row_BS).any(1) & (target_mask_BT & ~column_BT).any(1)
+        # 0, discount or 1; in float64, as numpy multiplies: float32 would round different cells to the same value
+        row_factor_BS, column_factor_BT = (discount * (~linked).double() for linked in (row_BS, column_BT))
+        factor_BST = (row_factor_BS[:, :, None] + column_factor_BT[:, None]).clamp_(max=1)
+        best = Best.of(factor_BST.mul_(scores_BST))
+        is_new_BS = best.is_mutual_BS & is_open_B[:, None] & ~(row_BS & column_BT.gather(1, best.target_BS))
+        is_new_BT = best.is_mutual_BT & is_open_B[:, None] & ~(column_BT & row_BS.gather(1, best.source_BT))
+        links_BST = best._replace(is_mutual_BS=is_new_BS).mark(links_BST)
+        row_BS, column_BT = row_BS | is_new_BS, column_BT | is_new_BT
+    return links_BST
+
+
+def softmax_links(similarity_BST, source_mask_BS, target_mask_BT, threshold=1e-3):
+    """awesome-align's rule (Dou and Neubig 2021, section 2.1): both softmax directions above `threshold`.
+
+    Returns boolean links (B, S, T). Raises `ValueError` for a threshold out of range and shapes that do not fit.
+    """
+    if not 0 <= threshold < 1:
+        raise ValueError(
+            f"threshold={threshold}: it is compared with probabilities, and no cell, or every cell, would be a link. "
+            "Give a number from 0 to below 1 (awesome-align: 0.001)."
+        )
+    return torch.minimum(*_both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT)) > threshold
+
+
+def _both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT):
+    """Softmax over the targets of each source and over the sources of each target, 0 outside the masks."""
+    scores_BST = _inside(similarity_BST, source_mask_BS, target_mask_BT, outside=torch.finfo(torch.float32).min)
+    # cells outside are 0 beside any cell inside; what is left are rows and columns that have none
+    row_BS, column_BT = (
+        (own_mask & other_mask.any(1, keepdim=True)).to(scores_BST.dtype)
+        for own_mask, other_mask in ((source_mask_BS, target_mask_BT), (target_mask_BT, source_mask_BS))
+    )
+    return scores_BST.softmax(2).mul_(row_BS[:, :, None]), scores_BST.softmax(1).mul_(column_BT[:, None])
+
+
+class Best(NamedTuple):
+    """The first highest cell of every row and of every column, and which rows and columns have theirs in common."""
+
+    target_BS: torch.Tensor
+    source_BT: torch.Tensor
+    has_target_BS: torch.Tensor
+    has_source_BT: torch.Tensor
+    is_mutual_BS: torch.Tensor
+    is_mutual_BT: torch.Tensor
+
+    @classmethod
+    def of(cls, scores_BST, nothing=-torch.inf) -> "Best":
+        """Of cells above `nothing`."""
+        # in half the time of argmax; both return the first of equals
+        (row_BS, target_BS), (column_BT, source_BT) = scores_BST.max(2), scores_BST.max(1)
+        has_target_BS, has_source_BT = row_BS > nothing, column_BT > nothing
+        sources_S, targets_T = (torch.arange(size, device=scores_BST.device) for size in scores_BST.shape[1:])
+        is_mutual_BS = (source_BT.gather(1, target_BS) == sources_S) & has_target_BS
+        is_mutual_BT = (target_BS.gather(1, source_BT) == targets_T) & has_source_BT
+        return cls(target_BS, source_BT, has_target_BS, has_source_BT, is_mutual_BS, is_mutual_BT)
+
+    def mark(self, links_BST):
+        """`links_BST` with the mutual cells added."""
+        cells_BS1 = self.target_BS[:, :, None]
+        return links_BST.scatter(2, cells_BS1, links_BST.gather(2, cells_BS1) | self.is_mutual_BS[:, :, None])
+
+    def clear(self, scores_BST):
+        """`scores_BST` with 0 in the mutual cells."""
+        cells_BS1 = self.target_BS[:, :, None]
+        kept_BS1 = scores_BST.gather(2, cells_BS1).masked_fill(self.is_mutual_BS[:, :, None], 0)
+        return scores_BST.scatter(2, cells_BS1, kept_BS1)
+
+
+def _inside(scores_BST, source_mask_BS, target_mask_BT, outside=-torch.inf):
+    """The scores, with `outside` as the highest possible outside the masks, and instead of NaN."""
+    _check_masks(scores_BST, source_mask_BS, target_mask_BT)
+    scores_BST = _computable(scores_BST).nan_to_num(nan=outside, posinf=torch.inf, neginf=outside)
+    row_BS, column_BT = (
+        torch.full(mask.shape, torch.inf, dtype=scores_BST.dtype, device=mask.device).masked_fill_(~mask, outside)
+        for mask in (source_mask_BS, target_mask_BT)
+    )
+    # a minimum with both is five times as fast as `where`
+    return torch.minimum(torch.minimum(scores_BST, row_BS[:, :, None]), column_BT[:, None])
+
+
+def _computable(values):
+    """In float32, or as they are in float64: half types would lose the difference between neighbours."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _options_of(method, options):
+    """The method's options, those not given with its defaults."""
+    if method not in METHOD_OPTIONS:
+        raise ValueError(f"method={method!r}: there is no such method. Give one of {', '.join(METHODS)}.")
+    known = METHOD_OPTIONS[method]
+    if unknown := sorted(options.keys() - known.keys()):
+        has = f"its options are {', '.join(known)}" if known else "it has no options"
+        raise ValueError(
+            f"option {unknown[0]!r} with method {method!r}: it would do nothing; {has}. Leave it out, or take another "
+            "method."
+        )
+    return known | options
+
+
+def _check_iterations(name, value):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"{name}={value!r}: without an iteration there is nothing to return. Give a whole number from 1 on."
+        )
+
+
+def _check_masks(scores_BST, source_mask_BS, target_mask_BT):
+    given = tuple(source_mask_BS.shape), tuple(target_mask_BT.shape)
+    types = source_mask_BS.dtype, target_mask_BT.dtype
+    shape = tuple(scores_BST.shape)
+    if len(shape) != 3 or given != (shape[:2], shape[::2]) or types != (torch.bool, torch.bool):
+        raise ValueError(
+            f"scores of shape {shape} with masks of shapes {given[0]} and {given[1]}, types {types[0]} and {types[1]}: "
+            "masks are boolean and say which rows and columns of the scores may be linked. Give scores (B, S, T) with "
+            "boolean masks (B, S) and (B, T)."
+        )

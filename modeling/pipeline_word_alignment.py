@@ -1,0 +1,113 @@
+"""`pipeline("word-alignment", model=..., trust_remote_code=True)`: the word aligner as a pipeline of the library.
+
+A folder that a model of this zoo was saved in brings this file along, and its configuration names it. For any other
+encoder, import the class and name it:
+
+    from transformers import pipeline
+    from modeling.pipeline_word_alignment import WordAlignmentPipeline
+    aligner = pipeline("word-alignment", model="FacebookAI/xlm-roberta-base", pipeline_class=WordAlignmentPipeline)
+
+`aligner.save_pretrained(folder)` then writes a folder that loads as those of this zoo.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator
+
+from transformers import AutoModel, Pipeline
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from .optimal_transport import METHOD_OPTIONS
+from .word_alignment import WordAligner, WordAlignment
+
+TASK = "word-alignment"
+# what a call may ask for beside the links
+OUTPUTS = ("probabilities", "similarity")
+# what `WordAligner` is told; batch_size belongs to every pipeline
+MATCHING = dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options)
+OPTIONS = ("method", "layer", "encoding", "window", "overlap", *MATCHING)
+
+
+class WordAlignmentPipeline(Pipeline):
+    """Links the words of sentence pairs.
+
+    Parameters, given when the pipeline is made or in a call: `batch_size` (default 64), `method`, `layer`, `encoding`,
+    `window`, `overlap` and the options of the method, see `WordAligner`; `probabilities` and `similarity`, see
+    `WordAlignment`.
+
+    A call takes a pair, (source, target) or {"source": ..., "target": ...}, each side a text or a list of words, and
+    returns a dict: `source` and `target`, the words; `links`, pairs of their numbers from 0; `windows`; and, where
+    asked for, `probabilities` and `similarity`. It takes a list of pairs and returns a list; or anything else that
+    gives one pair after the other, and returns an iterator, which reads `BATCHES_PER_CHUNK` batches at a time.
+
+    Raises `ValueError` for a parameter that it does not have, for what is no pair, and as `WordAligner`.
+
+    Example:
+        >>> aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)
+        >>> aligner(("the house", "das Haus"))
+        {'source': ['the', 'house'], 'target': ['das', 'Haus'], 'links': [(0, 0), (1, 1)], 'windows': 1}
+    """
+
+    _load_tokenizer = True
+    _load_processor = _load_image_processor = _load_feature_extractor = _load_video_processor = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.aligner = self.make_aligner()  # what was asked for is checked now, not at the first call
+
+    def make_aligner(self, **options) -> WordAligner:
+        """An aligner by the pipeline's parameters, and by `options` in their place."""
+        options = {"batch_size": self._batch_size, **self._forward_params, **options}
+        given = {name: value for name, value in options.items() if name != "batch_size" or value is not None}
+        return WordAligner(self.model, self.tokenizer, **given)
+
+    def _sanitize_parameters(self, **parameters) -> tuple[dict, dict, dict]:
+        for name in parameters:
+            if name not in OPTIONS + OUTPUTS:
+                nearest = difflib.get_close_matches(name, OPTIONS + OUTPUTS, n=1)
+                raise ValueError(
+                    f"{name} is no parameter of word alignment: it would change nothing. "
+                    + (f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(OPTIONS + OUTPUTS)}.")
+                )
+        outputs = {name: parameters[name] for name in OUTPUTS if name in parameters}
+        return {}, {name: value for name, value in parameters.items() if name not in outputs}, outputs
+
+    def __call__(self, inputs, *, batch_size: int | None = None, **parameters):
+        """Dict for a pair, list of dicts for a list, iterator for anything else; see the class."""
+        _, options, outputs = self._sanitize_parameters(**parameters)
+        if batch_size is not None:
+            options["batch_size"] = batch_size
+        aligner = self.make_aligner(**options) if options else self.aligner
+        outputs = self._postprocess_params | outputs
+        if isinstance(inputs, tuple | dict | str):
+            return next(self.run([inputs], aligner, outputs))
+        found = self.run(inputs, aligner, outputs)
+        return list(found) if isinstance(inputs, list) else found
+
+    def run(self, inputs: Iterable, aligner: WordAligner, outputs: dict[str, bool]) -> Iterator[dict]:
+        """The three steps, for one pair after the other. The aligner makes the batches: it sorts pairs by length."""
+        pairs = map(self.preprocess, inputs)
+        return map(self.postprocess, self._forward(pairs, aligner, **outputs))
+
+    def preprocess(self, pair):
+        """(source, target) of a dict; anything else as it is, for the aligner to judge."""
+        if not isinstance(pair, dict):
+            return pair
+        if missing := [key for key in ("source", "target") if key not in pair]:
+            raise ValueError(
+                f"an input has the keys {', '.join(map(repr, pair)) or 'none'}, and not {' and '.join(missing)}: two "
+                "sentences are needed to link words. Give {'source': ..., 'target': ...}."
+            )
+        return pair["source"], pair["target"]
+
+    def _forward(self, pairs: Iterable, aligner: WordAligner, **outputs) -> Iterator[WordAlignment]:
+        return aligner.align(pairs, **outputs)
+
+    def postprocess(self, found: WordAlignment) -> dict:
+        """The fields as a dict, without those that were not asked for."""
+        return {name: value for name, value in vars(found).items() if value is not None}
+
+
+# `pipeline` takes no task that it does not know, pipeline_class or not. Only the newest import is kept, without the
+# library's warning: a folder's copy of this file comes in as a module of its own.
+PIPELINE_REGISTRY.supported_tasks.pop(TASK, None)
+PIPELINE_REGISTRY.register_pipeline(TASK, WordAlignmentPipeline, pt_model=AutoModel, type="text")

@@ -1,0 +1,430 @@
+"""Which word of a sentence is which of its translation: any encoder of XLM-R's or BERT's kind as a word aligner.
+
+Words are cut into pieces, a layer of the encoder gives each piece a vector, `optimal_transport` links the pieces, and
+two words are linked if any of their pieces are (XLM-Align, Chi et al., ACL 2021, section 4.3).
+
+Long sentences. A joint input holds both sentences, so both are cut, into the same number K of windows, evenly spread:
+window k shows the k-th part of the source beside the k-th part of the target, and shares `overlap` pieces with its
+neighbours. By default that is half a window, so that a translation may run ahead of or behind its source by a quarter
+of a window and still be seen. A pair of pieces that several windows see is decided by the one in whose middle it lies
+(for which the two pieces' distances from the windows' centres, added up, are smallest): it does not depend on the
+direction, and no pair is decided twice. A side of less than a quarter of a window is shown whole in each. Cost and
+memory grow with the length. Every window of the source against every window of the target, the alternative, grows with
+its square, and links each window's words to something in places that have nothing to do with one another. With
+separate encoding the windows are the same, but that each side has one of its own. A sentence that fits is one window:
+the same code, and K = 1.
+
+Legend: `B` rows (windows) of a batch, `T` positions, `S` pieces of the source, `N` of the target, `H` hidden size, `L`
+links, `K` windows of a pair.
+"""
+
+import copy
+import difflib
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .masked_lm import without_dropout
+from .optimal_transport import METHODS, Links, align
+from .word_pieces import InputFormat, Pieces, Words, cut_into_pieces, cut_into_windows, split_words
+
+ENCODINGS = ("joint", "separate")
+# Pairs are sorted by length within so many batches: enough for next to no padding, little enough for memory.
+BATCHES_PER_CHUNK = 64
+
+
+@dataclass
+class WordAlignment:
+    """A pair and its links.
+
+    source, target: the words.
+    links: (source word, target word), both from 0, sorted.
+    probabilities: one a link: the highest among the linked pieces of the two words, see `optimal_transport.align`.
+    similarity: source words x target words, the highest cosine of their pieces; 0 where none were compared.
+    windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no pieces.
+    """
+
+    source: list[str]
+    target: list[str]
+    links: list[tuple[int, int]]
+    probabilities: list[float] | None = None
+    similarity: list[list[float]] | None = None
+    windows: int = 1
+
+
+class LayerStates:
+    """The states of chosen layers of an encoder, from one forward pass that stops at the highest of them.
+
+    Models of this zoo are told how many layers to run. Of others, whose `encoder` is a list `layer` and nothing besides
+    (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model stays as it is. All others
+    run as a whole.
+
+    Raises `ValueError` for a model that gives no hidden states.
+    """
+
+    def __init__(self, model):
+        config = getattr(model, "config", None)
+        self.num_layers = getattr(config, "num_hidden_layers", None)
+        if self.num_layers is None:
+            raise ValueError(
+                f"{type(model).__name__} has no config.num_hidden_layers: it is no encoder with hidden states, which "
+                "the words are compared by. Give an encoder, such as AutoModel.from_pretrained(...) of XLM-R."
+            )
+        self.model = getattr(model, "base_model", model)
+        self.stops_itself = "num_layers" in inspect.signature(self.model.forward).parameters
+        encoder = getattr(self.model, "encoder", None)
+        children = dict(encoder.named_children()) if isinstance(encoder, nn.Module) else {}
+        self.is_list = set(children) == {"layer"} and isinstance(children["layer"], nn.ModuleList)
+
+    @property
+    def positions(self) -> int | None:
+        """Longest input in pieces, special tokens included; None where the model sets no limit."""
+        table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            # XLM-R's kind counts from behind the padding's row, BERT's from 0
+            return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+        return getattr(self.model.config, "max_position_embeddings", None)
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether it tells the first sentence of a pair from the second (BERT), or has one type for all (XLM-R)."""
+        table = getattr(getattr(self.model, "embeddings", None), "token_type_embeddings", None)
+        return isinstance(table, nn.Embedding) and table.num_embeddings > 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs go."""
+        return next(self.model.parameters()).device
+
+    def with_layers(self, count: int):
+        """The model, with its first `count` layers only."""
+        if self.stops_itself or not self.is_list or count == self.num_layers:
+            return self.model
+        short = copy.copy(self.model)
+        short._modules = dict(short._modules)
+        encoder = copy.copy(self.model.encoder)
+        encoder._modules = {"layer": nn.ModuleList(self.model.encoder.layer[:count])}
+        short.encoder = encoder
+        return short
+
+    def __call__(self, inputs: dict[str, torch.Tensor], layers: Iterable[int]) -> dict[int, torch.Tensor]:
+        """States (B, T, H) of each of `layers`; 0 is the embeddings."""
+        highest = max(layers)
+        model = self.with_layers(highest)
+        stops = model is not self.model or self.stops_itself or highest == self.num_layers
+        wants_all = not stops or set(layers) != {highest}
+        options = {"num_layers": highest} if self.stops_itself else {}
+        outputs = model(**inputs, **options, output_hidden_states=wants_all, return_dict=True)
+        states = dict(enumerate(getattr(outputs, "hidden_states", None) or ()))
+        if stops:
+            states[highest] = getattr(outputs, "last_hidden_state", None)
+        if any(states.get(layer) is None for layer in layers):
+            raise ValueError(
+                f"{type(self.model).__name__} returned no hidden states of layers {sorted(layers)}: words are compared "
+                "by them. Give a model whose forward takes output_hidden_states=True, such as AutoModel gives."
+            )
+        return {layer: states[layer] for layer in layers}
+
+
+class WordAligner:
+    """Aligns the words of sentence pairs.
+
+    Args:
+        model: a model of this zoo, base or with a head, or any encoder of the library. It stays as it is.
+        tokenizer: its tokenizer, fast or slow.
+        method: of `optimal_transport.METHODS`.
+        layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: two thirds of the way up (8 of
+            12, the paper's Table 2; rounded).
+        encoding: `joint`, both sentences in one input (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), or
+            `separate`.
+        batch_size: inputs to a forward pass.
+        window: positions of an input, special tokens included; default: as many as the model has.
+        overlap: positions of a window that its neighbour shows too, for longer sentences; default: half of it.
+        matching: options of the method, see `optimal_transport.METHOD_OPTIONS`.
+
+    Raises `ValueError` for an unknown method or option, a layer or window that the model does not have, a tokenizer
+    without a pair format, an overlap that leaves a window nothing of its own, and a batch size below 1.
+
+    Example:
+        >>> aligner = WordAligner(model, tokenizer)
+        >>> next(aligner.align([("the house", "das Haus")])).links
+        [(0, 0), (1, 1)]
+    """
+
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        method: str = "ot_itermax",
+        layer: int | None = None,
+        encoding: str = "joint",
+        batch_size: int = 64,
+        window: int | None = None,
+        overlap: int | None = None,
+        **matching,
+    ):
+        self.states = LayerStates(model)
+        self.tokenizer, self.method, self.encoding, self.matching = tokenizer, method, encoding, matching
+        self.num_layers: int = self.states.num_layers
+        self.layer = round(self.num_layers * 2 / 3) if layer is None else layer
+        self.batch_size = batch_size
+        check_method(method, matching)
+        self.check_layer(self.layer)
+        if encoding not in ENCODINGS:
+            raise ValueError(
+                f"encoding is {encoding!r}: sentences are encoded in one input or in two. Give "
+                f"{' or '.join(map(repr, ENCODINGS))}."
+            )
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(
+                f"batch_size is {batch_size!r}: a forward pass needs an input. Give a whole number from 1 on."
+            )
+        self.is_joint = encoding == "joint"
+        self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
+        if self.is_joint and not self.format.special[1]:
+            raise ValueError(
+                f"{type(tokenizer).__name__} puts nothing between the two texts of a pair: a joint input would not say "
+                "where the one ends. Give encoding='separate'."
+            )
+        self.gives_types = self.states.has_token_types and self.format.has_types
+        positions = self.states.positions or tokenizer.model_max_length
+        least = self.format.size + (2 if self.is_joint else 1)
+        self.window = positions if window is None else window
+        if not least <= self.window <= positions:
+            raise ValueError(
+                f"window is {self.window}: the model has {positions} positions, and special tokens and a piece of each "
+                f"sentence take {least}. Give a number from {least} to {positions}."
+            )
+        self.overlap = self.window // 2 if overlap is None else overlap
+        if not 0 <= self.overlap < self.window:
+            raise ValueError(
+                f"overlap is {self.overlap} and window {self.window}: each window has to go on where the one before it "
+                f"ends. Give an overlap from 0 to {self.window - 1}."
+            )
+
+    def check_layer(self, layer: int) -> None:
+        """Raises `ValueError` for a layer that the model does not have."""
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.num_layers:
+            raise ValueError(
+                f"layer is {layer!r}, and the model has {self.num_layers} layers: there is no such state. Give 0 (the "
+                f"embeddings) to {self.num_layers}."
+            )
+
+    def align(
+        self, pairs: Iterable[tuple[Words, Words]], probabilities: bool = False, similarity: bool = False
+    ) -> Iterator[WordAlignment]:
+        """The links of each pair, in the order of the input.
+
+        Args:
+            pairs: (source, target), each a list of words or a plain text (see `split_words`). May be endless: a chunk
+                of `BATCHES_PER_CHUNK` batches is read at a time.
+            probabilities, similarity: whether to fill in these fields.
+
+        Raises `ValueError` for what is no pair, naming its number from 0.
+        """
+        for by_layer in self.chunks(pairs, [self.layer], {self.method: self.matching}, probabilities, similarity):
+            yield by_layer[self.layer][self.method]
+
+    def align_layers(
+        self, pairs: Iterable[tuple[Words, Words]], layers: Iterable[int], methods: dict[str, dict] | None = None
+    ) -> Iterator[dict[int, WordAlignment]] | Iterator[dict[int, dict[str, WordAlignment]]]:
+        """The links of each pair by each of several layers, from one forward pass: {layer: WordAlignment}.
+
+        With `methods`, the options of each by its name, {layer: {method: WordAlignment}}.
+
+        Raises `ValueError` as `align`, and for layers and methods that there are not.
+        """
+        layers = list(layers)
+        for layer in layers:
+            self.check_layer(layer)
+        chosen = {self.method: self.matching} if methods is None else methods
+        for method, options in chosen.items():
+            check_method(method, options)
+        found = self.chunks(pairs, layers, chosen)
+        if methods is not None:
+            return found
+        return ({layer: of[self.method] for layer, of in by_layer.items()} for by_layer in found)
+
+    def chunks(self, pairs, layers, methods, probabilities=False, similarity=False):
+        """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
+        numbered = enumerate(pairs)
+        while chunk := [as_words(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
+            with torch.inference_mode(), without_dropout(self.states.model):
+                found = list(self.chunk(chunk, layers, methods, probabilities, similarity))
+            yield from found
+
+    def chunk(self, pairs: list[tuple[list[str], list[str]]], layers, methods, probabilities, similarity):
+        """What `chunks` yields, for the pairs of a chunk."""
+        pieces = cut_into_pieces(self.tokenizer, list(chain.from_iterable(pairs)))
+        rows_R5 = self.windows(pieces)
+        table = self.format.table(pieces.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
+        # the longest first: what does not fit into memory fails at once
+        order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
+        found = {(layer, method): [] for layer in layers for method in methods}
+        grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
+        for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
+            batch_B5 = rows_R5[numbers_B]
+            begins_B2 = batch_B5[:, [1, 3]]
+            vectors, masks = self.encode(table, begins_B2, batch_B5[:, [2, 4]] - begins_B2, layers)
+            for layer, (x_BSH, y_BNH) in vectors.items():
+                for method, options in methods.items():
+                    links = align(x_BSH, y_BNH, *masks, method, probabilities, **options)
+                    found[layer, method].append(linked_pieces(links, numbers_B))
+                if similarity:
+                    fill_similarity(grids, batch_B5, pieces.words_F, x_BSH, y_BNH)
+        links = {key: join_words(parts, rows_R5, pieces.words_F, len(pairs)) for key, parts in found.items()}
+        windows = rows_R5[:, 0].bincount(minlength=len(pairs)).tolist()
+        for pair, words in enumerate(pairs):
+            matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
+            alignments = {
+                key: WordAlignment(*words, of[pair][0], of[pair][1] if probabilities else None, matrix, windows[pair])
+                for key, of in links.items()
+            }
+            yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
+
+    def windows(self, pieces: Pieces) -> torch.Tensor:
+        """(R, 5): the windows of all pairs, one after the other.
+
+        Columns: the pair's number, and which pieces of the chunk the window shows: of the source from, up to, of the
+        target from, up to. Pairs of which a side has no pieces have none.
+        """
+        begins_P2, ends_P2 = pieces.bounds[:-1].view(-1, 2), pieces.bounds[1:].view(-1, 2)
+        lengths_P2 = ends_P2 - begins_P2
+        room = self.window - self.format.size
+        needed_P = lengths_P2.sum(1) if self.is_joint else lengths_P2.max(1).values
+        is_filled_P = (lengths_P2 > 0).all(1)
+        sides = begins_P2[:, 0], ends_P2[:, 0], begins_P2[:, 1], ends_P2[:, 1]
+        rows = [torch.stack([torch.arange(len(begins_P2)), *sides], 1)[is_filled_P & (needed_P <= room)]]
+        for pair in (is_filled_P & (needed_P > room)).nonzero()[:, 0].tolist():
+            shown = cut_into_windows(lengths_P2[pair].tolist(), room, self.is_joint, self.overlap / self.window)
+            shown_K4 = torch.tensor(shown) + begins_P2[pair].repeat_interleave(2)
+            rows.append(torch.cat([torch.full_like(shown_K4[:, :1], pair), shown_K4], 1))
+        rows_R5 = torch.cat(rows)
+        return rows_R5[rows_R5[:, 0].argsort(stable=True)]
+
+    def encode(self, table, begins_B2, lengths_B2, layers):
+        """Vectors of the pieces of a batch, {layer: ((B, S, H), (B, N, H))}, and their masks, ((B, S), (B, N))."""
+        # numbers that Python needs are read before the tensors go to a GPU, which would have to be waited for
+        longest, most = lengths_B2.max(0).values.tolist(), int(lengths_B2.sum(1).max())
+        begins_B2, lengths_B2 = begins_B2.to(table.device), lengths_B2.to(table.device)
+        columns = [torch.arange(size, device=table.device) for size in longest]
+        masks = [column < length_B1 for column, length_B1 in zip(columns, lengths_B2.split(1, dim=1), strict=True)]
+        begin = len(self.format.special[0])
+        if self.is_joint:
+            states = self.states(self.format.inputs(table, begins_B2, lengths_B2, most, self.gives_types), layers)
+            begin_B1 = begin + lengths_B2[:, :1] + len(self.format.special[1])
+            # padding reads what stands at the end; the mask leaves it out
+            target_BN = (begin_B1 + columns[1]).clamp(max=most + self.format.size - 1)
+            row_B1 = torch.arange(len(target_BN), device=table.device)[:, None]
+            return {
+                layer: (of[:, begin : begin + longest[0]], of[row_B1, target_BN]) for layer, of in states.items()
+            }, masks
+        sides = []
+        for side in (0, 1):
+            text = begins_B2[:, [side]], lengths_B2[:, [side]], longest[side]
+            states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
+            sides.append({layer: of[:, begin : begin + longest[side]] for layer, of in states.items()})
+        return {layer: (sides[0][layer], sides[1][layer]) for layer in layers}, masks
+
+
+def as_words(number: int, pair) -> tuple[list[str], list[str]]:
+    """The words of a pair. Raises `ValueError` for what is none, with its number in the input."""
+
+    def is_side(side) -> bool:
+        return isinstance(side, str) or (isinstance(side, list | tuple) and all(isinstance(word, str) for word in side))
+
+    if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(is_side, pair)):
+        shown = repr(pair) if len(repr(pair)) < 80 else f"{repr(pair)[:77]}..."
+        raise ValueError(
+            f"input {number} (counted from 0) is {shown}: words can be linked only between two sentences. Give "
+            "(source, target), each a text or a list of words."
+        )
+    source, target = (split_words(side) if isinstance(side, str) else list(side) for side in pair)
+    return source, target
+
+
+def check_method(method: str, options: dict) -> None:
+    """Raises `ValueError` for a method that there is not, naming the nearest, and for options that it does not take."""
+    if method not in METHODS:
+        nearest = difflib.get_close_matches(str(method), METHODS, n=1)
+        raise ValueError(
+            f"method is {method!r}: there is no such method. Give one of {', '.join(METHODS)}"
+            f"{f'; the nearest is {nearest[0]!r}' if nearest else ''}."
+        )
+    # the options' own checks are in there
+    align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
+
+
+def linked_pieces(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(L, 3) number of the row, source piece and target piece in it; (L,) probabilities, 0 where there are none."""
+    places_L3 = found.links_BST.nonzero()
+    if found.probabilities_BST is None:
+        probabilities_L = torch.zeros(len(places_L3))
+    else:
+        probabilities_L = found.probabilities_BST[places_L3.unbind(1)].float().cpu()
+    places_L3 = places_L3.cpu()
+    places_L3[:, 0] = numbers_B[places_L3[:, 0]]
+    return places_L3, probabilities_L
+
+
+def join_words(
+    found: list[tuple[torch.Tensor, torch.Tensor]], rows_R5: torch.Tensor, words_F: torch.Tensor, pairs: int
+) -> list[tuple[list[tuple[int, int]], list[float]]]:
+    """Word links of each pair, sorted, with their probabilities, from the piece links of a chunk's batches."""
+    if not found:
+        return [([], []) for _ in range(pairs)]
+    places_L3, probabilities_L = (torch.cat(parts) for parts in zip(*found, strict=True))
+    row_L = places_L3[:, 0]
+    pieces_L2 = places_L3[:, 1:] + rows_R5[row_L][:, [1, 3]]
+    decides_L = is_decided_here(row_L, pieces_L2, rows_R5)
+    words_L2 = words_F[pieces_L2[decides_L]]
+    # one number for pair, source word and target word, in the order in which they are sorted
+    base = int(words_F.max()) + 1
+    code_L = (rows_R5[row_L[decides_L], 0] * base + words_L2[:, 0]) * base + words_L2[:, 1]
+    code_M, which_L = torch.unique(code_L, return_inverse=True)
+    best_M = torch.zeros(len(code_M)).scatter_reduce(0, which_L, probabilities_L[decides_L], "amax")
+    links = list(zip((code_M // base % base).tolist(), (code_M % base).tolist(), strict=True))
+    best, ends = best_M.tolist(), (code_M // base**2).bincount(minlength=pairs).cumsum(0).tolist()
+    return [(links[begin:end], best[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def is_decided_here(row_L: torch.Tensor, pieces_L2: torch.Tensor, rows_R5: torch.Tensor) -> torch.Tensor:
+    """(L,): whether the window that found a link is, of those which show both its pieces, the one that decides.
+
+    The windows of a pair follow one another, and a piece's distance from their centres falls, then rises: it is enough
+    to look at the windows before and after.
+    """
+    starts_R2, ends_R2 = rows_R5[:, [1, 3]], rows_R5[:, [2, 4]]
+    sizes_R2 = (ends_R2 - starts_R2).double()
+    centres_R2 = (starts_R2 + ends_R2 - 1) / 2
+
+    def distance(row_L):
+        return ((pieces_L2 - centres_R2[row_L]) / sizes_R2[row_L]).sum(1).abs()
+
+    here_L = distance(row_L)
+    is_decided_L = torch.ones_like(row_L, dtype=torch.bool)
+    for step in (-1, 1):
+        other_L = (row_L + step).clamp(0, len(rows_R5) - 1)
+        shows_L = ((pieces_L2 >= starts_R2[other_L]) & (pieces_L2 < ends_R2[other_L])).all(1)
+        shows_L &= (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
+        there_L = distance(other_L)
+        # of equal ones the first
+        is_decided_L &= ~shows_L | ((here_L < there_L) if step < 0 else (here_L <= there_L))
+    return is_decided_L
+
+
+def fill_similarity(grids: list[torch.Tensor], batch_B5, words_F, x_BSH, y_BNH) -> None:
+    """Raises the entries of `grids`, source words x target words, to the cosines of the pieces in these windows."""
+    x_BSH, y_BNH = (F.normalize(side.float(), dim=-1) for side in (x_BSH, y_BNH))
+    cosines_BSN = (x_BSH @ y_BNH.transpose(1, 2)).cpu()
+    for (pair, x, x_end, y, y_end), cosines_SN in zip(batch_B5.tolist(), cosines_BSN, strict=True):
+        source_S, target_N = words_F[x:x_end], words_F[y:y_end]
+        cosines_SN = cosines_SN[: len(source_S), : len(target_N)]
+        by_word = grids[pair].new_full((len(grids[pair]), len(target_N)), -torch.inf)
+        by_word.scatter_reduce_(0, source_S[:, None].expand_as(cosines_SN), cosines_SN, "amax")
+        grids[pair].scatter_reduce_(1, target_N.expand_as(by_word), by_word, "amax")

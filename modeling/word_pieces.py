@@ -1,0 +1,192 @@
+"""The text side of word alignment: words, pieces, what a tokenizer puts around them, and windows of long pairs."""
+
+from itertools import accumulate, chain, groupby
+from typing import NamedTuple
+
+import torch
+
+Words = str | list[str] | tuple[str, ...]
+
+
+def is_cjk(character: str) -> bool:
+    """Whether it belongs to a script that is written without spaces: Han, kana, and their punctuation."""
+    return (
+        "\u2e80" <= character <= "\u312f"
+        or "\u31a0" <= character <= "\u9fff"
+        or "\uf900" <= character <= "\ufaff"
+        or "\ufe30" <= character <= "\ufe4f"
+        or "\uff00" <= character <= "\uffef"
+        or "\U00020000" <= character <= "\U0003ffff"
+    )
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a plain text: what stands between white space.
+
+    Chinese and Japanese text that has no white space at all is cut into characters, what is written in other scripts
+    kept together. To align words there, segment the text first and give lists of words, or spaces between them.
+    """
+    words = text.split()
+    if len(words) != 1 or not any(map(is_cjk, text)):
+        return words
+    parts = []
+    for alone, run in groupby(words[0], is_cjk):
+        together = "".join(run)
+        parts += together if alone else [together]
+    return parts
+
+
+class Pieces(NamedTuple):
+    """The pieces of N sentences, one after the other.
+
+    ids_F: their ids. words_F: the word (from 0) of its sentence that each belongs to. bounds: (N + 1) where the
+    sentences begin and end.
+    """
+
+    ids_F: torch.Tensor
+    words_F: torch.Tensor
+    bounds: torch.Tensor
+
+
+def cut_into_pieces(tokenizer, sentences: list[list[str]]) -> Pieces:
+    """The pieces of sentences given as words, without special tokens.
+
+    Words are cut one by one, as every tokenizer does that is given words, and each only once. A word may have no piece
+    (a control character): it is left out, and the others keep their numbers. Special tokens that the text itself spells
+    are dropped, unknown pieces are kept.
+    """
+    words = list(chain.from_iterable(sentences))
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        backend.no_padding()  # a call for a batch may have left them on; the next one sets what it needs
+        backend.no_truncation()
+        encoded = backend.encode_batch([[word] for word in numbers], is_pretokenized=True, add_special_tokens=False)
+        vocabulary = [encoding.ids for encoding in encoded]
+    else:
+        vocabulary = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) for word in numbers]
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    vocabulary = [
+        ids if special.isdisjoint(ids) else [piece for piece in ids if piece not in special] for ids in vocabulary
+    ]
+
+    # V different words, W words in all, F pieces
+    counts_V = torch.tensor([len(ids) for ids in vocabulary], dtype=torch.long)
+    ids_of_words = torch.tensor(list(chain.from_iterable(vocabulary)), dtype=torch.long)
+    number_W = torch.tensor([numbers[word] for word in words], dtype=torch.long)
+    counts_W = counts_V[number_W]
+    begins_W = counts_W.cumsum(0) - counts_W
+    word_F = torch.repeat_interleave(counts_W)
+    within_F = torch.arange(len(word_F)) - begins_W[word_F]
+    ids_F = ids_of_words[(counts_V.cumsum(0) - counts_V)[number_W[word_F]] + within_F]
+    word_bounds = torch.tensor(list(accumulate(map(len, sentences), initial=0)))
+    sentence_W = torch.repeat_interleave(word_bounds.diff())
+    bounds = torch.cat([begins_W, counts_W.sum()[None]])[word_bounds]
+    return Pieces(ids_F, word_F - word_bounds[sentence_W[word_F]], bounds)
+
+
+class InputFormat(NamedTuple):
+    """What a tokenizer puts around a text, or around two and between them.
+
+    special: ids before the first text, after it (between the two), and so on. special_types: their token types.
+    text_types: the token type of each text.
+    """
+
+    special: list[list[int]]
+    special_types: list[list[int]]
+    text_types: list[int]
+
+    @classmethod
+    def of(cls, tokenizer, texts: int) -> "InputFormat":
+        """That of `texts` (1 or 2) texts, found by encoding a letter each."""
+        if tokenizer.is_fast:
+            encoded = tokenizer(*"ab"[:texts], return_token_type_ids=True)
+            ids, sides, types = encoded["input_ids"], encoded.sequence_ids(0), encoded["token_type_ids"]
+        else:
+            # -1 and -2 stand for the pieces of the texts
+            letters = ([-1], [-2])[:texts]
+            ids = tokenizer.build_inputs_with_special_tokens(*letters)
+            sides = [{-1: 0, -2: 1}.get(piece) for piece in ids]
+            types = tokenizer.create_token_type_ids_from_sequences(*letters)
+        begins = [sides.index(text) for text in range(texts)]
+        ends = [len(sides) - sides[::-1].index(text) for text in range(texts)]
+        parts = [slice(*part) for part in zip([0, *ends], [*begins, len(sides)], strict=True)]
+        return cls([ids[part] for part in parts], [types[part] for part in parts], [types[begin] for begin in begins])
+
+    @property
+    def size(self) -> int:
+        """How many positions it takes."""
+        return sum(map(len, self.special))
+
+    @property
+    def has_types(self) -> bool:
+        """Whether it tells texts apart by their token types."""
+        return any(chain(*self.special_types, self.text_types))
+
+    def table(self, ids_F: torch.Tensor, padding_id: int) -> torch.Tensor:
+        """All that inputs are made of: padding, special tokens, and the pieces of the texts."""
+        return torch.cat([torch.tensor([padding_id, *chain(*self.special)]), ids_F])
+
+    def inputs(
+        self, table: torch.Tensor, begins_BK: torch.Tensor, lengths_BK: torch.Tensor, longest: int, with_types: bool
+    ) -> dict[str, torch.Tensor]:
+        """The model's inputs (B, T), padded on the right, of B rows of K texts.
+
+        Args:
+            table: as `table` made it. A text is `lengths_BK` of its pieces, from `begins_BK` on, counted without the
+                special tokens.
+            longest: pieces of the longest row.
+            with_types: whether to give `token_type_ids`.
+        """
+        # A row has Q sections: special tokens, text, special tokens, ... Each is a run of the table.
+        places, lengths, place = [], [], 1
+        for index, special in enumerate(self.special):
+            places.append(torch.full_like(begins_BK[:, 0], place))
+            lengths.append(torch.full_like(begins_BK[:, 0], len(special)))
+            place += len(special)
+            if index < begins_BK.shape[1]:
+                places.append(begins_BK[:, index] + 1 + self.size)
+                lengths.append(lengths_BK[:, index])
+        ends_BQ = torch.stack(lengths, 1).cumsum(1)
+        shifts_BQ = torch.stack(places, 1) - ends_BQ + torch.stack(lengths, 1)
+        position_BT = torch.arange(longest + self.size, device=table.device).repeat(len(ends_BQ), 1)
+        section_BT = torch.searchsorted(ends_BQ, position_BT, right=True)
+        is_piece_BT = section_BT < len(lengths)
+        section_BT = section_BT.clamp(max=len(lengths) - 1)
+        place_BT = (shifts_BQ.gather(1, section_BT) + position_BT) * is_piece_BT
+        inputs = {"input_ids": table[place_BT], "attention_mask": is_piece_BT.long()}
+        if with_types:
+            special_types = torch.tensor([0, *chain(*self.special_types)], device=table.device)
+            text_types = torch.tensor([of for text in self.text_types for of in (0, text)] + [0], device=table.device)
+            inputs["token_type_ids"] = torch.where(
+                place_BT < len(special_types),
+                special_types[place_BT.clamp(max=len(special_types) - 1)],
+                text_types[section_BT],
+            )
+        return inputs
+
+
+def cut_into_windows(lengths: list[int], room: int, is_joint: bool, overlap: float) -> list[tuple[int, ...]]:
+    """Windows of a pair of sentences, as `word_alignment` describes them; one if the pair fits.
+
+    Args:
+        lengths: pieces of source and target, 1 or more each.
+        room: pieces that fit beside the special tokens: of both sides together if `is_joint`, else of either.
+        overlap: the share of a window that its neighbour shows too, 0 to below 1.
+
+    Returns which pieces each shows: (of the source from, up to, of the target from, up to).
+    """
+    if is_joint:
+        # in proportion, but for a side that is shown whole in a quarter of the room
+        source = round(room * lengths[0] / sum(lengths))
+        source = max(source, min(lengths[0], room // 4), 1)
+        source = min(source, room - max(min(lengths[1], room // 4), 1), lengths[0])
+        target = min(room - source, lengths[1])
+        sizes = min(room - target, lengths[0]), target
+    else:
+        sizes = min(room, lengths[0]), min(room, lengths[1])
+    hidden = [length - size for length, size in zip(lengths, sizes, strict=True)]
+    steps = [max(1, int(size * (1 - overlap))) for size in sizes]
+    last = max(-(-left // step) for left, step in zip(hidden, steps, strict=True))
+    starts = [[number * left // max(1, last) for number in range(last + 1)] for left in hidden]
+    return [(x, x + sizes[0], y, y + sizes[1]) for x, y in zip(*starts, strict=True)]

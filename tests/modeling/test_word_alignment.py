@@ -1,0 +1,479 @@
+"""The word aligner: on encoders whose states make the links known, and on tiny ones of every kind."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    DistilBertConfig,
+    DistilBertModel,
+    GPT2Tokenizer,
+    PreTrainedTokenizerFast,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+import modeling.word_alignment
+from modeling.modeling_ernie_m import ErnieMConfig, ErnieMForMaskedLM
+from modeling.modeling_metaxlm import MetaXlmConfig, MetaXlmModel
+from modeling.modeling_veco import VecoConfig, VecoModel
+from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForTokenClassification, XlmAlignModel
+from modeling.optimal_transport import METHODS
+from modeling.tokenization_ernie_m import ErnieMTokenizer
+from modeling.word_alignment import ENCODINGS, WordAligner
+from modeling.word_pieces import cut_into_pieces, cut_into_windows, split_words
+
+MEANINGS = 200  # of the hand-made language
+TINY = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
+
+
+# A language pair in which s7 and t7 mean the same, s7s8 is two pieces, and an encoder that knows it
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocabulary = [*specials, *(f"{side}{number}." for side in "st" for number in range(MEANINGS))]
+    backend = Tokenizer(models.WordLevel({piece: index for index, piece in enumerate(vocabulary)}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(".", "merged_with_previous")
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    names = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+class Knowing(nn.Module):
+    """State of a piece: its meaning, in layer 1; in layer 2 the meaning of the next but one. Keeps its inputs."""
+
+    def __init__(self, positions=512):
+        super().__init__()
+        self.config = SimpleNamespace(num_hidden_layers=2, max_position_embeddings=positions)
+        self.table = nn.Parameter(torch.zeros(4 + 2 * MEANINGS, MEANINGS))
+        with torch.no_grad():
+            self.table[4:] = 4 * torch.eye(MEANINGS).repeat(2, 1)
+        self.inputs = []
+
+    def forward(self, input_ids, attention_mask, output_hidden_states, return_dict):
+        assert input_ids.shape[1] <= self.config.max_position_embeddings
+        self.inputs.append(input_ids)
+        states = self.table[input_ids]
+        return SimpleNamespace(hidden_states=(0 * states, states, states.roll(2, -1)), last_hidden_state=None)
+
+
+def words(side, *numbers):
+    """Words of one piece, or of several where a tuple is given."""
+    pieces = [word if isinstance(word, tuple) else (word,) for word in numbers]
+    return ["".join(f"{side}{piece % MEANINGS}." for piece in word) for word in pieces]
+
+
+def links(aligner, pairs):
+    return [found.links for found in aligner.align(pairs)]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_links_of_known_states(method, encoding, tokenizer):
+    aligner = WordAligner(Knowing(), tokenizer, method=method, layer=1, encoding=encoding, batch_size=2)
+    pairs = [
+        (words("s", (1, 2, 3), 4, 5), words("t", 5, (6, 4), 2)),
+        (words("s", 1, 2, 3, 4, 5), words("t", 3, 2, 1, 5, 4)),
+        (" ".join(words("s", 7, 8, 9)), " ".join(words("t", 8, 7, 9))),
+    ]
+    certain = [{(0, 2), (1, 1), (2, 0)}, {(0, 2), (1, 1), (2, 0), (3, 4), (4, 3)}, {(0, 1), (1, 0), (2, 2)}]
+    for found, expected, (source, target) in zip(aligner.align(pairs), certain, pairs, strict=True):
+        assert found.links == sorted(set(found.links))
+        assert set(found.links) >= expected
+        # transport and Itermax give a piece without a partner what is left over
+        assert set(found.links) == expected or (source[0] == "s1.s2.s3." and "ot" in method) or "itermax" in method
+        assert (found.source, found.target) == tuple(x.split() if isinstance(x, str) else x for x in (source, target))
+        assert found.windows == 1 and found.probabilities is None and found.similarity is None
+
+
+def test_probability_and_similarity_of_words_are_the_highest_of_their_pieces(tokenizer):
+    aligner = WordAligner(Knowing(), tokenizer, method="softmax", layer=1)
+    pair = words("s", (1, 2), 3), [*words("t", (9, 2), 1), ""]
+    found = next(aligner.align([pair], probabilities=True, similarity=True))
+    assert found.links == [(0, 0), (0, 1)]
+    assert len(found.probabilities) == 2 and all(0.9 < value <= 1 for value in found.probabilities)
+    torch.testing.assert_close(torch.tensor(found.similarity), torch.tensor([[1.0, 1, 0], [0, 0, 0]]))
+
+
+def test_inputs_are_the_tokenizers_own(tokenizer):
+    model = Knowing()
+    pairs = [(words("s", (1, 2), 3), words("t", 4, 5, 6)), (words("s", 7), words("t", 8))]
+    for encoding in ENCODINGS:
+        list(WordAligner(model, tokenizer, layer=1, encoding=encoding).align(pairs))
+    joint, *separate = model.inputs
+    sides = [[" ".join(side).replace(" ", "") for side in pair] for pair in pairs]
+    expected = tokenizer(*map(list, zip(*sides, strict=True)), padding=True, return_tensors="pt")["input_ids"]
+    assert torch.equal(joint, expected)
+    for given, side in zip(separate, zip(*sides, strict=True), strict=True):
+        assert torch.equal(given, tokenizer(list(side), padding=True, return_tensors="pt")["input_ids"])
+
+
+def test_words_without_pieces_and_special_tokens_in_the_text(tokenizer):
+    aligner = WordAligner(Knowing(), tokenizer, method="mutual", layer=1)
+    model_input = ["", *words("s", 1), "</s>", *words("s", 2), "<pad>", "", *words("s", 3)]
+    assert links(aligner, [(model_input, words("t", 3, 2, 1))]) == [[(1, 2), (3, 1), (6, 0)]]
+    assert 2 not in aligner.states.model.inputs[0][0, 1:4]
+    pieces = cut_into_pieces(tokenizer, [model_input, [], ["x", *words("s", 9)]])
+    assert pieces.words_F.tolist() == [1, 3, 6, 0, 1] and pieces.bounds.tolist() == [0, 3, 3, 5]
+    assert pieces.ids_F[3] == tokenizer.unk_token_id  # an unknown word may be linked
+
+
+def test_an_empty_side_gives_no_links(tokenizer):
+    aligner = WordAligner(Knowing(), tokenizer, layer=1)
+    full = words("t", 1, 2)
+    pairs = [("", ""), ([], full), ("  ", full), (full, [""]), (full, full)]
+    found = list(aligner.align(pairs, probabilities=True, similarity=True))
+    assert [bool(one.links) for one in found] == [False] * 4 + [True]
+    assert [one.windows for one in found] == [0, 0, 0, 0, 1]
+    assert found[0].similarity == [] and found[3].similarity == [[0.0], [0.0]]
+    assert list(aligner.align([])) == [] and links(aligner, [("", "")]) == [[]]
+
+
+def test_plain_text_is_split():
+    assert split_words(" the  house\u3000is\n") == ["the", "house", "is"]
+    assert split_words("我喜欢iPhone手机，对吗？") == ["我", "喜", "欢", "iPhone", "手", "机", "，", "对", "吗", "？"]
+    assert split_words("我 喜欢 猫") == ["我", "喜欢", "猫"]  # somebody has segmented it
+    assert split_words("カメラ") == ["カ", "メ", "ラ"] and split_words("고양이") == ["고양이"] and split_words("") == []
+
+
+# layers
+
+
+def encoders():
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=2000, max_position_embeddings=82) | TINY
+    yield VecoModel(VecoConfig(**sizes))
+    yield ErnieMForMaskedLM(ErnieMConfig(**sizes))
+    yield XlmAlignForTokenClassification(XlmAlignConfig(**sizes))
+    yield MetaXlmModel(MetaXlmConfig(**sizes))
+    yield XLMRobertaModel(XLMRobertaConfig(**sizes))
+    yield BertModel(BertConfig(**sizes))
+    sizes = dict(dim=32, n_layers=3, n_heads=4, hidden_dim=48, initializer_range=0.5)  # has no list encoder.layer
+    yield DistilBertModel(DistilBertConfig(vocab_size=2000, max_position_embeddings=80, **sizes))
+
+
+@pytest.fixture(scope="module", params=range(7), ids=lambda index: list(encoders())[index].__class__.__name__)
+def encoder(request):
+    return list(encoders())[request.param].eval()
+
+
+PAIRS = [
+    ("Does a model know which word is which?", "Weiß ein Modell, welches Wort welches ist?"),
+    ("One two three", "Eins zwei"),
+    ("", "nothing"),
+    ("The cat sat on the mat and looked at the other cat for a long time", "Die Katze saß da"),
+    ("我喜欢猫", "I like cats a lot"),
+] * 3
+
+
+def test_layers_are_those_of_the_model_and_none_above_is_run(encoder, sample_tokenizer):
+    base = getattr(encoder, encoder.base_model_prefix, encoder)
+    inputs = sample_tokenizer(*PAIRS[0], return_tensors="pt")
+    expected = encoder(**inputs, output_hidden_states=True).hidden_states
+    stack = base.transformer.layer if isinstance(base, DistilBertModel) else base.encoder.layer
+    run = []
+    hooks = [
+        layer.register_forward_hook(lambda *_, index=index: run.append(index)) for index, layer in enumerate(stack)
+    ]
+    aligners = [WordAligner(encoder, sample_tokenizer, layer=layer) for layer in range(4)]
+    assert aligners[0].num_layers == 3 and WordAligner(encoder, sample_tokenizer).layer == 2
+    for layer, aligner in enumerate(aligners):
+        run.clear()
+        states = aligner.states(dict(inputs), [layer])[layer]
+        assert torch.equal(states, expected[layer])
+        assert len(run) == (3 if isinstance(base, DistilBertModel) else layer)
+    for hook in hooks:
+        hook.remove()
+    assert len(stack) == 3
+    assert torch.equal(encoder(**inputs, output_hidden_states=True).hidden_states[-1], expected[-1])
+    assert aligners[0].window == 80
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_layers_and_methods_at_once_give_what_one_by_one_gives(encoder, encoding, sample_tokenizer):
+    options = dict(encoding=encoding, batch_size=4)
+    methods = {method: {} for method in METHODS} | {"softmax": {"threshold": 0.2}}
+    together = list(WordAligner(encoder, sample_tokenizer, **options).align_layers(PAIRS, [0, 2, 3], methods))
+    for layer, method in itertools.product([0, 2, 3], METHODS):
+        alone = WordAligner(encoder, sample_tokenizer, layer=layer, method=method, **options, **methods[method])
+        assert [found[layer][method] for found in together] == list(alone.align(PAIRS))
+    by_layer = list(WordAligner(encoder, sample_tokenizer, method="ot", **options).align_layers(PAIRS, [2, 0]))
+    assert [found[2] for found in by_layer] == [found[2]["ot"] for found in together]
+    assert any(found[0]["ot"].links != found[2]["ot"].links for found in together)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_neither_batches_nor_order_move_a_link(encoding, encoder, sample_tokenizer, sample_corpus_dir):
+    import datasets
+
+    texts = [
+        datasets.load_dataset(str(sample_corpus_dir), language, split="train")["text"] for language in ("en", "de")
+    ]
+    pairs = list(zip(*(side[:40] for side in texts), strict=True))
+    for method in METHODS:
+        expected = links(WordAligner(encoder, sample_tokenizer, method, encoding=encoding), pairs)
+        assert sum(map(len, expected)) > 40
+        in_threes = WordAligner(encoder, sample_tokenizer, method, encoding=encoding, batch_size=3)
+        assert links(in_threes, pairs[::-1])[::-1] == expected
+
+
+def test_joint_states_see_the_other_sentence_and_separate_ones_do_not(sample_tokenizer):
+    model = list(encoders())[2].eval()
+    pairs = [("one two three four", "eins zwei drei vier"), ("one two three four", "fünf sechs sieben acht")]
+    for encoding, same in (("joint", False), ("separate", True)):
+        aligner = WordAligner(model, sample_tokenizer, encoding=encoding, layer=3)
+        pieces = cut_into_pieces(sample_tokenizer, [text.split() for pair in pairs for text in pair])
+        table = aligner.format.table(pieces.ids_F, 1)
+        begins_B2, lengths_B2 = pieces.bounds[:-1].view(2, 2), pieces.bounds.diff().view(2, 2)
+        with torch.no_grad():
+            x_BSH, _ = aligner.encode(table, begins_B2, lengths_B2, [3])[0][3]
+        assert torch.allclose(x_BSH[0], x_BSH[1], atol=1e-5) == same
+
+
+def test_dropout_is_off_and_comes_back(sample_tokenizer):
+    model = XlmAlignModel(XlmAlignConfig(vocab_size=2000, hidden_dropout_prob=0.5, **TINY))
+    expected = links(WordAligner(model.eval(), sample_tokenizer), PAIRS)
+    model.train()
+    model.encoder.layer[0].eval()
+    assert links(WordAligner(model, sample_tokenizer), PAIRS) == expected
+    assert model.training and model.encoder.layer[1].training and not model.encoder.layer[0].training
+
+
+def test_bf16_runs(encoder, sample_tokenizer):
+    with torch.no_grad():
+        model = type(encoder)(encoder.config).to(torch.bfloat16).eval()
+    for method in METHODS:
+        found = list(WordAligner(model, sample_tokenizer, method).align(PAIRS, probabilities=True, similarity=True))
+        assert all(one.links for one in found if one.windows)
+        assert not any(value != value for one in found for value in one.probabilities)
+
+
+# tokenizers
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    """A vocabulary of BERT's kind: a word is as many pieces as letters."""
+    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *alphabet, *(f"##{x}" for x in alphabet)]))
+    return str(path)
+
+
+def test_bert_has_its_own_format_token_types_and_slow_tokenizers(letters):
+    torch.manual_seed(0)
+    fast, slow = BertTokenizer(vocab=letters), BertTokenizerLegacy(letters)
+    model = BertModel(BertConfig(vocab_size=57, max_position_embeddings=40, **TINY)).eval()
+    pairs = [("abc de fghi", "klm no"), (["a", "\u200b", "[SEP]", "b"], "c d e")]
+    aligners = [WordAligner(model, tokenizer) for tokenizer in (fast, slow)]
+    seen = []
+    model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    assert [aligner.window for aligner in aligners] == [40, 40]
+    with torch.no_grad():
+        for aligner in aligners:
+            aligner.states.with_layers = lambda count: model  # the hook is the whole model's
+            list(aligner.align(pairs[:1]))
+    expected = fast(*pairs[0], return_tensors="pt")
+    for kwargs in seen:
+        assert all(torch.equal(kwargs[name], tensor) for name, tensor in expected.items())
+    assert expected["token_type_ids"].any()
+    for encoding in ENCODINGS:
+        of_fast, of_slow = (
+            links(WordAligner(model, tokenizer, encoding=encoding), pairs) for tokenizer in (fast, slow)
+        )
+        assert of_fast == of_slow and of_fast[1] and {source for source, _ in of_fast[1]} <= {0, 3}
+
+
+def test_ernie_ms_own_tokenizer(ernie_m_oracle, tmp_path):
+    tokenizer = ErnieMTokenizer.from_pretrained(ernie_m_oracle.save_tokenizer(tmp_path))
+    sizes = dict(vocab_size=len(tokenizer), max_position_embeddings=100) | TINY
+    model = ErnieMForMaskedLM(ErnieMConfig(**sizes)).eval()
+    aligner = WordAligner(model, tokenizer)
+    sentences = [text.split() for text, _ in PAIRS if text]
+    pieces = cut_into_pieces(tokenizer, sentences)
+    encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False)
+    assert pieces.ids_F.tolist() == sum(encoded["input_ids"], [])
+    assert pieces.words_F.tolist() == sum((encoded.word_ids(index) for index in range(len(sentences))), [])
+    assert aligner.format.special == [[tokenizer.cls_token_id], [tokenizer.sep_token_id] * 2, [tokenizer.sep_token_id]]
+    assert not aligner.gives_types
+    assert all(found.links for found in aligner.align(PAIRS) if found.windows)
+
+
+# long sentences
+
+
+def test_windows_cover_both_sides_and_decide_every_pair_of_pieces_once():
+    cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33], [True, False], [0.0, 0.3, 0.5, 0.9])
+    for source, target, room, is_joint, overlap in cases:
+        rows = cut_into_windows([source, target], room, is_joint, overlap)
+        fits = source + target <= room if is_joint else max(source, target) <= room
+        assert rows == [(0, source, 0, target)] if fits else len(rows) > 1
+        rows_R5 = torch.tensor([(0, *row) for row in rows])
+        for begin, end, length in ((1, 2, source), (3, 4, target)):
+            begins, ends = rows_R5[:, begin], rows_R5[:, end]
+            assert begins[0] == 0 and ends[-1] == length and (begins < ends).all()
+            assert (begins[1:] >= begins[:-1]).all() and (begins[1:] <= ends[:-1]).all()
+        sizes = rows_R5[:, [2, 4]] - rows_R5[:, [1, 3]]
+        assert (sizes.sum(1) if is_joint else sizes.max(1).values).max() <= room
+        row_L, pieces_L2 = [], []
+        for number, (_, x, x_end, y, y_end) in enumerate(rows_R5.tolist()):
+            cells = torch.cartesian_prod(torch.arange(x, x_end), torch.arange(y, y_end)).view(-1, 2)
+            row_L.append(torch.full((len(cells),), number))
+            pieces_L2.append(cells)
+        row_L, pieces_L2 = torch.cat(row_L), torch.cat(pieces_L2)
+        decided = modeling.word_alignment.is_decided_here(row_L, pieces_L2, rows_R5)
+        assert sorted(set(map(tuple, pieces_L2.tolist()))) == sorted(map(tuple, pieces_L2[decided].tolist()))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_very_long_pair_is_linked_all_along(method, encoding, tokenizer):
+    """1,500 words, 128 positions, in pairs of unequal length, in both directions, ahead and behind."""
+    aligner = WordAligner(Knowing(128), tokenizer, method=method, layer=1, encoding=encoding, batch_size=8)
+    assert aligner.window == 128 and aligner.overlap == 64
+    source, target = words("s", *range(1500)), words("t", *range(1500))
+    doubled = words("t", *((number, number) for number in range(1500)))
+    pairs = [
+        (source, target),
+        (source, target[12:]),
+        (doubled, source),
+        (source, doubled),
+        (source[:10], target[:1000]),
+    ]
+    found = list(aligner.align(pairs))
+    expected = [
+        {(i, i) for i in range(1500)},
+        {(i, i - 12) for i in range(12, 1500)},
+        {(i, i) for i in range(1500)},
+        {(i, i) for i in range(1500)},
+        {(i, j) for i in range(10) for j in range(1000) if (i - j) % MEANINGS == 0},
+    ]
+    for one, certain in zip(found[:4], expected, strict=False):
+        assert one.windows > 20
+        assert certain <= set(one.links)
+        if "itermax" not in method:
+            assert certain == set(one.links)
+    assert found[4].windows > 5 and expected[4] <= set(found[4].links)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_sentence_that_just_fits_gives_the_links_of_a_model_with_more_positions(encoding, sample_tokenizer):
+    model = list(encoders())[2].eval()
+    pair = PAIRS[0]
+    lengths = [len(sample_tokenizer(text.split(), is_split_into_words=True)["input_ids"]) for text in pair]
+    exact = sum(lengths) if encoding == "joint" else max(lengths)
+    expected = next(WordAligner(model, sample_tokenizer, encoding=encoding).align([pair], True, True))
+    fits = next(WordAligner(model, sample_tokenizer, encoding=encoding, window=exact).align([pair], True, True))
+    assert fits == expected and fits.windows == 1
+    cut = next(WordAligner(model, sample_tokenizer, encoding=encoding, window=exact - 1).align([pair], True, True))
+    assert cut.windows == 2 and cut.links and len(cut.similarity) == len(expected.similarity)
+
+
+def test_what_windows_see_of_a_long_pair_is_what_the_whole_shows(tokenizer):
+    """States that know no context: then cutting changes nothing but what is out of sight."""
+    source, target = words("s", *range(60)), words("t", *range(60))[::-1][20:40] + words("t", *range(20, 60))
+    whole = next(WordAligner(Knowing(), tokenizer, "mutual", layer=1).align([(source, target)], similarity=True))
+    cut = next(WordAligner(Knowing(84), tokenizer, "mutual", layer=1).align([(source, target)], similarity=True))
+    assert cut.windows == 3
+    assert set(whole.links) & {(i, i) for i in range(20, 60)} <= set(cut.links) | set(whole.links)
+    seen = torch.tensor(cut.similarity) > 0
+    assert torch.equal(torch.tensor(whole.similarity)[seen], torch.tensor(cut.similarity)[seen])
+
+
+def test_a_word_longer_than_the_positions(tokenizer):
+    aligner = WordAligner(Knowing(64), tokenizer, "mutual", layer=1)
+    pair = words("s", 199, tuple(range(150)), 198), words("t", tuple(range(150)), 198)
+    found = next(aligner.align([pair]))
+    assert found.windows > 3 and found.links == [(1, 0), (2, 1)]
+
+
+def test_smallest_window(tokenizer):
+    aligner = WordAligner(Knowing(), tokenizer, "mutual", layer=1, window=6, overlap=0)
+    found = next(aligner.align([(words("s", *range(9)), words("t", *range(9)))]))
+    assert found.windows == 9 and found.links == [(i, i) for i in range(9)]
+
+
+# input
+
+
+def test_an_endless_input_is_read_a_chunk_at_a_time(tokenizer, monkeypatch):
+    monkeypatch.setattr(modeling.word_alignment, "BATCHES_PER_CHUNK", 3)
+    taken = []
+
+    def endless():
+        for number in itertools.count():
+            taken.append(number)
+            yield words("s", number, number + 1), words("t", number, number + 1)
+
+    aligner = WordAligner(Knowing(), tokenizer, "mutual", layer=1, batch_size=2)
+    found = aligner.align(endless())
+    assert taken == []
+    for expected in range(1, 20):
+        assert next(found).links == [(0, 0), (1, 1)]
+        assert len(taken) == -(-expected // 6) * 6
+
+
+@pytest.mark.parametrize("pair", ["ab", "a b", ("a",), ("a", "b", "c"), ("a", None), ("a", [1]), {"source": "a"}, 3])
+def test_what_is_no_pair(pair, tokenizer):
+    good = "s1. s2.", "t1. t2."
+    found = WordAligner(Knowing(), tokenizer, layer=1).align([good, good, pair])
+    with pytest.raises(ValueError, match=r"input 2 \(counted from 0\) is .*: words can be linked .* Give \(source"):
+        list(found)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"method": "itermaxx"}, "method is 'itermaxx': .*the nearest is 'itermax'"),
+        ({"method": "mutual", "threshold": 0.1}, "threshold"),
+        ({"layer": 3}, "layer is 3, and the model has 2 layers: .* Give 0 .* to 2"),
+        ({"layer": -1}, "layer is -1"),
+        ({"layer": True}, "layer is True"),
+        ({"encoding": "both"}, "encoding is 'both': .* Give 'joint' or 'separate'"),
+        ({"batch_size": 0}, "batch_size is 0: .* whole number from 1"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"window": 513}, "window is 513: the model has 512 positions.* from 6 to 512"),
+        ({"window": 5}, "window is 5"),
+        ({"window": 2, "encoding": "separate"}, "window is 2: .* from 3 to 512"),
+        ({"window": 20, "overlap": 20}, "overlap is 20 and window 20: .* from 0 to 19"),
+        ({"overlap": -1}, "overlap is -1"),
+    ],
+)
+def test_what_an_aligner_refuses(options, message, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        WordAligner(Knowing(), tokenizer, **options)
+
+
+def test_layers_and_methods_that_there_are_not(tokenizer):
+    aligner = WordAligner(Knowing(), tokenizer, layer=1)
+    with pytest.raises(ValueError, match="layer is 7"):
+        aligner.align_layers([], [1, 7])
+    with pytest.raises(ValueError, match="method is 'softmx'"):
+        aligner.align_layers([], [1], {"softmx": {}})
+
+
+def test_models_and_tokenizers_that_cannot_align(tokenizer):
+    with pytest.raises(ValueError, match="Linear has no config.num_hidden_layers: .* Give an encoder"):
+        WordAligner(nn.Linear(2, 2), tokenizer)
+
+    class Silent(Knowing):
+        def forward(self, **inputs):
+            return SimpleNamespace(logits=None)
+
+    with pytest.raises(ValueError, match="Silent returned no hidden states of layers .1.: .* Give a model"):
+        list(WordAligner(Silent(), tokenizer, layer=1).align([("s1.", "t1.")]))
+    without_pairs = GPT2Tokenizer(vocab={"a": 0, "b": 1, "Ġ": 2, "<|endoftext|>": 3}, merges=[])
+    with pytest.raises(ValueError, match="GPT2Tokenizer puts nothing between .* Give encoding='separate'"):
+        WordAligner(Knowing(), without_pairs)
+    assert links(WordAligner(Knowing(), without_pairs, layer=1, encoding="separate"), [("a b", "b a")])

@@ -1,0 +1,404 @@
+"""Denoising word alignment: what is labelled, who asks, what is learnt, and where no gradient goes."""
+
+import itertools
+
+import pytest
+import torch
+
+from modeling.configuration_xlm_align import XlmAlignConfig
+from modeling.masked_lm import ForPreTraining
+from modeling.modeling_xlm_align import DRAWS, XlmAlignForPreTraining, places
+
+PAD, MASK = 1, 60
+TINY = dict(
+    vocab_size=61,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=60,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+LAYOUTS = ["padded left", "padded right", "packed"]
+PADDING = {
+    "input_ids": PAD,
+    "labels": -100,
+    "segment_ids": -1,
+    "special_tokens_mask": 1,
+    "position_ids": PAD,
+    "example_ids": -1,
+    "draws": 0,
+}
+
+
+def xlm_align(attention="sdpa", **config):
+    """Weights far from their initial values, so that no term of the computation vanishes."""
+    model = XlmAlignForPreTraining._from_config(XlmAlignConfig(**TINY | config), attn_implementation=attention).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if name.endswith("orm.weight") else 0.0
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15 + mean)
+    return model
+
+
+def example(seed, sides, masked=()):
+    """Fields of one row `<s> x </s></s> y </s>`; sides are lengths or pieces, `masked` the predicted positions."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (
+        torch.randint(4, MASK, (side,), generator=generator).tolist() if isinstance(side, int) else list(side)
+        for side in sides
+    )
+    gold = torch.tensor([0, *x, 2, 2, *y, 2])
+    is_masked = torch.zeros(len(gold), dtype=torch.bool)
+    is_masked[list(masked)] = True
+    is_special = torch.tensor([1, *[0] * len(x), 1, 1, *[0] * len(y), 1])
+    assert not is_special[is_masked].any()
+    return {
+        "input_ids": torch.where(is_masked, MASK, gold),
+        "labels": torch.where(is_masked, gold, -100),
+        "segment_ids": torch.tensor([0] * (len(x) + 2) + [1] * (len(y) + 2)),
+        "special_tokens_mask": is_special,
+        "position_ids": torch.arange(len(gold)) + PAD + 1,
+        "example_ids": torch.zeros(len(gold), dtype=torch.long),
+        "draws": torch.randint(DRAWS, (len(gold),), generator=generator),
+    }
+
+
+def batch_of(examples, layout):
+    """The examples as a `tlm` sub-batch."""
+    pad = torch.nn.functional.pad
+    if layout == "packed":
+        owner = torch.cat([torch.full((len(fields["labels"]),), index) for index, fields in enumerate(examples)])
+        row = {name: torch.cat([fields[name] for fields in examples]) for name in PADDING} | {"example_ids": owner}
+        row = {name: pad(row[name], (0, 3), value=value)[None] for name, value in PADDING.items()}
+        owner = row["example_ids"]
+        row["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
+        return row
+    longest, batch = max(len(fields["labels"]) for fields in examples), {}
+    for fields in examples:
+        missing = longest - len(fields["labels"])
+        sides = (missing, 0) if layout == "padded left" else (0, missing)
+        for name, value in PADDING.items():
+            batch.setdefault(name, []).append(pad(fields[name], sides, value=value))
+        batch.setdefault("attention_mask", []).append(pad(torch.ones_like(fields["labels"]), sides))
+    batch = {name: torch.stack(rows) for name, rows in batch.items()}
+    del batch["position_ids"], batch["example_ids"]  # a row is a pair, and the model counts its positions
+    return batch
+
+
+PAIRS = [
+    example(1, (6, 5), (2, 3, 5, 9, 12)),
+    example(2, (4, 7), (1, 4, 8, 9)),
+    example(3, (1, 3), (5,)),
+    example(4, (9, 8), (1, 2, 3, 4, 5, 12, 14, 15)),
+]
+
+
+def words_of(fields):
+    """Positions of the words of either side of a row."""
+    is_word = fields["special_tokens_mask"] == 0
+    return [(is_word & (fields["segment_ids"] == side)).nonzero().flatten().tolist() for side in (0, 1)]
+
+
+def links_of(labels, pair):
+    """{(source word, target word): probability} of one pair, words counted from 0."""
+    return {(i, j): labels.plan_PST[pair, i, j].item() for i, j in labels.links_PST[pair].nonzero().tolist()}
+
+
+def dwa_by_hand(model, fields):
+    """Eqs. 11 to 15 of one pair, query by query: {position of the query: cross-entropy}."""
+    batch = batch_of([fields], "padded right")
+    links = links_of(model.self_label(batch), 0)
+    layer = model.config.pointer_layer
+    states = model.roberta(batch["input_ids"], output_hidden_states=True).hidden_states[layer][0]
+    sides, losses = words_of(fields), {}
+    for own, other in ((0, 1), (1, 0)):
+        for word, position in enumerate(sides[own]):
+            partners = {pair[other]: probability for pair, probability in links.items() if pair[own] == word}
+            if fields["labels"][position] == -100 or not partners:
+                continue
+            target = max(partners, key=partners.get)
+            query = model.q_linear(states[position])
+            scores = [query @ model.k_linear(states[place]) / 32**0.5 for place in sides[other]]
+            losses[position] = -torch.stack(scores).log_softmax(0)[target]
+    return losses
+
+
+# what is labelled
+
+
+def one_hot_model(pieces, **config):
+    """A model whose layer 0 gives piece p, wherever it stands, the (normalised) p-th axis."""
+    model = xlm_align(alignment_layer=0, **config)
+    embeddings = model.roberta.embeddings
+    with torch.no_grad():
+        for part in (embeddings.position_embeddings, embeddings.token_type_embeddings, embeddings.word_embeddings):
+            part.weight.zero_()
+        embeddings.LayerNorm.weight.fill_(1.0)
+        embeddings.LayerNorm.bias.zero_()
+        for piece, axis in pieces.items():
+            embeddings.word_embeddings.weight[piece, axis] = 1.0
+    return model
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_links_of_a_pair_with_known_vectors(layout):
+    """Pieces 10 and 20, 11 and 21, ... share an axis: the links are the permutation, whatever is masked or special."""
+    pieces = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
+    model = one_hot_model(pieces, filtering_iterations=1)  # a second one would link pairs that have no mass
+    examples = [
+        example(1, ([10, 11, 12, 13], [23, 21, 20, 22]), (1, 2, 9)),
+        example(2, ([14, 10], [20, 24]), (1, 5)),
+        example(3, ([12, 13, 10], [23, 22, 20]), ()),
+    ]
+    labels = model.self_label(batch_of(examples, layout))
+    assert [set(links_of(labels, pair)) for pair in range(3)] == [
+        {(0, 2), (1, 1), (2, 3), (3, 0)},
+        {(0, 1), (1, 0)},
+        {(0, 1), (1, 0), (2, 2)},
+    ]
+
+
+def test_special_tokens_and_padding_are_never_linked():
+    """Even where they are the likeliest partner of every word: all have the same vector, twice as long."""
+    model = one_hot_model({piece: piece % 3 for piece in range(4, MASK)} | {0: 0, 1: 0, 2: 0})
+    batch = batch_of(PAIRS, "padded right")
+    labels = model.self_label(batch)
+    for words, exists in (
+        (labels.source_PS, labels.source_mask_PS),
+        (labels.target_PT, labels.target_mask_PT),
+    ):
+        assert (batch["special_tokens_mask"].flatten()[words[exists]] == 0).all()
+    exists_PST = labels.source_mask_PS[:, :, None] & labels.target_mask_PT[:, None]
+    assert labels.links_PST.any() and not (labels.links_PST & ~exists_PST).any()
+    assert (labels.plan_PST[~exists_PST] == 0).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+def test_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
+    model, reference = xlm_align(attention), xlm_align("eager")
+    labels = model.self_label(batch_of(PAIRS, layout))
+    for pair, fields in enumerate(PAIRS):
+        alone = reference.self_label(batch_of([fields], "padded right"))
+        assert links_of(labels, pair).keys() == links_of(alone, 0).keys()
+        assert links_of(labels, pair) == pytest.approx(links_of(alone, 0), rel=1e-4)
+
+
+def test_labels_are_those_of_the_text_before_it_was_masked():
+    model = xlm_align()
+    bare = [fields | {"input_ids": torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])}
+            for fields in PAIRS]  # fmt: skip
+    labels = model.self_label(batch_of(PAIRS, "padded right"))
+    unmasked = model.self_label(
+        batch_of([fields | {"labels": torch.full_like(fields["labels"], -100)} for fields in bare], "padded right")
+    )
+    assert torch.equal(labels.plan_PST, unmasked.plan_PST)
+
+
+def test_each_layer_and_option_labels_by_itself():
+    """Table 4, Table 6 and Sinkhorn's two orders are not the same labels; each layer's are those of its states."""
+    batch = batch_of(PAIRS, "padded right")
+    plans = {layer: xlm_align(alignment_layer=layer).self_label(batch).plan_PST for layer in range(4)}
+    for a, b in itertools.combinations(plans.values(), 2):
+        assert not torch.allclose(a, b, atol=1e-3)
+    model = xlm_align(alignment_layer=2)
+    seen = []
+    handles = [layer.register_forward_hook(lambda *_: seen.append(1)) for layer in model.roberta.encoder.layer]
+    model.self_label(batch)
+    assert len(seen) == 2  # layers above are not computed
+    for handle in handles:
+        handle.remove()
+    by_rows, by_columns = (xlm_align(sinkhorn_first=first).self_label(batch).plan_PST for first in ("rows", "columns"))
+    pairs = torch.arange(len(PAIRS))[[0, 1, 3]]  # the third has one source word
+    assert torch.allclose(by_rows.sum(1)[0, :5], torch.ones(5), atol=1e-5)
+    assert torch.allclose(by_columns.sum(2)[0, :6], torch.ones(6), atol=1e-5)
+    filtered, union = xlm_align().self_label(batch).links_PST, xlm_align(filtering_iterations=0).self_label(batch)
+    assert (filtered & ~union.links_PST)[pairs].sum() < filtered.sum() < union.links_PST.sum()
+    assert (union.links_PST.any(2) == union.source_mask_PS).all()  # all words are aligned, at least once (Table 6)
+    assert (union.links_PST.any(1) == union.target_mask_PT).all()
+    once, twice = (xlm_align(filtering_iterations=number).self_label(batch).links_PST for number in (1, 2))
+    assert (once <= twice).all() and once.sum() < twice.sum()
+
+
+# who asks, and what is learnt
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dwa_layer", [None, 1])
+def test_the_loss_is_that_of_a_plain_loop(layout, dwa_layer):
+    """Also: the queries are exactly the masked positions that have a link (Eq. 14), in both directions."""
+    model = xlm_align(dwa_layer=dwa_layer)
+    output = model(tlm=batch_of(PAIRS, layout), objective_weights={"tlm": 0.0})
+    by_hand = [dwa_by_hand(model, fields) for fields in PAIRS]
+    expected = [loss for losses in by_hand for loss in losses.values()]
+    assert len(expected) < sum(int((fields["labels"] != -100).sum()) for fields in PAIRS)  # some have no link
+    found = output.token_losses["dwa"]
+    torch.testing.assert_close(found.sort().values, torch.stack(expected).detach().sort().values, atol=1e-5, rtol=0)
+    torch.testing.assert_close(output.loss, sum(expected), atol=1e-4, rtol=0)
+    if layout != "packed":
+        counts = torch.bincount(output.batch_rows["dwa"], minlength=len(PAIRS)).tolist()
+        assert counts == [len(losses) for losses in by_hand]
+    loss_gradients = torch.autograd.grad(output.loss, model.q_linear.weight, retain_graph=True)[0]
+    hand_gradients = torch.autograd.grad(sum(expected), model.q_linear.weight)[0]
+    torch.testing.assert_close(loss_gradients, hand_gradients, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["masked", "unmasked", "all_aligned"])
+def test_queries_of_each_choice(positions):
+    """Table 7: which positions ask, from the fields of the batch alone."""
+    model = xlm_align(query_positions=positions)
+    examples = [example(seed, (12, 11), (1, 5, 9, 15, 20)) for seed in range(8)]
+    batch = batch_of(examples, "padded right")
+    labels = model.self_label(batch)
+    from_source, from_target = (found >= 0 for found in model._labelled(labels, batch))
+    asked = 0
+    for pair, fields in enumerate(examples):
+        sides, links = words_of(fields), links_of(labels, pair)
+        expected = [set(), set()]
+        for i, j in links:
+            places_of = (sides[0][i], sides[1][j])
+            draws = [fields["draws"][place] for place in places_of]
+            if positions == "all_aligned":  # one of the two, and only one
+                expected[0 if draws[0] > draws[1] else 1].add((i, j))
+                continue
+            for side in (0, 1):
+                is_masked = fields["labels"][places_of[side]] != -100
+                if is_masked if positions == "masked" else (not is_masked and draws[side] < 0.15 * DRAWS):
+                    expected[side].add((i, j))
+        assert {tuple(link) for link in from_source[pair].nonzero().tolist()} == expected[0]
+        assert {tuple(link) for link in from_target[pair].nonzero().tolist()} == expected[1]
+        asked += len(expected[0] | expected[1])
+    assert asked > 3
+    if positions == "all_aligned":
+        assert asked == labels.links_PST.sum()
+
+
+def test_no_query_is_no_dwa():
+    model, batch = xlm_align(query_positions="none"), batch_of(PAIRS, "padded right")
+    without = model(tlm=batch, objective_weights={"dwa": 0.0})
+    assert torch.equal(model(tlm=batch).loss, without.loss) and without.token_losses.keys() == {"tlm"}
+
+
+def test_a_query_with_several_links_points_at_the_likeliest():
+    model = xlm_align()
+    batch = batch_of([example(5, (3, 3), (1, 2, 3))], "padded right")
+    labels = model.self_label(batch)
+    plan = torch.tensor([[[0.2, 0.5, 0.3], [0.3, 0.1, 0.6], [0.5, 0.4, 0.1]]])
+    links = torch.tensor([[[True, True, False], [False, False, True], [True, True, True]]])
+    labels = labels._replace(plan_PST=plan, links_PST=links)
+    states = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    found = model.pointer_losses(states, labels, batch)
+    keys = model.k_linear(states[0, 6:9])
+    expected = [
+        -(model.q_linear(states[0, 1 + word]) @ keys.T / 32**0.5).log_softmax(0)[target]
+        for word, target in enumerate((1, 2, 0))
+    ]
+    torch.testing.assert_close(found.losses_N, torch.stack(expected).detach(), atol=1e-5, rtol=0)
+
+
+def test_tlm_and_dwa_read_one_forward_and_labelling_leaves_no_gradient(monkeypatch):
+    """The gradient with labels from outside is bit for bit that with the model's own."""
+    model, batch = xlm_align(hidden_dropout_prob=0.1).train(), batch_of(PAIRS, "padded right")
+    calls = []
+    model.roberta.embeddings.register_forward_hook(lambda module, *_: calls.append(module.training))
+    torch.manual_seed(3)
+    output = model(tlm=batch)
+    output.loss.backward()
+    assert calls == [False, True]  # labelled without dropout, then learnt from with it
+    assert model.training and all(module.training for module in model.modules())
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    labels = model.self_label(batch)
+    assert not labels.plan_PST.requires_grad
+    monkeypatch.setattr(model, "self_label", lambda batch: labels)
+    model.zero_grad()
+    torch.manual_seed(3)
+    again = model(tlm=batch)
+    again.loss.backward()
+    assert torch.equal(again.loss, output.loss)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.grad, gradients[name]), name
+
+
+def test_losses_add_up_and_weights_choose():
+    model, tlm = xlm_align(), batch_of(PAIRS, "padded right")
+    mlm = batch_of([example(7, (5, 1), (2, 3))], "padded right")
+    whole = model(mlm=mlm, tlm=tlm, objective_weights={"dwa": 0.5})
+    sums = {name: losses.sum() for name, losses in whole.token_losses.items()}
+    assert list(sums) == ["mlm", "tlm", "dwa"]
+    torch.testing.assert_close(whole.loss, sums["mlm"] + sums["tlm"] + 0.5 * sums["dwa"])
+    plain = model(mlm=mlm, tlm=tlm, objective_weights={"dwa": 0.0})
+    baseline = ForPreTraining.losses_of(model, {"mlm": mlm, "tlm": tlm}, {"dwa": 0.0})
+    assert plain.token_losses.keys() == {"mlm", "tlm"} and torch.equal(plain.loss, baseline.loss)
+    alone = model(tlm=tlm, objective_weights={"tlm": 0.0})
+    assert alone.token_losses.keys() == {"dwa"}
+    torch.testing.assert_close(alone.token_losses["dwa"], whole.token_losses["dwa"])
+    assert model(mlm=mlm).token_losses.keys() == {"mlm"}
+
+
+def test_a_batch_without_a_query_is_valid():
+    """Nothing masked has a link; a side without words; the loss is 0, and so is its gradient."""
+    model = xlm_align()
+    nothing_masked = [fields | {"labels": torch.full_like(fields["labels"], -100)} for fields in PAIRS]
+    one_sided = [example(8, (0, 4), (3,)), example(9, (0, 2), (3,))]
+    for examples in (nothing_masked, one_sided):
+        model.zero_grad()
+        output = model(tlm=batch_of(examples, "padded right"), objective_weights={"tlm": 0.0})
+        output.loss.backward()
+        assert output.loss == 0 and len(output.token_losses["dwa"]) == 0
+        assert not model.q_linear.weight.grad.any()
+
+
+def test_bfloat16_learns_the_same():
+    model, batch = xlm_align(), batch_of(PAIRS, "padded right")
+    whole = model(tlm=batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(tlm=batch)
+    assert half.token_losses["tlm"].mean() == pytest.approx(whole.token_losses["tlm"].mean().item(), abs=0.1)
+    assert half.token_losses["dwa"].mean() == pytest.approx(whole.token_losses["dwa"].mean().item(), abs=0.3)
+
+
+def test_places():
+    mask = torch.tensor([[0, 1, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 0, 1]]).bool()
+    columns, exists = places(mask)
+    assert columns.tolist() == [[1, 2], [0, 0], [0, 3], [3, 0]]
+    assert exists.tolist() == [[True, True], [False, False], [True, True], [True, False]]
+    assert places(torch.zeros(2, 3, dtype=torch.bool))[0].shape == (2, 0)
+
+
+# errors
+
+
+@pytest.mark.parametrize("field", ["segment_ids", "special_tokens_mask", "draws"])
+def test_a_missing_field_is_named(field):
+    batch = batch_of(PAIRS, "padded right")
+    del batch[field]
+    with pytest.raises(ValueError, match=f"no {field}.*weight of dwa to 0"):
+        xlm_align(query_positions="all_aligned")(tlm=batch)
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("alignment_layer", 4, "alignment_layer is 4, and the model has 3 layers"),
+        ("dwa_layer", -1, "dwa_layer is -1"),
+        ("entropic_regularization", 0.0, "entropic_regularization is 0.0"),
+        ("similarity_floor", -1.0, "similarity_floor is -1.0"),
+        ("sinkhorn_iterations", 0, "sinkhorn_iterations is 0"),
+        ("filtering_iterations", -1, "filtering_iterations is -1"),
+        ("filtering_discount", 1.5, "filtering_discount is 1.5.*paper's value is 0.9"),
+        ("query_positions", "some", "query_positions"),
+        ("sinkhorn_first", "both", "sinkhorn_first"),
+    ],
+)
+def test_configuration_errors(field, value, message):
+    with pytest.raises(Exception, match=message):
+        XlmAlignConfig(**TINY, **{field: value})
+
+
+def test_default_layers_are_the_papers():
+    config = XlmAlignConfig()
+    assert (config.labelling_layer, config.pointer_layer) == (10, 12)
+    assert XlmAlignConfig(alignment_layer=8, dwa_layer=10).labelling_layer == 8

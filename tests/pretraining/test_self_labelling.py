@@ -1,0 +1,141 @@
+"""Denoising word alignment from recipe to checkpoint: it reads TLM's rows, labels them, and shows what it labels."""
+
+import json
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from pretraining.collators import Collator, Masker
+from pretraining.recipe import Objective
+from pretraining.tokenised import Example
+from pretraining.tracking import read_events
+
+DWA = "phases.0.objectives.dwa={}"
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer):
+    rng = np.random.default_rng(0)
+    examples = [Example([rng.integers(10, 500, 9), rng.integers(10, 500, 7)], "en-de", number) for number in range(4)]
+    settings = Objective(batch_size=4)
+    plain, read = (Masker(sample_tokenizer, (1, 0), None, frozenset(others)) for others in ((), ("tlm",)))
+    batches = [
+        Collator(sample_tokenizer)([masker(example, "tlm", settings) for example in examples])
+        for masker in (plain, read)
+    ]
+    assert [list(batch) for batch in batches] == [["tlm"], ["tlm"]]
+    without, draws = batches[0]["tlm"], batches[1]["tlm"].pop("draws")
+    assert without.keys() == batches[1]["tlm"].keys()
+    assert all((without[name] == batches[1]["tlm"][name]).all() for name in ("input_ids", "labels"))
+    ordinary = draws[batches[1]["tlm"]["special_tokens_mask"] == 0]
+    assert len(ordinary.unique()) == len(ordinary) and ordinary.min() >= 0 and ordinary.max() < 2**31
+    again = Collator(sample_tokenizer)([read(example, "tlm", settings) for example in reversed(examples)])
+    assert (again["tlm"]["draws"].flip(0) == draws).all()  # by example, however they are batched
+
+
+def test_a_run_learns_logs_and_resumes(train, recipe_file, tmp_path, caplog):
+    """With a phase of MLM and TLM first, as a cold start; killed after any step, bit-equal."""
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    second = json.loads(json.dumps(recipe["phases"][0]))
+    second["name"], second["objectives"]["dwa"] = "dwa", {"weight": 2.0}
+    recipe["phases"] = [recipe["phases"][0] | {"steps": 1}, second | {"steps": 2}]
+    recipe["model"]["config"] |= {"query_positions": "unmasked", "hidden_dropout_prob": 0.1}
+    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0, "evaluation": {"held_out_fraction": 0.1}}
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        train()
+    assert "labels" not in caplog.text  # the first phase is the cold start
+    lines = read_events(tmp_path / "run")
+    keys = [{key for key in line if key.split("/")[0] in ("loss", "held_out", "unigram_entropy")} for line in lines]
+    assert not any("dwa" in key for key in keys[0] | keys[1])
+    assert {"loss/dwa/en-de", "loss/dwa/en-zh"} <= keys[2] | keys[3]
+    assert {"held_out/dwa/en-de", "held_out/tlm/en-de"} <= keys[-1]
+    assert not any(key.startswith("unigram_entropy/dwa") for key in keys[-1])
+    run = tmp_path / "run"
+    for step in (1, 2):
+        resumed = tmp_path / f"resumed-{step}"
+        shutil.copytree(run, resumed)
+        shutil.rmtree(resumed / "model")
+        for later in range(step + 1, 4):
+            shutil.rmtree(resumed / "checkpoints" / f"step-{later}")
+        train(f"output_dir={resumed}", "--resume")
+        for name, tensor in weights(run).items():
+            assert torch.equal(tensor, weights(resumed)[name]), name
+
+
+def test_the_baseline_of_a_run_has_its_text_and_masks(train, recipe_file, tmp_path):
+    """Weight 0 is -DWA: the same TLM losses at the first step as with it, and those of a recipe without."""
+    for name, overrides in {"with": [DWA], "zero": [DWA, "phases.0.objectives.dwa.weight=0"], "without": []}.items():
+        train(*overrides, f"output_dir={tmp_path / name}")
+    lines = {name: read_events(tmp_path / name) for name in ("with", "zero", "without")}
+    first = {name: events[0] for name, events in lines.items()}
+    assert first["with"]["loss/tlm/en-de"] == first["zero"]["loss/tlm/en-de"] == first["without"]["loss/tlm/en-de"]
+    assert lines["zero"][-1]["loss"] == lines["without"][-1]["loss"] != lines["with"][-1]["loss"]
+    assert "loss/dwa/en-de" not in first["zero"]
+    assert first["with"]["predictions"] > first["zero"]["predictions"]
+
+
+def test_minus_tlm_still_reads_the_pairs(train, tmp_path):
+    """-TLM (Table 3): weight 0."""
+    train(DWA, "phases.0.objectives.tlm.weight=0", "phases.0.steps=1")
+    (line, *_) = read_events(tmp_path / "run")
+    assert "loss/dwa/en-de" in line and "loss/tlm/en-de" not in line
+
+
+def test_a_cold_start_is_warned_of(train, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        train(DWA, "--dry_run")
+    assert "labels are noise" in caplog.text
+    caplog.clear()
+    train("phases.0.steps=1", f"output_dir={tmp_path / 'start'}")
+    with caplog.at_level(logging.WARNING):
+        train(DWA, "--dry_run", f"model.start_from={tmp_path / 'start' / 'model'}", "model.config={}")
+    assert "labels are noise" not in caplog.text
+
+
+def test_the_plan_says_whose_rows_it_reads(train, capsys):
+    train(DWA, "--dry_run")
+    shown = capsys.readouterr().out
+    assert "those of tlm" in shown and "labelled by the model" in shown and "first batch, dwa" not in shown
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        ([DWA, "model.type=veco"], "phases.0.objectives.dwa: a 'veco' model does not have this objective"),
+        (["phases.0.objectives={mlm: {batch_size: 8}, dwa: {}}"], "dwa reads the examples of tlm"),
+        (["phases.0.objectives.dwa={batch_size: 8}"], "dwa.batch_size is 8: dwa reads the examples of tlm"),
+        (["phases.0.objectives.dwa={max_length: 99}"], "dwa.max_length is 99"),
+        (["phases.0.objectives.dwa={mask_probability: 0.3}"], "dwa.mask_probability is 0.3"),
+        (["phases.0.objectives={mlm: {max_length: 64}}"], "phases.0.objectives.mlm.batch_size is missing"),
+        ([DWA, "model.config.alignment_layer=3"], "alignment_layer is 3, and the model has 2 layers"),
+    ],
+)
+def test_recipe_errors(fails, overrides, message):
+    assert message in " ".join(fails(*overrides).split())
+
+
+def test_the_recipe_for_ones_own_translations(recipe_file, train, tmp_path, monkeypatch, pytestconfig):
+    """`source ||| target` lines, no monolingual text: two steps from a model of this zoo."""
+    train("phases.0.steps=1", f"output_dir={tmp_path / 'start'}")
+    lines = [f"ein Satz {number} ||| sentence {number}" for number in range(200)]
+    (tmp_path / "pairs.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    recipe_file.write_text(
+        (pytestconfig.rootpath / "pretraining" / "recipes" / "xlm_align" / "aligner.yaml").read_text(encoding="utf-8"),
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    size = "phases.0.objectives.tlm={batch_size: 8, max_length: 64}"
+    short = ["phases.0.steps=2", "phases.0.warmup_steps=0", "log_every_steps=1", size]
+    train(f"model.start_from={tmp_path / 'start' / 'model'}", "evaluation.held_out_fraction=0.05", *short)
+    events = read_events(tmp_path / "runs" / "aligner")
+    assert all({"loss/tlm/source-target", "loss/dwa/source-target"} <= event.keys() for event in events[:2])
+    assert "held_out/dwa/source-target" in events[-1]
