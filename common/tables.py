@@ -392,7 +392,7 @@ def _read_lines(path: str, columns: tuple[str, ...] | None) -> Iterator[dict[str
     """Rows of a text file (`columns` None) or of a TSV file with this header."""
     with open(path, "rb") as stream:  # bytes: text mode would end lines at a lone "\r" too
         for number, raw in enumerate(stream, start=1):
-            line = _decode(raw, path, number)
+            line = decode_line(raw, path, number)
             if columns is None:
                 yield {"text": line}
             elif number > 1:
@@ -407,7 +407,7 @@ def _read_lines(path: str, columns: tuple[str, ...] | None) -> Iterator[dict[str
 
 def _tsv_header(path: str) -> list[str]:
     with open(path, "rb") as stream:
-        columns = _decode(stream.readline(), path, 1).split("\t")
+        columns = decode_line(stream.readline(), path, 1).split("\t")
     if len(set(columns)) < len(columns) or not all(columns):
         raise ValueError(
             f"{path}, line 1: the header is {columns}. Every column needs a name of its own. "
@@ -416,7 +416,7 @@ def _tsv_header(path: str) -> list[str]:
     return columns
 
 
-def _decode(raw: bytes, path: str | Path, number: int) -> str:
+def decode_line(raw: bytes, path: str | Path, number: int) -> str:
     """A line without its ending and, if it is the first, without the byte order mark."""
     if number == 1:
         raw = raw.removeprefix(BOM)
@@ -424,7 +424,7 @@ def _decode(raw: bytes, path: str | Path, number: int) -> str:
         return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Tables are read as UTF-8 only. "
+            f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Text is read as UTF-8 only. "
             "Convert the file, for example with iconv -f latin1 -t utf-8."
         ) from None
 
@@ -432,7 +432,7 @@ def _decode(raw: bytes, path: str | Path, number: int) -> str:
 def _check_utf8(file: Path) -> None:
     with file.open("rb") as stream:
         for number, raw in enumerate(stream, start=1):
-            _decode(raw, file, number)
+            decode_line(raw, file, number)
 
 
 def _file_hash(file: Path, partial: bool = False) -> str:

@@ -94,23 +94,10 @@ def read_attention(
 def _load(path: str, name: str, translates: bool):
     from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-    from finetuning.checkpoints import readable_errors
+    from finetuning.checkpoints import load_pretrained
 
-    auto_class = AutoModelForSeq2SeqLM if translates else AutoModel
-    with readable_errors(name):
-        model, info = auto_class.from_pretrained(
-            path,
-            trust_remote_code=True,
-            attn_implementation="eager",  # the others keep no weights to show
-            output_loading_info=True,
-        )
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
-    if missing:
-        raise ValueError(
-            f"{name} lacks {len(missing)} weights of {type(model).__name__} ({missing[0]}, ...): random numbers would "
-            "stand in for them, and the map would show those. Name a folder that has them."
-        )
-    return model.eval()
+    # the other implementations keep no weights to show
+    return load_pretrained(AutoModelForSeq2SeqLM if translates else AutoModel, path, name, attn_implementation="eager")
 
 
 def _ids(encoding, device):

@@ -8,6 +8,7 @@ from typing import Any
 from accelerate import PartialState
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
+from transformers.utils import logging
 
 from common.provenance import folder_fingerprint
 from common.recipes import nearest
@@ -78,6 +79,27 @@ def longest_input(config: Any) -> int:
     return getattr(config, "longest_input", None) or config.max_position_embeddings - (
         config.pad_token_id + 1 if config.pad_token_id else 0
     )
+
+
+def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> Any:
+    """The model of a folder in evaluation mode, every weight read from it but a pooler's; `options`: from_pretrained's.
+
+    Raises ValueError where the folder cannot be read, as `name`, or lacks weights.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # heads that are not read; what is missing is told below
+    try:
+        with readable_errors(name):
+            model, info = auto_class.from_pretrained(path, trust_remote_code=True, output_loading_info=True, **options)
+    finally:
+        logging.set_verbosity(verbosity)
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise ValueError(
+            f"{name} lacks {len(missing)} weights of {type(model).__name__} ({missing[0]}, ...): random numbers would "
+            "stand in for them, and would be what is seen. Name a folder that has them."
+        )
+    return model.eval()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@
 
 --run takes a name and one or more folders of finetuning/run.py; several folders are seeds of one experiment that were
 run apart. Writes comparison.md, comparison.csv (a row for each run, language, metric and seed) and comparison.png: BLEU
-on dev over the updates for translation, scores by language for other tasks; means and standard deviations over seeds.
+on dev over the updates for translation, AER over layers for word alignment (XLM-Align, Figure 2; MetaXLM, Figure 4),
+scores by language for other tasks; means and standard deviations over seeds.
 """
 
 import argparse
@@ -15,14 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from common.recipes import user_errors
-from finetuning import results, translation_results
-from finetuning.result_files import FORMAT, summary, with_deviation
+from finetuning import alignment_results, results, translation_results
+from finetuning.alignment_sweep import AVERAGE, plot_layers
+from finetuning.result_files import FORMAT, markdown_table, run_name, summary, with_deviation
 from finetuning.run import KINDS
 
-MODULES = dict.fromkeys(KINDS, results) | {"translation": translation_results}
+# how results of a kind of task are shown
+MODULES = dict.fromkeys(KINDS, results) | {
+    "translation": translation_results,
+    "word_alignment": alignment_results,
+}
 
-# Outcomes, which differ between any two runs, and sentences for readers of what other fields say.
-LEFT_OUT = ("protocol.selection.selected_steps", "protocol.selection.scores", "protocol.facts")
+# Outcomes, which differ between any two runs, sentences for readers of what other fields say, and what else was scored.
+LEFT_OUT = (
+    "protocol.selection.selected_steps",
+    "protocol.selection.scores",
+    "protocol.facts",
+    "protocol.methods",
+    "protocol.layers",
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -34,17 +46,50 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="where the comparison is written")
     flags = parser.parse_args(argv)
     with user_errors():
-        runs = read_runs(flags.run)
-        folder = Path(flags.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "comparison.md").write_text(to_markdown(runs), encoding="utf-8")
-        with (folder / "comparison.csv").open("w", encoding="utf-8", newline="") as stream:
-            rows = to_rows(runs)
-            writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        plot(runs, folder / "comparison.png")
-        print_comparison(runs, folder)
+        write_comparison(read_runs(flags.run), Path(flags.output))
+
+
+def write_comparison(runs: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+    """Writes comparison.md, comparison.csv and comparison.png into a folder, and shows the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "comparison.md").write_text(to_markdown(runs), encoding="utf-8")
+    with (folder / "comparison.csv").open("w", encoding="utf-8", newline="") as stream:
+        rows = to_rows(runs)
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    plot(runs, folder / "comparison.png")
+    print_comparison(runs, folder)
+
+
+def read_others(recipe: Any) -> dict[str, list[dict[str, Any]]]:
+    """The results that a recipe's `compare_with` names, by the names of their models.
+
+    Raises ValueError as `read_runs`, for results that cannot stand beside those of the recipe, and for one name of two.
+    """
+    others = read_runs([[name, *folders] for name, folders in recipe.compare_with.items()])
+    if own_name(recipe) in others:
+        raise ValueError(
+            f"compare_with names {own_name(recipe)}, which is the name of this run's model. Two lines of a plot cannot "
+            "have one name. Set `name` for this model, or call the other one something else."
+        )
+    own = {"kind": recipe.kind, "task": recipe.task, "languages": [pair.name for pair in recipe.pairs]}
+    check_alike({own_name(recipe): own, **{name: record for name, group in others.items() for record in group}})
+    return others
+
+
+def write_beside(recipe: Any, others: dict[str, list[dict[str, Any]]]) -> None:
+    """Writes the comparison of a finished run with `others` (`read_others`) into its own folder; the main process."""
+    from accelerate import PartialState
+
+    if PartialState().is_main_process:
+        own = read_runs([[own_name(recipe), recipe.output_dir]])
+        write_comparison(own | others, Path(recipe.output_dir))
+
+
+def own_name(recipe: Any) -> str:
+    """The name of the recipe's model in a comparison."""
+    return recipe.name or run_name(recipe.model)
 
 
 def read_runs(named_folders: list[list[str]]) -> dict[str, list[dict[str, Any]]]:
@@ -68,8 +113,13 @@ def read_runs(named_folders: list[list[str]]) -> dict[str, list[dict[str, Any]]]
                 f"--run {name}: seed {twice[0]} is in more than one of its folders, and would be counted twice. Name "
                 "each seed's folder once; what differs in more than the seed is a --run of its own."
             )
-    records = {name: record for name, group in runs.items() for record in group}
-    first_name, first = next(iter(records.items()))
+    check_alike({name: record for name, group in runs.items() for record in group})
+    return runs
+
+
+def check_alike(records: dict[str, dict[str, Any]]) -> None:
+    """Raises ValueError for results of different tasks or languages."""
+    first_name, first = next(iter(records.items()), (None, None))
     for name, record in records.items():
         for field in ("kind", "task", "languages"):
             this, other = (list(r[field]) if field == "languages" else r[field] for r in (record, first))
@@ -78,7 +128,6 @@ def read_runs(named_folders: list[list[str]]) -> dict[str, list[dict[str, Any]]]
                     f"{name} has {field} {this}, {first_name} has {other}: their scores cannot stand in one table. "
                     "Compare runs of one task on the same languages."
                 )
-    return runs
 
 
 def _read(folder: str) -> dict[str, Any]:
@@ -121,6 +170,8 @@ def _stamp(record: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
 
     def flatten(prefix: str, value: Any) -> None:
+        if prefix in LEFT_OUT:
+            return
         if isinstance(value, dict):
             for key, inner in value.items():
                 flatten(f"{prefix}.{key}", inner)
@@ -129,7 +180,7 @@ def _stamp(record: dict[str, Any]) -> dict[str, Any]:
         elif prefix.endswith("_data") or prefix.endswith(".data"):
             tables = value if isinstance(value, list) else []
             flat[prefix] = [(table["config"], table["split"], table["fingerprint"]) for table in tables]
-        elif prefix not in LEFT_OUT:
+        else:
             flat[prefix] = value
 
     for part in ("protocol", "hyperparameters"):
@@ -157,14 +208,14 @@ def score_table(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[
 def title_of(runs: dict[str, list[dict[str, Any]]]) -> str:
     """Task, metric and split."""
     record = next(iter(runs.values()))[0]
-    return f"{record['task']}, {record['protocol']['metric']['name']} on {record['protocol']['evaluated_split']}"
+    metric = record["protocol"]["metric"]
+    lower = "" if metric.get("greater_is_better", True) else " (lower is better)"
+    return f"{record['task']}, {metric['name']}{lower} on {record['protocol']['evaluated_split']}"
 
 
 def to_markdown(runs: dict[str, list[dict[str, Any]]]) -> str:
     """The comparison as a Markdown page."""
-    columns, rows = score_table(runs)
-    lines = [f"# {title_of(runs)}", ""]
-    lines += ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
+    lines = [f"# {title_of(runs)}", "", *markdown_table(score_table(runs))]
     if differing := differences(runs):
         lines += ["", "## What differs between the runs", "", *(f"- {line}" for line in differing)]
     return "\n".join([*lines, "", "![comparison](comparison.png)", ""])
@@ -199,7 +250,14 @@ def print_comparison(runs: dict[str, list[dict[str, Any]]], folder: Path) -> Non
 
 
 def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """BLEU over updates where every run has a curve, else bars by language; standard deviations over seeds."""
+    """BLEU over updates where every run has a curve, else bars by language; standard deviations over seeds.
+
+    Of word alignment AER over layers: the average, then every pair of languages.
+    """
+    if next(iter(runs.values()))[0]["kind"] == "word_alignment":
+        chance = alignment_results.chance_level(next(iter(runs.values()))[0])
+        plot_layers(layer_panels(runs), path, title_of(runs), by_position=chance, one_scale=False)
+        return
     import matplotlib
 
     matplotlib.use("Agg")  # there may be no screen
@@ -233,6 +291,19 @@ def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def layer_panels(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, dict[int, list[float]]]]:
+    """AER by panel (average or pair of languages), run and layer: one a seed, of the layers that all its seeds have."""
+    curves = {name: [alignment_results.curves(record) for record in records] for name, records in runs.items()}
+    titles = list(next(iter(curves.values()))[0])
+    panels: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for title in sorted(titles, key=lambda title: title != AVERAGE):
+        panels[title] = {}
+        for name, found in curves.items():
+            layers = [layer for layer in found[0][title] if all(layer in seeds[title] for seeds in found)]
+            panels[title][name] = {layer: [aer for seeds in found for aer in seeds[title][layer]] for layer in layers}
+    return panels
 
 
 def curve_of(records: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:

@@ -168,21 +168,26 @@ class Recipe:
 
 
 def check_values(recipe: Any, *more: tuple[str, Any, bool]) -> None:
-    """Raises ValueError for values that no kind of task can run, and for those of `more` that do not fit.
+    """Raises ValueError for values that no kind of task can train with, and for those of `more` that do not fit.
 
     `more` holds name, value and whether it fits, of what the kind of task adds.
     """
     training = recipe.training
     accumulated, betas = training.gradient_accumulation_steps, training.betas
-    for name, value, fits in (
+    check_ranges(
+        recipe,
         *more,
         ("training.gradient_accumulation_steps", accumulated, accumulated > 0),
         ("training.learning_rate", training.learning_rate, training.learning_rate > 0),
         ("training.epochs", training.epochs, training.epochs > 0 or training.max_steps > 0),
         ("training.layerwise_decay", training.layerwise_decay, 0 < training.layerwise_decay <= 1),
         ("training.betas", betas, len(betas) == 2 and all(0 <= beta < 1 for beta in betas)),
-        ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds)),
-    ):
+    )
+
+
+def check_ranges(recipe: Any, *ranges: tuple[str, Any, bool]) -> None:
+    """Raises ValueError for those of `ranges` (name, value, whether it fits) that do not fit, and for such seeds."""
+    for name, value, fits in (*ranges, ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds))):
         if not fits:
             raise ValueError(
                 f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` "

@@ -12,6 +12,15 @@ FORMAT = 1  # of results.json; hub_cards reads it
 Table = tuple[list[str], list[list[str]]]  # header and rows
 
 
+def run_name(folder: str | Path) -> str:
+    """The name of the run that left a model in <run>/model or <run>/seed-N/model, or the folder's own."""
+    folder = Path(folder).resolve()
+    if folder.name != "model":
+        return folder.name
+    above = folder.parent
+    return above.parent.name if above.name.startswith("seed-") else above.name
+
+
 def summary(scores: list[float]) -> dict[str, Any]:
     """Scores with their mean and standard deviation (n - 1), None for a single one."""
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
@@ -63,11 +72,15 @@ def write_files(results: dict[str, Any], page: str, rows: list[dict[str, Any]], 
         writer.writerows(rows)
 
 
+def markdown_table(table: Table) -> list[str]:
+    """The lines of a Markdown table."""
+    columns, rows = table
+    return ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
+
+
 def markdown_page(title: str, table: Table, warnings: list[str], protocol: list[str], picture: str | None) -> str:
     """A Markdown page: table, warnings, protocol, picture (`[description](file)`)."""
-    columns, rows = table
-    lines = [f"# {title}", ""]
-    lines += ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
+    lines = [f"# {title}", "", *markdown_table(table)]
     if warnings:
         lines += ["", "## Warnings", "", *(f"- {warning}" for warning in warnings)]
     lines += ["", "## Protocol", "", *(f"- {line}" for line in protocol), ""]
@@ -75,7 +88,7 @@ def markdown_page(title: str, table: Table, warnings: list[str], protocol: list[
 
 
 def print_table(title: str, table: Table, warnings: list[str], written: str, names: int = 1) -> None:
-    """Prints the table, whose first `names` columns are text, the warnings and what was written where."""
+    """Prints the table, whose first `names` columns are text, the warnings and what was written where, if anything."""
     from rich.console import Console
     from rich.table import Table as ScreenTable
 
@@ -89,4 +102,5 @@ def print_table(title: str, table: Table, warnings: list[str], written: str, nam
     console.print(shown)
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-    console.print(f"written: {written}", markup=False, soft_wrap=True)
+    if written:
+        console.print(f"written: {written}", markup=False, soft_wrap=True)

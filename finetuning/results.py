@@ -66,7 +66,7 @@ def build_results(
         "average": summary(averages),
         "source_score": source_score,
         "transfer_gap": gap,
-        "published": _published(recipe.published, languages),
+        "published": published_figures(recipe.published, languages),
         "warnings": [
             *warnings,
             *(_chance_warnings(records, protocol) if "majority_share" in protocol else _zero_warnings(records)),
@@ -75,7 +75,7 @@ def build_results(
     }
 
 
-def _published(published: Published | None, languages: list[str]) -> dict[str, Any] | None:
+def published_figures(published: Published | None, languages: list[str]) -> dict[str, Any] | None:
     """The published figures of the evaluated languages; the average only where it is over the same languages."""
     if published is None:
         return None

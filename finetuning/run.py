@@ -3,7 +3,8 @@
     accelerate launch finetuning/run.py --config finetuning/recipes/xlm_align/xnli.yaml model=runs/xlm_align/model
     accelerate launch finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco/model
 
-A recipe's `kind` says which fields it has: classification (the default), tagging, question_answering or translation.
+A recipe's `kind` says which fields it has: classification (the default), tagging, question_answering, translation, or
+word_alignment, which trains nothing.
 `--help` shows those of classification, `--help kind=translation` those of translation, and with --config those of the
 file's kind.
 
@@ -36,7 +37,8 @@ def main(argv: list[str] | None = None) -> None:
         start_processes()
         from finetuning.seeds import check_hardware
 
-        check_hardware(recipe.training.precision)
+        # where nothing is trained, precision is a field of the recipe itself
+        check_hardware(getattr(recipe, "training", recipe).precision)
         run(recipe, arguments.resume, command)
 
 
@@ -123,6 +125,37 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
     report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
 
 
+def run_word_alignment(recipe: Any, resume: bool, command: list[str]) -> None:
+    """Links between words, read from models as they are; every pair of languages evaluated by itself."""
+    from finetuning import compare
+    from finetuning.alignment_results import build_results, print_results, write_results
+    from finetuning.run_folder import RunFolder
+    from finetuning.tasks import word_alignment as task
+    from finetuning.word_alignment_recipe import check_recipe
+
+    check_recipe(recipe)
+    models = task.describe_models(recipe)
+    first = models[recipe.seeds[0]]
+    identity = task.identity_of(recipe, models)
+    folder = RunFolder(recipe, identity, resume)
+    data = task.read(recipe)
+    task.complete_protocol(data, recipe, first.config.num_hidden_layers)
+    others = compare.read_others(recipe)
+    task.check_finished(folder, models)
+
+    def build(seed: int) -> Any:
+        return task.load_aligner(recipe, models[seed])
+
+    def evaluate(seed: int, aligner: Any) -> dict[str, Any]:
+        return task.run_seed(seed, data, aligner, models[seed], folder.of_seed(seed))
+
+    records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, evaluate)
+    before = list(getattr(first.config, "fine_tuned_on", None) or [])
+    report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
+    if others:
+        compare.write_beside(recipe, others)
+
+
 def each_seed(
     seeds: list[int],
     folder: Any,
@@ -163,6 +196,7 @@ KINDS = {
         run_by_language,
     ),
     "translation": ("finetuning.translation_recipe", "TranslationRecipe", run_translation),
+    "word_alignment": ("finetuning.word_alignment_recipe", "WordAlignmentRecipe", run_word_alignment),
 }
 
 if __name__ == "__main__":

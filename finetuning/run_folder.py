@@ -10,21 +10,19 @@ from accelerate import PartialState
 
 from common.provenance import run_facts, write_json
 from common.recipes import read_yaml, recipe_differences, save_recipe
-from finetuning.recipe import Recipe
-from finetuning.translation_recipe import TranslationRecipe
 
 # seeds may be added to a finished run; the others change no score
-MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published")
+MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "name", "compare_with")
 
 
 class RunFolder:
-    """recipe.yaml, run.json and seed-N/ of a run.
+    """recipe.yaml, run.json and seed-N/ of a run of any kind of recipe.
 
     Raises ValueError for a folder that is not empty without `resume`, and for a resumed run whose recipe, model
     weights or data are not those it was started with.
     """
 
-    def __init__(self, recipe: Recipe | TranslationRecipe, model: dict[str, Any], resume: bool):
+    def __init__(self, recipe: Any, model: dict[str, Any], resume: bool):
         self.path = Path(recipe.output_dir)
         self.recipe, self.model = recipe, model
         self.facts: dict[str, Any] | None = None

@@ -21,8 +21,8 @@ from safetensors import safe_open
 from common.provenance import folder_fingerprint
 from common.recipes import read_yaml
 from common.tables import HUB_ID
-from finetuning import results as language_results
-from finetuning import translation_results
+from finetuning.compare import MODULES
+from finetuning.result_files import run_name
 from finetuning.results import setting_name
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -48,6 +48,7 @@ TASK_TYPES = {
     "tagging": "token-classification",
     "question_answering": "question-answering",
     "translation": "translation",
+    "word_alignment": "word-alignment",
 }
 PIPELINES = {  # of the class that was saved; what is not here is used for its hidden states
     "ForSequenceClassification": "text-classification",
@@ -93,15 +94,6 @@ def write_card(
     aside.write_text(text, encoding="utf-8")
     os.replace(aside, target)
     return target
-
-
-def run_name(folder: Path) -> str:
-    """The name of the run that left a model in <run>/model or <run>/seed-N/model, or the folder's own."""
-    folder = folder.resolve()
-    if folder.name != "model":
-        return folder.name
-    above = folder.parent
-    return above.parent.name if above.name.startswith("seed-") else above.name
 
 
 def card_data(
@@ -186,19 +178,14 @@ def card_values(config: dict, parameters: int, recipe: dict, run: dict, results:
             {
                 "task": result["task"],
                 "setting": setting_name(result),
-                "table": _with_rule(*_results_of(result).score_table(result)),
-                "protocol": _results_of(result).protocol_lines(result, with_model=False),
+                "table": _with_rule(*MODULES[result["kind"]].score_table(result)),
+                "protocol": MODULES[result["kind"]].protocol_lines(result, with_model=False),
                 "warnings": result["warnings"],
             }
             for result in results
         ],
         "limits": limits,
     }
-
-
-def _results_of(result: dict[str, Any]) -> Any:
-    """The module that says how results of this kind are shown."""
-    return translation_results if result["kind"] == "translation" else language_results
 
 
 def _phase(phase: dict[str, Any]) -> dict[str, str]:
@@ -296,7 +283,8 @@ def _read_results(path: Path, folder: Path, fingerprint: str) -> dict[str, Any]:
         ) from None
     seed_folder = folder.resolve().parent  # a model that this very run fine-tuned: <run>/seed-N/model
     is_its_own = seed_folder.name.startswith("seed-") and seed_folder.parent == path.resolve().parent
-    if measured != fingerprint and not is_its_own:
+    # results of several seeds' models name them all
+    if fingerprint not in measured.split("+") and not is_its_own:
         raise ValueError(
             f"{path} was measured on a model with fingerprint {measured[:19]}, and {folder} has {fingerprint[:19]}. "
             "These scores are another model's. Name results of this model, or evaluate it again."

@@ -25,7 +25,7 @@ from .masked_lm import (
     unmasked_ids,
     without_dropout,
 )
-from .optimal_transport import argmax_links, ot_itermax_links, sinkhorn
+from .optimal_transport import argmax_links, ot_itermax_links, settle_one_piece_sides, sinkhorn
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it
@@ -47,7 +47,8 @@ class AlignmentLabels(NamedTuple):
 
     source_PS, target_PT: where the words of either side stand, as positions of the flattened (B * T) sub-batch;
         source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
-    links_PST: boolean, what is linked; plan_PST: the transport plan A* (Eq. 4), the probability of each link.
+    links_PST: boolean, what is linked; plan_PST: how likely: the transport plan A* (Eq. 4), or the similarities where a
+        side has a single word, whose plan has the same mass everywhere.
     """
 
     source_PS: torch.Tensor
@@ -151,14 +152,16 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         (source_PS, source_mask_PS), (target_PT, target_mask_PT) = (words_of_side(batch, side) for side in (0, 1))
         masks = (source_mask_PS, target_mask_PT)
         with torch.autocast(flat_FH.device.type, enabled=False):
+            dots_PST = torch.bmm(flat_FH[source_PS], flat_FH[target_PT].transpose(1, 2))
             plan_PST = sinkhorn(
-                torch.bmm(flat_FH[source_PS], flat_FH[target_PT].transpose(1, 2)),
+                dots_PST,
                 *masks,
                 iterations=config.sinkhorn_iterations,
                 regularization=config.entropic_regularization,
                 epsilon=config.similarity_floor,
                 first=config.sinkhorn_first,
             )
+        plan_PST = settle_one_piece_sides(plan_PST, dots_PST, *masks)
         if config.filtering_iterations:
             links_PST = ot_itermax_links(
                 plan_PST,

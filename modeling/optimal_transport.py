@@ -2,13 +2,15 @@
 
 Word alignment as optimal transport (XLM-Align, Chi et al., ACL 2021, section 3.1), and the rules of SimAlign (Jalili
 Sabet et al. 2020) and awesome-align (Dou and Neubig 2021) beside it. All of it is tensor code over a padded batch,
-without a loop over pairs or pieces, and a pair's links do not depend on the batch it is in.
+without a loop over pairs or pieces. A pair has the same links in any batch, unless two of its cells are equal but for
+the last digits: matrix products round otherwise in a batch of another shape.
 
 Legend: `B` pairs, `S` source pieces, `T` target pieces, `H` hidden size. Masks are boolean, True where a piece may be
 linked: their pattern is free, a side may have no such piece, and what lies outside of them (padding, special tokens)
 may hold anything, also NaN. No cell outside of them is ever linked.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -26,6 +28,7 @@ METHODS = tuple(METHOD_OPTIONS)
 DIRECTIONS = ("mutual", "forward", "backward", "union")
 RULES = ("paper", "released")
 SIMALIGN_DISCOUNT = 0.9  # fixed in its code
+LOG_LARGEST = math.log(1e9)  # no dot product of hidden states comes near
 
 
 class Links(NamedTuple):
@@ -35,6 +38,7 @@ class Links(NamedTuple):
     probabilities_BST: torch.Tensor | None
 
 
+@torch.no_grad()
 def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", probabilities=True, **options) -> Links:
     """Links between the pieces of pairs, from the pieces' vectors.
 
@@ -48,86 +52,88 @@ def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", pro
         x_BSH, y_BTH: vectors of source and target, of any floating type; computed in float32, in float64 if given so.
         source_mask_BS, target_mask_BT: True where a piece may be linked.
         probabilities: whether to compute the second result: of `ot` and `ot_itermax` the transport plan, of the others
-            the mean of both softmax directions of the dot products. Both are 0 outside the masks; neither is calibrated.
+            the mean of both softmax directions of the dot products. Both are 0 outside the masks, neither is
+            calibrated.
         options: those of the method, in `METHOD_OPTIONS`.
 
     Raises `ValueError` for an unknown method, an option that the method does not have or that is out of range, and
     shapes that do not fit.
     """
     options = _options_of(method, options)
-    x_BSH, y_BTH = _computable(x_BSH), _computable(y_BTH)
     if x_BSH.dim() != 3 or y_BTH.dim() != 3 or x_BSH.shape[::2] != y_BTH.shape[::2]:
         raise ValueError(
             f"vectors have shapes {tuple(x_BSH.shape)} and {tuple(y_BTH.shape)}: both must be (pairs, pieces, hidden "
             "size), with the same number of pairs and the same hidden size. Give the two sides of one batch."
         )
+    x_BSH, y_BTH = _computable(x_BSH), _computable(y_BTH)
     masks = source_mask_BS, target_mask_BT
-    dots_BST = x_BSH @ y_BTH.transpose(1, 2)
+    with torch.autocast(x_BSH.device.type, enabled=False):  # would round the products to 3 digits
+        dots_BST = x_BSH @ y_BTH.transpose(1, 2)
     if method in ("ot", "ot_itermax"):
-        plan_BST = sinkhorn(
-            dots_BST,
-            *masks,
-            options.pop("sinkhorn_iterations"),
-            *map(options.pop, ("regularization", "epsilon", "first")),
-        )
+        iterations, *kernel = map(options.pop, SINKHORN_OPTIONS)
+        plan_BST = sinkhorn(dots_BST, *masks, iterations, *kernel)
+        scores_BST = settle_one_piece_sides(plan_BST, dots_BST, *masks)
         if method == "ot":
-            links_BST = argmax_links(plan_BST, *masks)
+            links_BST = argmax_links(scores_BST, *masks)
         else:
-            links_BST = ot_itermax_links(plan_BST, *masks, options.pop("filter_iterations"), **options)
-        return Links(links_BST, plan_BST if probabilities else None)
+            links_BST = ot_itermax_links(scores_BST, *masks, options.pop("filter_iterations"), **options)
+        return Links(links_BST, plan_BST.to(dots_BST.dtype) if probabilities else None)
     if method == "softmax":
         links_BST = softmax_links(dots_BST, *masks, **options)
     else:
         tiny = torch.finfo(dots_BST.dtype).tiny  # a vector of nothing but 0 is similar to none
-        x_norm_BS, y_norm_BT = (vectors.norm(dim=-1).clamp(min=tiny) for vectors in (x_BSH, y_BTH))
-        cosine_BST = (dots_BST / x_norm_BS[:, :, None]).div_(y_norm_BT[:, None])
-        similarity_BST = cosine_BST.add_(1).div_(2)
-        links_BST = (
-            argmax_links(similarity_BST, *masks)
-            if method == "mutual"
-            else itermax_links(similarity_BST, *masks, options["filter_iterations"])
-        )
+        x_norm_BS, y_norm_BT = (vectors_BNH.norm(dim=-1).clamp(min=tiny) for vectors_BNH in (x_BSH, y_BTH))
+        similarity_BST = (dots_BST * (0.5 / x_norm_BS)[:, :, None]).div_(y_norm_BT[:, None]).add_(0.5)
+        if method == "mutual":
+            links_BST = argmax_links(similarity_BST, *masks)
+        else:
+            links_BST = itermax_links(similarity_BST, *masks, options["filter_iterations"])
     return Links(links_BST, sum(_both_softmaxes(dots_BST, *masks)) / 2 if probabilities else None)
 
 
+@torch.no_grad()
 def sinkhorn(
     similarity_BST, source_mask_BS, target_mask_BT, iterations=2, regularization=1.0, epsilon=1e-6, first="rows"
 ):
     """Transport plan A = diag(u) K diag(v), K = max(epsilon, similarity)^(1 / regularization) (Eq. 1, 4-6).
 
     An iteration makes the rows sum to 1, then the columns (`first="rows"`, Eq. 6), or the columns before the rows
-    (`first="columns"`, the paper's code). Returns the plan (B, S, T) in float32, in float64 if given so; it is 0 outside
-    the masks and never NaN: a similarity that is NaN counts as epsilon, one above 4e9 (float64: 1e77) as that.
+    (`first="columns"`, the paper's code). Returns the plan (B, S, T), 0 outside the masks and never NaN: a similarity
+    that is NaN counts as epsilon.
 
-    K is scaled as it is where the type is sure to hold all that comes up, and by its logarithm where it may not
-    (regularization below 1, epsilon below 4e-10), at four times the cost.
+    The plan is in float64, on devices that have it: pieces that give all they have to the same piece have equal cells
+    but for a millionth (epsilon), and in float32 rounding, which differs from batch to batch, would choose the best of
+    them. (At a low regularization even float64 cannot tell: 1e-6^(1 / 0.3) is 1e-20.) K is scaled as it is where the
+    type is sure to hold all that comes up, else (regularization below 0.12, with the paper's epsilon) by its logarithm,
+    at four times the cost.
 
     Raises `ValueError` for numbers out of range and shapes that do not fit.
     """
     _check_masks(similarity_BST, source_mask_BS, target_mask_BT)
     _check_iterations("iterations", iterations)
-    if not regularization > 0 or not epsilon > 0:
+    if not 0 < regularization < float("inf") or not 0 < epsilon < float("inf"):
         raise ValueError(
             f"regularization={regularization} and epsilon={epsilon}: Eq. 5 divides by the one and takes the logarithm "
-            "of the other. Give numbers above 0 (the paper: 1 and 1e-6)."
+            "of the other. Give finite numbers above 0 (the paper: 1 and 1e-6)."
         )
     if first not in ("rows", "columns"):
         raise ValueError(f"first={first!r}: an iteration begins with rows or columns. Give 'rows' or 'columns'.")
-    similarity_BST = _computable(similarity_BST)
-    limits = torch.finfo(similarity_BST.dtype)
-    # between these, the range of K, of u and of v is each at most the square root of the type's
-    least, most = limits.tiny**0.25, limits.max**0.25
-    k_BST = similarity_BST.nan_to_num(nan=epsilon).clamp_(min=epsilon, max=max(most, epsilon))
+    k_BST = _wide(similarity_BST, copy=True)
+    # with K from exp(-limit) to exp(limit), no u, v or product of them leaves the range of the type
+    limit = math.log(torch.finfo(k_BST.dtype).max) / 4
+    is_safe = regularization * limit > max(LOG_LARGEST, -math.log(epsilon))
+    most = math.exp(min(regularization, 3) * limit) if is_safe else torch.finfo(k_BST.dtype).max
+    k_BST.nan_to_num_(nan=epsilon).clamp_(min=epsilon, max=max(most, epsilon))
     if not k_BST.numel():
         return k_BST
-    scale = _scale if regularization >= 1 and least < epsilon < most else _scale_logs
+    scale = _scale if is_safe else _scale_logs
     return scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first)
 
 
 def _scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first):
-    """Eq. 6 as it stands. u and v of pieces that may not be linked are 0."""
+    """Eq. 6 as it stands, in the place of K. u and v of pieces that may not be linked are 0."""
     if regularization != 1:
-        k_BST = k_BST ** (1 / regularization)
+        k_BST.pow_(1 / regularization)
     tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no piece, sums are 0
     source_BS1, target_BT1 = source_mask_BS[:, :, None].to(k_BST.dtype), target_mask_BT[:, :, None].to(k_BST.dtype)
     u_BS1, v_BT1 = source_BS1, target_BT1
@@ -136,7 +142,7 @@ def _scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, fi
             u_BS1 = source_BS1 / (k_BST @ v_BT1).clamp(min=tiny)
         else:
             v_BT1 = target_BT1 / (u_BS1.transpose(1, 2) @ k_BST).transpose(1, 2).clamp(min=tiny)
-    return k_BST * u_BS1 * v_BT1.transpose(1, 2)
+    return k_BST.mul_(u_BS1).mul_(v_BT1.transpose(1, 2))
 
 
 def _scale_logs(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first):
@@ -144,7 +150,7 @@ def _scale_logs(k_BST, source_mask_BS, target_mask_BT, iterations, regularizatio
     nothing = torch.finfo(k_BST.dtype).min / 8  # finite: -inf less -inf would be NaN
     source_BS1, target_B1T = source_mask_BS[:, :, None], target_mask_BT[:, None]
     cells_BST = source_BS1 & target_B1T
-    log_k_BST = (k_BST.log() / regularization).where(cells_BST, nothing)
+    log_k_BST = (k_BST.log() / regularization).clamp(nothing / 8, -nothing / 8).where(cells_BST, nothing)
     log_u_BS1, log_v_B1T = (torch.zeros_like(mask, dtype=k_BST.dtype) for mask in (source_BS1, target_B1T))
     for half in range(2 * iterations):
         if (half % 2 == 0) == (first == "rows"):
@@ -152,6 +158,20 @@ def _scale_logs(k_BST, source_mask_BS, target_mask_BT, iterations, regularizatio
         else:
             log_v_B1T = -(log_k_BST + log_u_BS1).logsumexp(1, keepdim=True) * target_B1T
     return (log_k_BST + log_u_BS1 + log_v_B1T).exp() * cells_BST
+
+
+def settle_one_piece_sides(plan_BST, similarity_BST, source_mask_BS, target_mask_BT):
+    """The plan to take argmaxes of: that of a pair of which one side has a single piece is replaced by the similarity.
+
+    All cells of such a plan are equal, and rounding would choose among them. Similarities that are not above 0, or NaN,
+    are equal, too: the first of them comes first.
+    """
+    is_single_B = (source_mask_BS.sum(1) == 1) | (target_mask_BT.sum(1) == 1)
+    if not is_single_B.any():
+        return plan_BST
+    tiny = torch.finfo(plan_BST.dtype).tiny  # above 0: `ot_itermax_links` takes 0 for no cell
+    similarity_BST = similarity_BST.to(plan_BST.dtype).nan_to_num(nan=tiny).clamp(min=tiny)
+    return torch.where(is_single_B[:, None, None], similarity_BST, plan_BST)
 
 
 def argmax_links(scores_BST, source_mask_BS, target_mask_BT, direction="mutual"):
@@ -208,10 +228,10 @@ def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, dis
             row_factor_BS, column_factor_BT = (
                 1 - (1 - discount) * linked.to(plan_BST.dtype) for linked in (row_BS, column_BT)
             )
-            plan_BST = plan_BST * torch.minimum(row_factor_BS[:, :, None], column_factor_BT[:, None])
+            plan_BST *= torch.minimum(row_factor_BS[:, :, None], column_factor_BT[:, None])
         best = Best.of(plan_BST, nothing=0)
-        links_BST = best.mark(links_BST)
-        plan_BST = best.clear(plan_BST)
+        best.mark(links_BST)
+        best.clear(plan_BST)
         row_BS, column_BT = row_BS | best.is_mutual_BS, column_BT | best.is_mutual_BT
     return links_BST
 
@@ -232,22 +252,24 @@ def itermax_links(similarity_BST, source_mask_BS, target_mask_BT, iterations=2):
 
 
 def _simalign_links(scores_BST, source_mask_BS, target_mask_BT, iterations, discount):
+    """`itermax_links` with another discount, of 0.5 or more."""
     scores_BST = _inside(scores_BST, source_mask_BS, target_mask_BT)
     links_BST = torch.zeros_like(scores_BST, dtype=torch.bool)
     if not links_BST.numel():
         return links_BST
     best = Best.of(scores_BST)
-    links_BST, row_BS, column_BT = best.mark(links_BST), best.is_mutual_BS, best.is_mutual_BT
+    best.mark(links_BST)
+    row_BS, column_BT = best.is_mutual_BS, best.is_mutual_BT
     is_open_B = (source_mask_BS.sum(1) > 2) & (target_mask_BT.sum(1) > 2)
     for _ in range(iterations - 1):
         is_open_B &= (source_mask_BS & ~row_BS).any(1) & (target_mask_BT & ~column_BT).any(1)
-        # 0, discount or 1; in float64, as numpy multiplies: float32 would round different cells to the same value
-        row_factor_BS, column_factor_BT = (discount * (~linked).double() for linked in (row_BS, column_BT))
+        # added up, 0, discount or 1; in float64 as in numpy: float32 would round different cells to the same value
+        row_factor_BS, column_factor_BT = (discount * _wide(~linked) for linked in (row_BS, column_BT))
         factor_BST = (row_factor_BS[:, :, None] + column_factor_BT[:, None]).clamp_(max=1)
         best = Best.of(factor_BST.mul_(scores_BST))
         is_new_BS = best.is_mutual_BS & is_open_B[:, None] & ~(row_BS & column_BT.gather(1, best.target_BS))
         is_new_BT = best.is_mutual_BT & is_open_B[:, None] & ~(column_BT & row_BS.gather(1, best.source_BT))
-        links_BST = best._replace(is_mutual_BS=is_new_BS).mark(links_BST)
+        best._replace(is_mutual_BS=is_new_BS).mark(links_BST)
         row_BS, column_BT = row_BS | is_new_BS, column_BT | is_new_BT
     return links_BST
 
@@ -298,15 +320,15 @@ class Best(NamedTuple):
         return cls(target_BS, source_BT, has_target_BS, has_source_BT, is_mutual_BS, is_mutual_BT)
 
     def mark(self, links_BST):
-        """`links_BST` with the mutual cells added."""
+        """Adds the mutual cells to `links_BST`, in place."""
         cells_BS1 = self.target_BS[:, :, None]
-        return links_BST.scatter(2, cells_BS1, links_BST.gather(2, cells_BS1) | self.is_mutual_BS[:, :, None])
+        return links_BST.scatter_(2, cells_BS1, links_BST.gather(2, cells_BS1) | self.is_mutual_BS[:, :, None])
 
     def clear(self, scores_BST):
-        """`scores_BST` with 0 in the mutual cells."""
+        """Makes the mutual cells of `scores_BST` 0, in place."""
         cells_BS1 = self.target_BS[:, :, None]
         kept_BS1 = scores_BST.gather(2, cells_BS1).masked_fill(self.is_mutual_BS[:, :, None], 0)
-        return scores_BST.scatter(2, cells_BS1, kept_BS1)
+        return scores_BST.scatter_(2, cells_BS1, kept_BS1)
 
 
 def _inside(scores_BST, source_mask_BS, target_mask_BT, outside=-torch.inf):
@@ -318,12 +340,17 @@ def _inside(scores_BST, source_mask_BS, target_mask_BT, outside=-torch.inf):
         for mask in (source_mask_BS, target_mask_BT)
     )
     # a minimum with both is five times as fast as `where`
-    return torch.minimum(torch.minimum(scores_BST, row_BS[:, :, None]), column_BT[:, None])
+    return scores_BST.clamp_(max=row_BS[:, :, None]).clamp_(max=column_BT[:, None])
 
 
 def _computable(values):
     """In float32, or as they are in float64: half types would lose the difference between neighbours."""
     return values if values.dtype == torch.float64 else values.float()
+
+
+def _wide(values, copy=False):
+    """In float64, where the device has it."""
+    return values.to(torch.float32 if values.device.type == "mps" else torch.float64, copy=copy)
 
 
 def _options_of(method, options):

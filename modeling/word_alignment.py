@@ -4,15 +4,16 @@ Words are cut into pieces, a layer of the encoder gives each piece a vector, `op
 two words are linked if any of their pieces are (XLM-Align, Chi et al., ACL 2021, section 4.3).
 
 Long sentences. A joint input holds both sentences, so both are cut, into the same number K of windows, evenly spread:
-window k shows the k-th part of the source beside the k-th part of the target, and shares `overlap` pieces with its
-neighbours. By default that is half a window, so that a translation may run ahead of or behind its source by a quarter
-of a window and still be seen. A pair of pieces that several windows see is decided by the one in whose middle it lies
-(for which the two pieces' distances from the windows' centres, added up, are smallest): it does not depend on the
-direction, and no pair is decided twice. A side of less than a quarter of a window is shown whole in each. Cost and
-memory grow with the length. Every window of the source against every window of the target, the alternative, grows with
-its square, and links each window's words to something in places that have nothing to do with one another. With
-separate encoding the windows are the same, but that each side has one of its own. A sentence that fits is one window:
-the same code, and K = 1.
+window k shows the k-th part of the source beside the k-th part of the target, and shares `overlap` of its positions
+with its neighbours. With half a window, the default, a translation may run ahead of or behind its place by half a
+window, and some window shows both; pieces that lie further apart are not linked, for at the edges of windows pieces
+whose partners are out of sight would find each other. A pair of pieces that several windows show is decided by the one
+whose middle is between them (their distances from it, in window lengths, add up to the least): this does not depend on
+the direction, and no pair is decided twice. A side that is less than a quarter of its window beside a longer one, and
+fits half a window, is shown whole in each, and may be linked anywhere. Cost and memory grow with the length. Every
+window of the source against every window of the target, the alternative, grows with its square, and links words of
+places that have nothing to do with one another. With separate encoding each side has inputs of its own, and the longer
+one fills its. A sentence that fits is one window, without a limit: the same code, and K = 1.
 
 Legend: `B` rows (windows) of a batch, `T` positions, `S` pieces of the source, `N` of the target, `H` hidden size, `L`
 links, `K` windows of a pair.
@@ -36,6 +37,7 @@ from .word_pieces import InputFormat, Pieces, Words, cut_into_pieces, cut_into_w
 ENCODINGS = ("joint", "separate")
 # Pairs are sorted by length within so many batches: enough for next to no padding, little enough for memory.
 BATCHES_PER_CHUNK = 64
+NO_LIMIT = 2**31
 
 
 @dataclass
@@ -192,7 +194,8 @@ class WordAligner:
                 "where the one ends. Give encoding='separate'."
             )
         self.gives_types = self.states.has_token_types and self.format.has_types
-        positions = self.states.positions or tokenizer.model_max_length
+        # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
+        positions = self.states.positions or min(tokenizer.model_max_length, NO_LIMIT)
         least = self.format.size + (2 if self.is_joint else 1)
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
@@ -240,6 +243,8 @@ class WordAligner:
         Raises `ValueError` as `align`, and for layers and methods that there are not.
         """
         layers = list(layers)
+        if not layers:
+            raise ValueError("layers is empty: there are no states to compare. Name a layer, 0 for the embeddings.")
         for layer in layers:
             self.check_layer(layer)
         chosen = {self.method: self.matching} if methods is None else methods
@@ -277,7 +282,8 @@ class WordAligner:
                     found[layer, method].append(linked_pieces(links, numbers_B))
                 if similarity:
                     fill_similarity(grids, batch_B5, pieces.words_F, x_BSH, y_BNH)
-        links = {key: join_words(parts, rows_R5, pieces.words_F, len(pairs)) for key, parts in found.items()}
+        overlap = self.overlap / self.window
+        links = {key: join_words(parts, rows_R5, pieces.words_F, len(pairs), overlap) for key, parts in found.items()}
         windows = rows_R5[:, 0].bincount(minlength=len(pairs)).tolist()
         for pair, words in enumerate(pairs):
             matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
@@ -373,7 +379,11 @@ def linked_pieces(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def join_words(
-    found: list[tuple[torch.Tensor, torch.Tensor]], rows_R5: torch.Tensor, words_F: torch.Tensor, pairs: int
+    found: list[tuple[torch.Tensor, torch.Tensor]],
+    rows_R5: torch.Tensor,
+    words_F: torch.Tensor,
+    pairs: int,
+    overlap: float,
 ) -> list[tuple[list[tuple[int, int]], list[float]]]:
     """Word links of each pair, sorted, with their probabilities, from the piece links of a chunk's batches."""
     if not found:
@@ -381,7 +391,7 @@ def join_words(
     places_L3, probabilities_L = (torch.cat(parts) for parts in zip(*found, strict=True))
     row_L = places_L3[:, 0]
     pieces_L2 = places_L3[:, 1:] + rows_R5[row_L][:, [1, 3]]
-    decides_L = is_decided_here(row_L, pieces_L2, rows_R5)
+    decides_L = is_decided_here(row_L, pieces_L2, rows_R5, overlap)
     words_L2 = words_F[pieces_L2[decides_L]]
     # one number for pair, source word and target word, in the order in which they are sorted
     base = int(words_F.max()) + 1
@@ -393,29 +403,40 @@ def join_words(
     return [(links[begin:end], best[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def is_decided_here(row_L: torch.Tensor, pieces_L2: torch.Tensor, rows_R5: torch.Tensor) -> torch.Tensor:
-    """(L,): whether the window that found a link is, of those which show both its pieces, the one that decides.
+def is_decided_here(
+    row_L: torch.Tensor, pieces_L2: torch.Tensor, rows_R5: torch.Tensor, overlap: float
+) -> torch.Tensor:
+    """(L,): whether a link counts that a window found: see the module.
 
-    The windows of a pair follow one another, and a piece's distance from their centres falls, then rises: it is enough
-    to look at the windows before and after.
+    The windows of a pair follow one another, and a pair of pieces comes nearer to their middles, then goes away: it is
+    enough to look at the windows before and after.
     """
+    pair_R2 = rows_R5[:, :1].expand(-1, 2)
     starts_R2, ends_R2 = rows_R5[:, [1, 3]], rows_R5[:, [2, 4]]
+    nothing_P2 = torch.zeros(int(pair_R2.max()) + 1, 2, dtype=torch.long)
+    first_P2, last_P2 = (
+        nothing_P2.scatter_reduce(0, pair_R2, starts_R2, which, include_self=False) for which in ("amin", "amax")
+    )
+    # a side that is shown whole does not say where a window is
+    moves_R2 = first_P2.ne(last_P2)[rows_R5[:, 0]]
     sizes_R2 = (ends_R2 - starts_R2).double()
-    centres_R2 = (starts_R2 + ends_R2 - 1) / 2
+    middles_R2 = (starts_R2 + ends_R2 - 1) / 2
 
-    def distance(row_L):
-        return ((pieces_L2 - centres_R2[row_L]) / sizes_R2[row_L]).sum(1).abs()
+    def from_middle(row_L):
+        return (pieces_L2 - middles_R2[row_L]) / sizes_R2[row_L] * moves_R2[row_L]
 
-    here_L = distance(row_L)
-    is_decided_L = torch.ones_like(row_L, dtype=torch.bool)
+    here_L2 = from_middle(row_L)
+    is_apart_L = moves_R2[row_L].all(1) & (here_L2.diff(dim=1)[:, 0].abs() > max(overlap, 1 - overlap))
+    here_L, counts_L = here_L2.sum(1).abs(), ~is_apart_L
     for step in (-1, 1):
         other_L = (row_L + step).clamp(0, len(rows_R5) - 1)
+        is_neighbour_L = (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
         shows_L = ((pieces_L2 >= starts_R2[other_L]) & (pieces_L2 < ends_R2[other_L])).all(1)
-        shows_L &= (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
-        there_L = distance(other_L)
+        there_L = from_middle(other_L).sum(1).abs()
         # of equal ones the first
-        is_decided_L &= ~shows_L | ((here_L < there_L) if step < 0 else (here_L <= there_L))
-    return is_decided_L
+        is_nearer_L = (there_L <= here_L) if step < 0 else (there_L < here_L)
+        counts_L &= ~(is_neighbour_L & shows_L & is_nearer_L)
+    return counts_L
 
 
 def fill_similarity(grids: list[torch.Tensor], batch_B5, words_F, x_BSH, y_BNH) -> None:

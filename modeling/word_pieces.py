@@ -176,15 +176,15 @@ def cut_into_windows(lengths: list[int], room: int, is_joint: bool, overlap: flo
 
     Returns which pieces each shows: (of the source from, up to, of the target from, up to).
     """
+    whole = sum(lengths) if is_joint else max(lengths)
+    sizes = [max(1, round(room * length / whole)) for length in lengths]
+    short, long = sorted((0, 1), key=lambda side: lengths[side])
+    # beside a side that is much longer, there is nothing to choose from in proportion
+    if sizes[short] < room / 4 and lengths[short] <= (room / 2 if is_joint else room):
+        sizes[short] = lengths[short]
     if is_joint:
-        # in proportion, but for a side that is shown whole in a quarter of the room
-        source = round(room * lengths[0] / sum(lengths))
-        source = max(source, min(lengths[0], room // 4), 1)
-        source = min(source, room - max(min(lengths[1], room // 4), 1), lengths[0])
-        target = min(room - source, lengths[1])
-        sizes = min(room - target, lengths[0]), target
-    else:
-        sizes = min(room, lengths[0]), min(room, lengths[1])
+        sizes[long] = room - sizes[short]
+    sizes = [min(size, length) for size, length in zip(sizes, lengths, strict=True)]
     hidden = [length - size for length, size in zip(lengths, sizes, strict=True)]
     steps = [max(1, int(size * (1 - overlap))) for size in sizes]
     last = max(-(-left // step) for left, step in zip(hidden, steps, strict=True))

@@ -1,5 +1,6 @@
 """The word aligner: on encoders whose states make the links known, and on tiny ones of every kind."""
 
+import copy
 import itertools
 from types import SimpleNamespace
 
@@ -27,7 +28,7 @@ from modeling.modeling_veco import VecoConfig, VecoModel
 from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForTokenClassification, XlmAlignModel
 from modeling.optimal_transport import METHODS
 from modeling.tokenization_ernie_m import ErnieMTokenizer
-from modeling.word_alignment import ENCODINGS, WordAligner
+from modeling.word_alignment import ENCODINGS, WordAligner, is_decided_here
 from modeling.word_pieces import cut_into_pieces, cut_into_windows, split_words
 
 MEANINGS = 200  # of the hand-made language
@@ -62,7 +63,7 @@ class Knowing(nn.Module):
         self.inputs = []
 
     def forward(self, input_ids, attention_mask, output_hidden_states, return_dict):
-        assert input_ids.shape[1] <= self.config.max_position_embeddings
+        assert input_ids.shape[1] <= (self.config.max_position_embeddings or 10**6)
         self.inputs.append(input_ids)
         states = self.table[input_ids]
         return SimpleNamespace(hidden_states=(0 * states, states, states.roll(2, -1)), last_hidden_state=None)
@@ -91,14 +92,14 @@ def test_links_of_known_states(method, encoding, tokenizer):
     for found, expected, (source, target) in zip(aligner.align(pairs), certain, pairs, strict=True):
         assert found.links == sorted(set(found.links))
         assert set(found.links) >= expected
-        # transport and Itermax give a piece without a partner what is left over
-        assert set(found.links) == expected or (source[0] == "s1.s2.s3." and "ot" in method) or "itermax" in method
+        # most methods give pieces without a partner those that are left over
+        assert set(found.links) == expected or (method != "mutual" and len(source) == 3) or "itermax" in method
         assert (found.source, found.target) == tuple(x.split() if isinstance(x, str) else x for x in (source, target))
         assert found.windows == 1 and found.probabilities is None and found.similarity is None
 
 
 def test_probability_and_similarity_of_words_are_the_highest_of_their_pieces(tokenizer):
-    aligner = WordAligner(Knowing(), tokenizer, method="softmax", layer=1)
+    aligner = WordAligner(Knowing(), tokenizer, method="softmax", layer=1, threshold=0.5)
     pair = words("s", (1, 2), 3), [*words("t", (9, 2), 1), ""]
     found = next(aligner.align([pair], probabilities=True, similarity=True))
     assert found.links == [(0, 0), (0, 1)]
@@ -158,7 +159,7 @@ def encoders():
     yield XlmAlignForTokenClassification(XlmAlignConfig(**sizes))
     yield MetaXlmModel(MetaXlmConfig(**sizes))
     yield XLMRobertaModel(XLMRobertaConfig(**sizes))
-    yield BertModel(BertConfig(**sizes))
+    yield BertModel(BertConfig(**sizes | {"max_position_embeddings": 80, "type_vocab_size": 1}))
     sizes = dict(dim=32, n_layers=3, n_heads=4, hidden_dim=48, initializer_range=0.5)  # has no list encoder.layer
     yield DistilBertModel(DistilBertConfig(vocab_size=2000, max_position_embeddings=80, **sizes))
 
@@ -332,15 +333,26 @@ def test_windows_cover_both_sides_and_decide_every_pair_of_pieces_once():
             row_L.append(torch.full((len(cells),), number))
             pieces_L2.append(cells)
         row_L, pieces_L2 = torch.cat(row_L), torch.cat(pieces_L2)
-        decided = modeling.word_alignment.is_decided_here(row_L, pieces_L2, rows_R5)
-        assert sorted(set(map(tuple, pieces_L2.tolist()))) == sorted(map(tuple, pieces_L2[decided].tolist()))
+        decided = is_decided_here(row_L, pieces_L2, rows_R5, overlap)
+        seen, linked = (list(map(tuple, cells.tolist())) for cells in (pieces_L2, pieces_L2[decided]))
+        assert len(set(linked)) == len(linked)
+        swapped = is_decided_here(row_L, pieces_L2.flip(1), rows_R5[:, [0, 3, 4, 1, 2]], overlap)
+        assert torch.equal(decided, swapped)
+        if fits or overlap == 0 or (rows_R5[0, [2, 4]] == rows_R5[-1, [2, 4]]).any():
+            assert set(linked) == set(seen)
+        elif overlap == 0.5 and min(sizes[0]) > 4:
+            # half a window ahead and behind, less what is lost because pieces are whole
+            reach = sizes[0, 1] * (0.5 - 1.5 / sizes[0].min())
+            near = [(x, y) for x in range(source) for y in range(target) if abs(y - x * target / source) <= reach]
+            assert set(near) <= set(linked)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_very_long_pair_is_linked_all_along(method, encoding, tokenizer):
     """1,500 words, 128 positions, in pairs of unequal length, in both directions, ahead and behind."""
-    aligner = WordAligner(Knowing(128), tokenizer, method=method, layer=1, encoding=encoding, batch_size=8)
+    options = {"threshold": 0.4} if method == "softmax" else {}
+    aligner = WordAligner(Knowing(128), tokenizer, method, 1, encoding, batch_size=8, **options)
     assert aligner.window == 128 and aligner.overlap == 64
     source, target = words("s", *range(1500)), words("t", *range(1500))
     doubled = words("t", *((number, number) for number in range(1500)))
@@ -380,15 +392,16 @@ def test_a_sentence_that_just_fits_gives_the_links_of_a_model_with_more_position
     assert cut.windows == 2 and cut.links and len(cut.similarity) == len(expected.similarity)
 
 
-def test_what_windows_see_of_a_long_pair_is_what_the_whole_shows(tokenizer):
+def test_windows_of_a_long_pair_show_what_the_whole_shows(tokenizer):
     """States that know no context: then cutting changes nothing but what is out of sight."""
-    source, target = words("s", *range(60)), words("t", *range(60))[::-1][20:40] + words("t", *range(20, 60))
-    whole = next(WordAligner(Knowing(), tokenizer, "mutual", layer=1).align([(source, target)], similarity=True))
-    cut = next(WordAligner(Knowing(84), tokenizer, "mutual", layer=1).align([(source, target)], similarity=True))
-    assert cut.windows == 3
-    assert set(whole.links) & {(i, i) for i in range(20, 60)} <= set(cut.links) | set(whole.links)
+    pair = words("s", *range(60)), words("t", *range(8, 14), *range(8), *range(14, 60))
+    whole, cut = (
+        next(WordAligner(Knowing(size), tokenizer, "mutual", 1).align([pair], True, True)) for size in (512, 64)
+    )
+    assert whole.windows == 1 and cut.windows == 3
+    assert len(whole.links) == 60 and cut.links == whole.links
     seen = torch.tensor(cut.similarity) > 0
-    assert torch.equal(torch.tensor(whole.similarity)[seen], torch.tensor(cut.similarity)[seen])
+    assert seen.any() and torch.equal(torch.tensor(whole.similarity)[seen], torch.tensor(cut.similarity)[seen])
 
 
 def test_a_word_longer_than_the_positions(tokenizer):
@@ -396,6 +409,14 @@ def test_a_word_longer_than_the_positions(tokenizer):
     pair = words("s", 199, tuple(range(150)), 198), words("t", tuple(range(150)), 198)
     found = next(aligner.align([pair]))
     assert found.windows > 3 and found.links == [(1, 0), (2, 1)]
+
+
+def test_a_model_without_positions_takes_any_length(tokenizer):
+    assert WordAligner(Knowing(None), tokenizer).window == 512  # the tokenizer's
+    without_limit = copy.deepcopy(tokenizer)
+    without_limit.model_max_length = int(1e30)
+    pair = words("s", *range(190)) * 4, words("t", *range(190))
+    assert next(WordAligner(Knowing(None), without_limit, layer=1).align([pair])).windows == 1
 
 
 def test_smallest_window(tokenizer):
@@ -457,6 +478,8 @@ def test_what_an_aligner_refuses(options, message, tokenizer):
 
 def test_layers_and_methods_that_there_are_not(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, layer=1)
+    with pytest.raises(ValueError, match="layers is empty"):
+        aligner.align_layers([], [])
     with pytest.raises(ValueError, match="layer is 7"):
         aligner.align_layers([], [1, 7])
     with pytest.raises(ValueError, match="method is 'softmx'"):

@@ -173,7 +173,6 @@ def test_special_tokens_and_padding_are_never_linked():
         assert (batch["special_tokens_mask"].flatten()[words[exists]] == 0).all()
     exists_PST = labels.source_mask_PS[:, :, None] & labels.target_mask_PT[:, None]
     assert labels.links_PST.any() and not (labels.links_PST & ~exists_PST).any()
-    assert (labels.plan_PST[~exists_PST] == 0).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -213,8 +212,8 @@ def test_each_layer_and_option_labels_by_itself():
         handle.remove()
     by_rows, by_columns = (xlm_align(sinkhorn_first=first).self_label(batch).plan_PST for first in ("rows", "columns"))
     pairs = torch.arange(len(PAIRS))[[0, 1, 3]]  # the third has one source word
-    assert torch.allclose(by_rows.sum(1)[0, :5], torch.ones(5), atol=1e-5)
-    assert torch.allclose(by_columns.sum(2)[0, :6], torch.ones(6), atol=1e-5)
+    assert (by_rows.sum(1)[0, :5] - 1).abs().max() < 1e-5
+    assert (by_columns.sum(2)[0, :6] - 1).abs().max() < 1e-5
     filtered, union = xlm_align().self_label(batch).links_PST, xlm_align(filtering_iterations=0).self_label(batch)
     assert (filtered & ~union.links_PST)[pairs].sum() < filtered.sum() < union.links_PST.sum()
     assert (union.links_PST.any(2) == union.source_mask_PS).all()  # all words are aligned, at least once (Table 6)

@@ -1,0 +1,86 @@
+"""Alignment error rate as an `evaluate` module, loaded by its path so that it works without the Hub."""
+
+import datasets
+import evaluate
+
+_DESCRIPTION = """
+Word links A against hand-made ones, of which S are sure and P possible, S within P (Och and Ney 2003), in
+percent: precision |A & P| / |A|, recall |A & S| / |S|, F1 their harmonic mean, and the alignment error rate
+AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), of which less is better. All counts are over the corpus; a mean over
+sentences is another number.
+"""
+
+_CITATION = """
+@article{och-ney-2003-systematic,
+    title = "A Systematic Comparison of Various Statistical Alignment Models",
+    author = "Och, Franz Josef and Ney, Hermann",
+    journal = "Computational Linguistics",
+    volume = "29",
+    number = "1",
+    year = "2003",
+    pages = "19--51",
+}
+"""
+
+_INPUTS = """
+predictions: list of lists of [i, j], the links of each sentence: word i of the source, word j of the target
+references: list of {"sure": list of [i, j], "possible": list of [i, j]}, the gold links of each sentence, counted from
+    the same number; sure links count as possible ones, whether they are repeated there or not
+Returns {"aer", "precision", "recall", "f1"}, floats in [0, 100]. A link that is given twice counts once. A share of
+nothing is 0: precision where nothing is linked, recall where no gold link is sure. Where nothing is linked AER is 100.
+Raises ValueError for a link that is not a pair of words, and where there is no gold link at all.
+"""
+
+PAIRS = datasets.Sequence(datasets.Sequence(datasets.Value("int64")))
+
+
+class Aer(evaluate.Metric):
+    """Corpus AER, precision, recall and F1; never a mean over sentences."""
+
+    version = "1.0.0"  # of the definition; results carry it
+
+    def _info(self):
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation=_CITATION,
+            inputs_description=_INPUTS,
+            features=datasets.Features({"predictions": PAIRS, "references": {"sure": PAIRS, "possible": PAIRS}}),
+        )
+
+    def _compute(self, predictions, references):
+        linked = sure = linked_and_sure = linked_and_possible = gold = 0
+        for sentence, (links, reference) in enumerate(zip(predictions, references, strict=True)):
+            found = as_set(links, sentence, "predictions")
+            is_sure = as_set(reference["sure"], sentence, "sure references")
+            is_possible = as_set(reference["possible"], sentence, "possible references") | is_sure
+            linked += len(found)
+            sure += len(is_sure)
+            linked_and_sure += len(found & is_sure)
+            linked_and_possible += len(found & is_possible)
+            gold += len(is_possible)
+        if not gold:
+            raise ValueError(
+                f"AER of {len(references)} sentences without a gold link is not defined: any link would be wrong. "
+                "Evaluate sentences that have been aligned by hand."
+            )
+        precision, recall = share(linked_and_possible, linked), share(linked_and_sure, sure)
+        right = share(linked_and_sure + linked_and_possible, linked + sure)
+        f1 = share(2 * precision * recall, precision + recall)
+        shares = {"aer": 1.0 - right, "precision": precision, "recall": recall, "f1": f1}
+        return {name: 100.0 * value for name, value in shares.items()}
+
+
+def as_set(links, sentence, where):
+    """The links of a sentence as a set. Raises ValueError for one that is not of two words."""
+    for link in links:
+        if len(link) != 2 or min(link) < 0:
+            raise ValueError(
+                f"Sentence {sentence} (from 0) has the link {list(link)} in {where}. A link is [i, j], two word "
+                "numbers that are not negative. Correct it."
+            )
+    return {tuple(link) for link in links}
+
+
+def share(part, whole):
+    """part / whole; 0 of nothing."""
+    return part / whole if whole else 0.0

@@ -1,0 +1,363 @@
+"""`word-align`: what goes in, what comes out, going on after a stop, and what is refused."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from finetuning import align as command
+from finetuning import alignment_output
+from finetuning.align import main
+
+PAIRS = [
+    "ein Mann geht über die Straße ||| a man crosses the street",
+    "zwei Hunde spielen ||| two dogs play in the snow",
+    "",
+    "die Frau ||| ",
+    "eine Frau liest ein Buch im Park ||| a woman reads a book in the park",
+]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """File of five pairs, two of them without words on a side."""
+    path = tmp_path / "pairs.txt"
+    path.write_text("\n".join(PAIRS) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def many(tmp_path):
+    """File of 200 pairs of different lengths."""
+    path = tmp_path / "many.txt"
+    words = " ".join(PAIRS).replace("|||", "").split()
+    lines = [f"{' '.join(words[n % 11 : n % 11 + 1 + n % 5])} ||| {' '.join(words[-1 - n % 7 :])}" for n in range(200)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def run(tiny_model, capsys):
+    """run(*arguments) -> (stdout, stderr) of the command with the tiny model."""
+
+    def with_model(*arguments, model=tiny_model):
+        main(["--model", str(model), *map(str, arguments)])
+        return capsys.readouterr()
+
+    return with_model
+
+
+@pytest.fixture
+def refused(tiny_model, capsys):
+    """refused(*arguments) -> the message with which the command refuses them."""
+
+    def message(*arguments, model=tiny_model):
+        with pytest.raises(SystemExit) as stopped:
+            main(["--model", str(model), *map(str, arguments)])
+        assert stopped.value.code == 2
+        return capsys.readouterr().err
+
+    return message
+
+
+# ---- in and out
+
+
+def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_model, pairs, tmp_path, monkeypatch):
+    from transformers import AutoModel, AutoTokenizer
+
+    from modeling.word_alignment import WordAligner
+
+    model, tokenizer = AutoModel.from_pretrained(tiny_model).eval(), AutoTokenizer.from_pretrained(tiny_model)
+    sides = [line.split("|||") if line else ("", "") for line in PAIRS]
+    found = list(WordAligner(model, tokenizer).align(sides))
+    expected = "".join(" ".join(f"{i}-{j}" for i, j in pair.links) + "\n" for pair in found)
+    assert expected.count("\n") == 5 and expected.splitlines()[2:4] == ["", ""] and expected[0] != "\n"
+
+    out, err = run(pairs)
+    assert out == expected
+    assert "5 pairs" in err and "2 of them have a side without words: their lines are empty." in err
+
+    for name, side in (("x.de", 0), ("x.en", 1)):
+        (tmp_path / name).write_text("".join(f"{pair[side].strip()}\n" for pair in sides), encoding="utf-8")
+    assert run(tmp_path / "x.de", tmp_path / "x.en").out == expected
+
+    rows = [{"de": source.split(), "en": target} for source, target in sides]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert run(tmp_path / "x.jsonl", "--keys", "de", "en").out == expected
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pairs.read_bytes())))
+    out, err = run("--quiet")
+    assert out == expected and err == ""
+
+
+def test_json_and_probabilities(run, pairs):
+    plain = run(pairs).out.splitlines()
+    with_probabilities = [line.split() for line in run(pairs, "--probabilities").out.splitlines()]
+    rows = [json.loads(line) for line in run(pairs, "--output-format", "json").out.splitlines()]
+    full = [json.loads(line) for line in run(pairs, "--output-format", "json", "--probabilities").out.splitlines()]
+    assert rows[1]["source"] == ["zwei", "Hunde", "spielen"] and rows[3]["target"] == []
+    assert [" ".join(f"{i}-{j}" for i, j in row["links"]) for row in rows] == plain
+    assert all(row.keys() == {"source", "target", "links"} for row in rows)
+    for row, links in zip(full, with_probabilities, strict=True):
+        assert len(row["probabilities"]) == len(row["links"]) == len(links)
+        assert [f"{i}-{j}:{p:.4f}" for (i, j), p in zip(row["links"], row["probabilities"], strict=True)] == links
+
+
+def test_text_without_spaces_is_cut_into_characters_unless_pre_split(run, tmp_path):
+    path = tmp_path / "zh.txt"
+    path.write_text("我们不相信 ||| we do not believe it\n", encoding="utf-8")
+    rows = [json.loads(run(path, "--output-format", "json", *more).out) for more in ((), ("--pre-split",))]
+    assert [row["source"] for row in rows] == [list("我们不相信"), ["我们不相信"]]
+
+
+def test_pairs_longer_than_the_positions_are_split_and_counted(run, tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text(" ".join(["Mann Hund"] * 60) + " ||| " + " ".join(["man dog"] * 60) + "\nHund ||| dog\n")
+    out, err = run(path)
+    linked = {int(link.partition("-")[0]) for link in out.splitlines()[0].split()}
+    assert max(linked) > 100  # the end of the sentence is not left out
+    assert "1 of them are longer than 64 positions: they were split into" in err
+
+
+def test_settings_reach_the_aligner(run, refused, pairs):
+    def links(*arguments):
+        return run(pairs, "--probabilities", *arguments).out
+
+    assert len(links("--method", "softmax", "--matching", "threshold=0.9")) < len(links("--method", "softmax"))
+    for arguments in (
+        ("--layer", "0"),
+        ("--encoding", "separate"),
+        ("--matching", "first=columns"),
+        ("--matching", "regularization=0.5", "--matching", "sinkhorn_iterations=1"),
+    ):
+        assert links(*arguments) != links(), arguments
+    assert run(pairs, "--batch-size", "1", "--precision", "bf16").out.count("\n") == 5
+    assert "threshold" in refused(pairs, "--matching", "threshold=0.5")
+    assert "layer is 9" in refused(pairs, "--layer", "9")
+
+
+def test_help_names_the_methods_with_their_options_and_starts_fast(capsys):
+    from modeling.optimal_transport import METHOD_OPTIONS
+
+    assert set(command.METHODS) == set(METHOD_OPTIONS)
+    entries = re.split(r"^  (\w+)  +", command.DESCRIPTION.partition("Methods, and")[2], flags=re.MULTILINE)[1:]
+    described = dict(zip(entries[::2], entries[1::2], strict=True))
+    for method, options in METHOD_OPTIONS.items():
+        shown = dict(command._setting(item) for item in re.findall(r"\w+=\S+", described[method]))
+        assert shown == options, method
+    code = "import sys, finetuning.align; sys.exit(bool({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    assert "word-align --model" in capsys.readouterr().out
+
+
+# ---- a file, and going on with it
+
+
+def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
+    links = tmp_path / "links.txt"
+    assert run(pairs, "--output", links).out == ""
+    assert links.read_text() == run(pairs).out
+    state = json.loads((tmp_path / "links.txt.word-align.json").read_text())
+    assert state["is_complete"] and state["lines"] == 5
+    assert state["settings"]["layer"] == 1 and state["settings"]["method"] == "ot_itermax"
+    assert f"{links} exists and is not empty" in refused(pairs, "--output", links)
+    assert "is complete: 5 lines. There was nothing left to do." in run(pairs, "--output", links, "--resume").err
+    assert links.read_text() == run(pairs).out
+    assert "is not a folder" in refused(pairs, "--output", tmp_path / "none" / "links.txt")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 63, 64, 100, 128, 199, 200])
+def test_a_killed_run_is_gone_on_with(run, many, tmp_path, kept):
+    whole, links = tmp_path / "whole.txt", tmp_path / "links.txt"
+    run(many, "--output", whole, "--batch-size", "1")
+    lines = whole.read_bytes().splitlines(keepends=True)
+    state = json.loads((tmp_path / "whole.txt.word-align.json").read_text())
+    state |= {"lines": 0, "digest": "", "is_complete": False}
+    (tmp_path / "links.txt.word-align.json").write_text(json.dumps(state))
+    links.write_bytes(b"".join(lines[:kept]) + (lines[kept][:2] if kept < 200 else b""))
+
+    err = run(many, "--output", links, "--batch-size", "1", "--resume").err
+    assert links.read_bytes() == whole.read_bytes()
+    assert ("after 64 of earlier runs" in err) == (kept in (64, 100))  # a chunk is 64 batches
+    assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
+
+
+def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path):
+    links, part = tmp_path / "links.txt", tmp_path / "part.txt"
+    part.write_text("".join(many.read_text().splitlines(keepends=True)[:70]))
+    run(part, "--output", links, "--resume")
+    assert links.read_text().count("\n") == 70
+    assert "130 pairs" in run(many, "--output", links, "--resume").err
+    assert links.read_text() == run(many).out
+
+
+def test_resume_refuses_other_settings_other_model_and_other_input(run, refused, many, tmp_path, tiny_veco):
+    links, other = tmp_path / "links.txt", tmp_path / "other.txt"
+    run(many, "--output", links)
+    assert "made with other settings: method: ot_itermax -> ot." in refused(
+        many, "--output", links, "--resume", "--method", "ot"
+    )
+    assert "other settings: model: sha256:" in refused(many, "--output", links, "--resume", model=tiny_veco)
+    assert "output_format: pharaoh -> json" in refused(many, "--output", links, "--resume", "--output-format", "json")
+    lines = many.read_text().splitlines(keepends=True)
+    other.write_text("".join(["x ||| y\n", *lines[1:]]))
+    assert "is not the input of the run to go on with: its first 200 lines differ" in refused(
+        other, "--output", links, "--resume"
+    )
+    other.write_text("".join(lines[:150]))
+    assert "it has only 150 lines" in refused(other, "--output", links, "--resume")
+    before = links.read_bytes()
+    (tmp_path / "links.txt.word-align.json").unlink()
+    assert "links.txt.word-align.json beside it is missing" in refused(many, "--output", links, "--resume")
+    assert links.read_bytes() == before
+
+
+def test_fewer_pairs_than_lines_are_noticed_without_a_digest(run, refused, many, tmp_path):
+    links, state = tmp_path / "links.txt", tmp_path / "links.txt.word-align.json"
+    run(many, "--output", links, "--batch-size", "1")
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"lines": 0, "digest": "", "is_complete": False}))
+    many.write_text("".join(many.read_text().splitlines(keepends=True)[:150]))
+    assert "has 192 lines, the input 150" in refused(many, "--output", links, "--batch-size", "1", "--resume")
+
+
+def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch):
+    monkeypatch.setattr(alignment_output, "SAVE_EVERY_SECONDS", 0.0)
+    saved = []
+    write_json = alignment_output.write_json
+    monkeypatch.setattr(
+        alignment_output, "write_json", lambda path, state: (saved.append(state), write_json(path, state))
+    )
+    many.write_text(many.read_text() * 12)
+    run(many, "--output", tmp_path / "links.txt")
+    assert [state["lines"] for state in saved] == [0, 1024, 2048, 2400, 2400]
+
+
+def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, many, tmp_path, monkeypatch, capsys, tiny_model):
+    links = tmp_path / "links.txt"
+    to_line = command.to_line
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) > 100:
+            raise KeyboardInterrupt
+        return to_line(*arguments)
+
+    monkeypatch.setattr(command, "to_line", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        run(many, "--output", links, "--batch-size", "1")
+    assert stopped.value.code == 130
+    assert "stopped after 100 pairs" in (err := capsys.readouterr().err) and "--resume" in err
+    monkeypatch.setattr(command, "to_line", to_line)
+
+    # standard input cannot be looked through beforehand
+    lines = many.read_bytes().splitlines(keepends=True)
+    bad = io.BytesIO(b"".join([*lines[:180], b"no mark\n", *lines[181:]]))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(bad))
+    err = refused("--output", links, "--batch-size", "1", "--resume")
+    assert "standard input, line 181: no `|||`" in err and "can be gone on with" in err
+    assert links.read_text().count("\n") == 128  # two chunks of 64
+    run(many, "--output", links, "--batch-size", "1", "--resume")
+    assert links.read_text() == run(many, "--batch-size", "1").out
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
+    many.write_text(many.read_text() * 2)  # some 200 kB of JSON, more than a pipe holds
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "finetuning.align", "--model", tiny_model, many),
+            *("--batch-size", "4", "--output-format", "json", "--probabilities"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert b"links" in process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+# ---- gold
+
+
+@pytest.fixture
+def gold(tmp_path):
+    """Gold links of the five pairs, one of them past its sentence."""
+    path = tmp_path / "gold.txt"
+    path.write_text("1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n")
+    return path
+
+
+def test_scores_at_the_end(run, pairs, gold):
+    out, err = run(pairs, "--gold", gold)
+    assert out == run(pairs).out
+    assert "1 link points past the words" in err and "sentence 5: 99-1, of 7 and 8 words" in err
+    assert "has links for 3 of the 5 sentences" in err
+    links = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in out.splitlines()]
+    sure = [{(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), set(), {(0, 0)}]
+    possible = [sure[0] | {(2, 2)}, *sure[1:]]
+    linked = sum(len(links[n]) for n in (0, 1, 4))
+    hits = [sum(len(links[n] & of[n]) for n in (0, 1, 4)) for of in (sure, possible)]
+    assert f"AER {100 - 100 * sum(hits) / (linked + 5):.1f}, precision {100 * hits[1] / linked:.1f}" in err
+
+
+def test_layers_are_swept(run, pairs, gold, tmp_path):
+    out, err = run(pairs, "--gold", gold, "--sweep-layers", "--plot", tmp_path / "layers.png")
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["0", "1", "2"]
+    assert "has the lowest AER" in out
+    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+    assert "layers.png" in out
+    assert "written" not in run(pairs, "--gold", gold, "--sweep-layers").out
+
+
+def test_gold_for_other_sentences_and_without_a_base_is_refused(refused, pairs, tmp_path):
+    gold = tmp_path / "gold"
+    gold.write_text("0-0\n1-1\n")
+    assert "has 2 lines, the input 5 sentences" in refused(pairs, "--gold", gold)
+    gold.write_text("1-1\n1-1\n\n\n1-1\n")
+    assert "--gold-base 1" in refused(pairs, "--gold", gold)
+    assert "has the word" not in refused(pairs, "--gold", tmp_path / "none")
+
+
+# ---- what is refused
+
+
+def test_models_and_devices_that_there_are_not(refused, pairs, tmp_path):
+    assert "Model folder not found" in refused(pairs, model=tmp_path / "none")
+    assert "--device cuda:77 cannot be used" in refused(pairs, "--device", "cuda:77")
+    assert "--device gpu cannot be used" in refused(pairs, "--device", "gpu")
+
+
+def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs, tmp_path):
+    pairs.write_text(pairs.read_text(encoding="utf-8") + "no mark\n", encoding="utf-8")
+    links = tmp_path / "links.txt"
+    assert "pairs.txt, line 6: no `|||`" in refused(pairs, "--output", links)
+    assert not links.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "--resume is given without --output: only a file can be gone on with. Add --output."),
+        (["--resume", "--output", "x", "--html", "y"], "--resume is given with --html.*Leave out --resume or --html"),
+        (["--resume", "--output", "x", "--gold", "y"], "--resume is given with --gold"),
+        (["--sweep-layers"], "--sweep-layers is given without --gold"),
+        (["--sweep-layers", "--gold", "x", "--output", "y"], "with --output: it scores layers and writes no links"),
+        (["--sweep-layers", "--gold", "x", "--html", "y"], "with --html: it scores layers and writes no links"),
+        (["--sweep-layers", "--gold", "x", "--layer", "1"], "with --layer: it takes every layer"),
+        (["--plot", "x"], "--plot is given without --sweep-layers"),
+        (["--gold-base", "1"], "--gold-base is given without --gold"),
+        (["--batch-size", "0"], "'0' is no whole number from 1 on"),
+        (["--matching", "threshold"], "'threshold' is not of the form NAME=VALUE"),
+        (["--method", "giza"], "invalid choice: 'giza'"),
+    ],
+)
+def test_options_that_contradict_each_other(refused, pairs, arguments, message):
+    assert re.search(message, refused(pairs, *arguments))

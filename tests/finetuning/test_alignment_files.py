@@ -1,0 +1,217 @@
+"""Gold links and sentence pairs, as they come in files."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from finetuning.alignment_files import Gold, describe_left_out, fit_gold, pharaoh_line, read_gold
+from finetuning.alignment_pairs import PairReader
+
+
+@pytest.fixture
+def file(tmp_path):
+    """file(content, name) -> path of a file with this text or these bytes."""
+
+    def write(content, name="file.txt"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+# ---- gold links
+
+
+def test_alignv2_counts_words_from_one_and_sentences_from_zero_or_one(file):
+    expected = {0: Gold({(0, 0)}, {(0, 0), (1, 2)}), 2: Gold({(3, 0)}, {(3, 0)})}
+    assert read_gold(file("0001 1 1 S\n0001 2 3 P\n0003 4 1 S\n")) == expected
+    assert read_gold(file("0 1 1 S\n0 2 3 P\n2 4 1\n")) == expected  # a link without S or P is sure
+
+
+def test_a_link_that_is_sure_and_possible_is_sure(file):
+    assert read_gold(file("1 1 1 P\n1 1 1 S\n1 1 1 P\n")) == {0: Gold({(0, 0)}, {(0, 0)})}
+
+
+def test_pharaoh_has_an_entry_for_every_line(file):
+    gold = read_gold(file("0-0 1p2\n\n2-1\n"))
+    assert gold == {0: Gold({(0, 0)}, {(0, 0), (1, 2)}), 1: Gold(), 2: Gold({(2, 1)}, {(2, 1)})}
+
+
+def test_the_base_of_pharaoh_is_given_or_shown_by_a_zero(file):
+    assert read_gold(file("1-1 2p3\n"), base=1) == {0: Gold({(0, 0)}, {(0, 0), (1, 2)})}
+    assert read_gold(file("1-1 2p3\n"), base=0) == {0: Gold({(1, 1)}, {(1, 1), (2, 3)})}
+    with pytest.raises(ValueError, match="whether its words count from 0 or from 1.*--gold-base 1"):
+        read_gold(file("1-1 2p3\n"))
+    with pytest.raises(ValueError, match="has a word 0, so its words do not count from 1"):
+        read_gold(file("0-1 2p3\n"), base=1)
+    with pytest.raises(ValueError, match="has a sentence 0"):
+        read_gold(file("0 1 1 S\n"), base=1)
+
+
+def test_lines_of_links_end_at_newlines_only(file):
+    assert list(read_gold(file("0-0\x0b1-1\u20282-2\n3-3\n"))) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no links"),
+        (b"\n \n", "holds no links"),
+        (b"0-0\n1-\xff\n", "line 2: byte 0xff is not UTF-8"),
+        (b"the house\n", "in no known format of gold links: its first line is 'the house'"),
+        (b"0-0\n1:1\n", "line 2: '1:1' is no link. A link is `i-j`"),
+        (b"1 1 1 S\n1 1 S\n", "line 2: '1 1 S' is no link. A line of this file is `sentence i j`"),
+    ],
+)
+def test_gold_that_cannot_be_read(file, content, message):
+    with pytest.raises(ValueError, match=message):
+        read_gold(file(content))
+
+
+def test_unknown_file_format_and_base(file, tmp_path):
+    with pytest.raises(ValueError, match="Gold file not found"):
+        read_gold(tmp_path / "none")
+    with pytest.raises(ValueError, match="Unknown format of gold links: 'giza'. It must be one of alignv2, pharaoh"):
+        read_gold(file("0-0\n"), format="giza")
+    with pytest.raises(ValueError, match="counts from 2 is unknown"):
+        read_gold(file("0-0\n"), base=2)
+
+
+def test_links_out_of_range_are_left_out_and_listed(file):
+    gold = read_gold(file("1 1 1 S\n1 2 2 S\n2 1 1 S\n2 3 -99 P\n2 0 1 P\n2 2 1 S\n"))
+    fitting, left_out = fit_gold(gold, [(2, 2), (3, 1)])
+    assert fitting == {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1)}), 1: Gold({(0, 0), (1, 0)}, {(0, 0), (1, 0)})}
+    assert left_out == ["sentence 2: 0-1, of 3 and 1 words", "sentence 2: 3--99, of 3 and 1 words"]
+    assert describe_left_out(left_out, "gold") == (
+        "gold: 2 links point past the words of the sentence and are not scored (numbers from 1): "
+        "sentence 2: 0-1, of 3 and 1 words; sentence 2: 3--99, of 3 and 1 words"
+    )
+    assert describe_left_out(left_out * 6, "gold").endswith("; and 2 more")
+    assert describe_left_out([], "gold") == ""
+
+
+def test_gold_for_other_sentences_is_refused(file):
+    pharaoh = read_gold(file("0-0\n1-1\n"))
+    with pytest.raises(ValueError, match="has 2 lines, the input 3 sentences"):
+        fit_gold(pharaoh, [(2, 2)] * 3)
+    alignv2 = read_gold(file("1 1 1 S\n3 1 1 S\n"))
+    assert fit_gold(alignv2, [(1, 1)] * 4)[1] == []  # sentences without links do not occur in this format
+    with pytest.raises(ValueError, match="links for 2 sentences, up to number 3; the input has 2"):
+        fit_gold(alignv2, [(1, 1)] * 2)
+    # 12 of 400 links, as where the base is wrong
+    diagonal = {n: Gold(possible={(i, i) for i in range(4)}) for n in range(100)}
+    with pytest.raises(ValueError, match="12 of the 400 links of the gold file .*sentence 1: 4-4, of 4 and 3"):
+        fit_gold(diagonal, [(4, 3)] * 12 + [(4, 4)] * 88)
+    assert len(fit_gold(diagonal, [(4, 3)] * 10 + [(4, 4)] * 90)[1]) == 10
+    # a short file: most of its links
+    with pytest.raises(ValueError, match="2 of the 3 links"):
+        fit_gold({0: Gold(possible={(0, 0), (5, 5), (6, 6)})}, [(2, 2)])
+
+
+def test_pharaoh_lines():
+    assert pharaoh_line([(0, 0), (1, 2)]) == "0-0 1-2"
+    assert pharaoh_line([(0, 0), (1, 2)], [0.97314, 1.0]) == "0-0:0.9731 1-2:1.0000"
+    assert pharaoh_line([]) == ""
+
+
+# ---- sentence pairs
+
+
+def read(*files, **settings):
+    return list(PairReader(list(files), **settings))
+
+
+def test_pairs_of_one_file(file):
+    content = "\ufeffdas Haus ||| the house\r\n\na ||| \n ||| b\nx\u2028y\x0bz ||| x\x85y\nkein|||Trenner ||| no\n"
+    assert read(file(content)) == [
+        ("das Haus ", " the house"),
+        ("", ""),
+        ("a ", " "),
+        (" ", " b"),
+        ("x\u2028y\x0bz ", " x\x85y"),
+        ("kein|||Trenner ", " no"),
+    ]
+
+
+def test_two_files_and_jsonl(file):
+    assert read(file("a b\n\nc ||| d", "x"), file("A B\nB\nC\n", "y")) == [("a b", "A B"), ("", "B"), ("c ||| d", "C")]
+    rows = [{"source": "a b", "target": ["A", "B C"], "id": 1}, {"source": "", "target": []}]
+    assert read(file("\n".join(map(json.dumps, rows)), "x.jsonl")) == [("a b", ["A", "B C"]), ("", [])]
+    assert read(file('{"de": "a", "en": "b"}\n\n'), format="jsonl", keys=("de", "en")) == [("a", "b"), ("", "")]
+
+
+def test_standard_input(monkeypatch):
+    for files in ([], ["-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a ||| b\n")))
+        reader = PairReader(files)
+        assert reader.check() is None
+        assert list(reader) == [("a ", " b")]
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"", "x.txt", "x.txt is empty: there are no sentence pairs"),
+        (b"a ||| b\na b\n", "x.txt", "x.txt, line 2: no `[|]{3}` in 'a b'"),
+        (b"a|||b\n", "x.txt", "line 1: no `[|]{3}`.*the mark between spaces"),
+        (b"a ||| b ||| c\n", "x.txt", "line 1: 2 times `[|]{3}`"),
+        (b"a ||| b\n\nc \xe4 ||| d\n", "x.txt", "line 3: byte 0xe4 is not UTF-8"),
+        (b'{"source": "a", "target": "b"}\n{"source": \n', "x.jsonl", "line 2: no JSON: .*It reads"),
+        (b'["a", "b"]\n', "x.jsonl", "line 1: JSON, but no object"),
+        (b'{"source": "a", "targt": "b"}\n', "x.jsonl", "line 1: no key 'target'.*--keys. Did you mean 'targt'"),
+        (b'{"source": "a", "target": 3}\n', "x.jsonl", "line 1: 'target' is '3'. A sentence is a string, or a list"),
+        (b'{"source": "a", "target": ["b", ""]}\n', "x.jsonl", "words that are not empty"),
+        (b'{"source": "\\ud800", "target": "b"}\n', "x.jsonl", "line 1: no JSON: .*surrogates"),
+    ],
+)
+def test_lines_that_are_refused_are_named(file, content, name, message):
+    path = file(content, name)
+    with pytest.raises(ValueError, match=message):
+        read(path)
+    with pytest.raises(ValueError, match=message):
+        PairReader([path]).check()
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_the_longer_of_two_files_is_named(file, longer):
+    paths = [file("a\nb\n", "short"), file("a\nb\nc\nd\n\n", "long")]
+    message = r"long has 5 lines, .*short 2: the former is longer by 3\. "
+    with pytest.raises(ValueError, match=message):
+        read(*(paths if longer else paths[::-1]))
+
+
+def test_files_that_are_refused(file, tmp_path):
+    path = file("a ||| b\n", "pairs.txt")
+    with pytest.raises(ValueError, match="Input file not found: .*pair.txt.*Did you mean 'pairs.txt'"):
+        PairReader([str(tmp_path / "pair.txt")])
+    with pytest.raises(ValueError, match="is a folder"):
+        PairReader([str(tmp_path)])
+    with pytest.raises(ValueError, match="none, one or two files"):
+        PairReader([path, path, path])
+    with pytest.raises(ValueError, match="none, one or two files"):
+        PairReader([path, "-"])
+    with pytest.raises(ValueError, match="two files.*and the format jsonl"):
+        PairReader([path, path], format="jsonl")
+
+
+def test_digests_tell_inputs_apart(file):
+    lines = [f"a{n} ||| b\n" for n in range(3000)]
+    reader = PairReader([file("".join(lines))])
+    assert reader.check() == 3000
+    list(reader)
+    assert list(reader.digests) == [1024, 2048, 3000]
+
+    def go_on(name, content):
+        other = PairReader([file(content, name)])
+        other.expected = 2048, reader.digests[2048]
+        return len(list(other))
+
+    assert go_on("same", "".join(lines)) == 3000
+    assert go_on("changed later", "".join(lines[:2048] + ["x ||| y\n"])) == 2049
+    with pytest.raises(ValueError, match="is not the input of the run.*its first 2,048 lines differ"):
+        go_on("changed before", "".join(["x ||| y\n", *lines[1:]]))
+    with pytest.raises(ValueError, match="it has only 2,000 lines"):
+        go_on("shorter", "".join(lines[:2000]))

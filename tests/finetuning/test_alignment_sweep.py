@@ -1,0 +1,110 @@
+"""Scores by layer and method, with an aligner of which the links are known; the table and the plot."""
+
+import pytest
+
+from finetuning.alignment_files import Gold
+from finetuning.alignment_sweep import plot_layers, position_links, score, sweep, sweep_table
+from modeling.word_alignment import WordAligner, WordAlignment
+
+GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
+PAIRS = [("a b", "x y"), ("not annotated", "at all"), (["c"], ["z", "z z"])]
+
+
+class KnownAligner:
+    """Links everything in layer 0, and in layer 1 each word with the one at its place; `mutual` never links."""
+
+    num_layers, method, matching = 1, "ot", {}
+
+    def __init__(self):
+        self.seen = []
+
+    def align_layers(self, pairs, layers, methods):
+        for source, target in pairs:
+            self.seen.append((source, target))
+            all_links = [(i, j) for i in range(len(source)) for j in range(len(target))]
+            by_layer = {0: all_links, 1: [link for link in all_links if link[0] == link[1]]}
+            yield {
+                layer: {m: WordAlignment(source, target, [] if m == "mutual" else by_layer[layer]) for m in methods}
+                for layer in layers
+            }
+
+
+def test_every_layer_and_method_is_scored_on_the_annotated_sentences():
+    aligner = KnownAligner()
+    scores = sweep(aligner, PAIRS, GOLD, methods=["ot", "mutual"])
+    assert aligner.seen == [(["a", "b"], ["x", "y"]), (["c"], ["z", "z z"])]
+    # layer 0: 6 links, of which 4 are possible and 3 of 3 sure
+    assert scores["ot"][0] == pytest.approx(
+        {"aer": 100 * (1 - 7 / 9), "precision": 100 * 4 / 6, "recall": 100, "f1": 100 * 2 * (2 / 3) / (5 / 3)}
+    )
+    assert scores["ot"][1]["aer"] == 0 and scores["mutual"][1]["aer"] == 100
+    assert list(sweep(aligner, PAIRS, GOLD, [1])) == ["ot"], "the aligner's own method"
+    assert list(sweep(aligner, PAIRS, GOLD, [1])["ot"]) == [1]
+
+
+def test_one_forward_pass_serves_all_layers_and_methods(tiny_model, monkeypatch):
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
+    passes, forward = [], type(model).forward
+    monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
+    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model))
+    options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
+    scores = sweep(aligner, PAIRS, GOLD, methods=options)
+    assert len(passes) == 1
+    assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
+    for layer in (0, 2):  # as one layer and method at a time
+        alone = WordAligner(model, aligner.tokenizer, method="ot", layer=layer, sinkhorn_iterations=5)
+        words = [tuple(s.split() if isinstance(s, str) else s for s in PAIRS[n]) for n in GOLD]
+        links = {n: found.links for n, found in zip(GOLD, alone.align(words), strict=True)}
+        assert score(links, GOLD) == scores["ot"][layer]
+
+
+def test_links_are_of_the_sentences_of_the_gold():
+    with pytest.raises(ValueError, match="links for 1 sentences and gold for 2"):
+        score({0: []}, GOLD)
+    with pytest.raises(ValueError, match="without a gold link"):
+        score({0: [(0, 0)]}, {0: Gold()})
+
+
+def test_links_by_position_run_along_the_diagonal():
+    assert position_links(3, 3) == [(0, 0), (1, 1), (2, 2)]
+    assert position_links(3, 5) == [(0, 0), (1, 2), (2, 4)]
+    assert position_links(5, 1) == [(i, 0) for i in range(5)]
+    assert position_links(1, 4) == [(0, 0)]
+    assert position_links(0, 3) == [] == position_links(3, 0)
+
+
+def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
+    scores = sweep(KnownAligner(), PAIRS, GOLD)
+    columns, rows = sweep_table(scores, reported_layer=0)
+    assert columns == ["layer", "AER", "precision", "recall", "F1", ""]
+    assert rows[0] == ["0", "22.2", "66.7", "100.0", "80.0", "reported"]
+    assert rows[1] == ["1", "0.0", "100.0", "100.0", "100.0", "best (chosen on this gold)"]
+    columns, rows = sweep_table(sweep(KnownAligner(), PAIRS, GOLD, methods=["ot", "mutual"]))
+    assert columns[1] == "AER ot" and columns[5] == "AER mutual" and len(rows[0]) == len(columns)
+    assert rows[0][-1] == "best (chosen on this gold) of mutual", "of equal layers the first"
+
+
+def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn, bands = {}, []
+    line, band = Axes.plot, Axes.fill_between
+    monkeypatch.setattr(
+        Axes, "plot", lambda self, x, y, **k: drawn.update({k["label"]: (x, y)}) or line(self, x, y, **k)
+    )
+    monkeypatch.setattr(
+        Axes, "fill_between", lambda self, x, low, high, **k: bands.append((low, high)) or band(self, x, low, high, **k)
+    )
+    lines = {"XLM-R": {0: 60.0, 8: 20.0}, "XLM-Align": {0: [50.0, 52.0], 8: [16.0, 18.0]}}
+    plot_layers(
+        {"average": lines, "de-en": {"XLM-R": {0: 3.0}}},
+        tmp_path / "layers.png",
+        "title",
+        8,
+        {"average": 70, "de-en": 1},
+    )
+    assert drawn["XLM-Align"] == ([0, 8], [51.0, 17.0])
+    assert bands == [([51 - 2**0.5, 17 - 2**0.5], [51 + 2**0.5, 17 + 2**0.5])]
+    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")

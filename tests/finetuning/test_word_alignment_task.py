@@ -1,0 +1,358 @@
+"""finetuning/run.py with kind word_alignment: from files and gold to results, and everything that reads them."""
+
+import csv
+import importlib
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer
+
+from common.recipes import load_recipe
+from finetuning import compare
+from finetuning.alignment_files import read_gold
+from finetuning.alignment_pairs import PairReader
+from finetuning.alignment_results import curves, score_table
+from finetuning.alignment_sweep import sweep
+from finetuning.run import kind_of, main
+from finetuning.seeds import load_metric
+from finetuning.tasks import word_alignment
+from finetuning.word_alignment_recipe import WordAlignmentRecipe, check_recipe
+from hub_cards.card import write_card
+from modeling.word_alignment import WordAligner
+
+RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
+
+
+@pytest.fixture
+def aligned(sample_corpus_dir, tiny_model, tmp_path):
+    """Overrides of a recipe: the hand-linked sentences of the sample corpus, English-German and Chinese-English."""
+    path = sample_corpus_dir / "alignments"
+    pairs = [
+        f"{{source_language: {s}, target_language: {t}, path: {path}, source: {s}-{t}.txt, gold: {s}-{t}.gold}}"
+        for s, t in (("en", "de"), ("zh", "en"))
+    ]
+    return [
+        "kind=word_alignment",
+        f"model={tiny_model}",
+        f"output_dir={tmp_path / 'out'}",
+        "task=sample",
+        f"pairs=[{', '.join(pairs)}]",
+        "methods=[ot, itermax]",
+    ]
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def parsed(overrides):
+    return load_recipe(WordAlignmentRecipe, None, overrides)
+
+
+def test_a_run_leaves_results_that_agree_with_each_other(aligned, tmp_path, capsys):
+    main(aligned)
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "layers.png", "seed-1",
+    }  # fmt: skip
+    results = results_of(out)
+    assert (results["kind"], results["setting"], results["seeds"]) == ("word_alignment", "feature", [1])
+    protocol = results["protocol"]
+    assert (protocol["method"], protocol["encoding"], protocol["layer"], protocol["depth"]) == ("ot", "joint", 1, 2)
+    assert protocol["metric"] == {
+        "name": "aer", "module": "aer", "version": load_metric("aer").version, "unit": "percent",
+        "greater_is_better": False,
+    }  # fmt: skip
+    assert protocol["selection"] == {"rule": "two thirds of the layers", "data": None}
+    assert protocol["evaluated_rows"] == {"en-de": 20, "zh-en": 10}
+    assert [entry["gold"]["left_out"] for entry in protocol["evaluation_data"]] == [[], []]
+    assert all(entry["gold"]["fingerprint"].startswith("sha256:") for entry in protocol["evaluation_data"])
+    assert list(results["layers"]) == ["ot", "itermax"] and list(results["layers"]["ot"]) == ["0", "1", "2"]
+    reported = {pair: found["aer"] for pair, found in results["layers"]["ot"]["1"].items()}
+    assert results["languages"] == results["metrics"]["aer"] == reported
+    assert results["average"]["mean"] == pytest.approx(sum(entry["mean"] for entry in reported.values()) / 2)
+
+    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 2 * 3 * 2 * 4
+    assert {(r["language"], float(r["score"])) for r in rows if r["reported"] == "True" and r["metric"] == "aer"} == {
+        (pair, entry["mean"]) for pair, entry in reported.items()
+    }
+    page = (out / "results.md").read_text(encoding="utf-8")
+    assert f"| en-de | ot | 1 | {reported['en-de']['mean']:.1f} |" in page
+    assert "lower is better" in page and "## AER by layer, itermax" in page and "best (chosen on this gold)" in page
+    assert (out / "layers.png").read_bytes().startswith(b"\x89PNG")
+    assert "zh-en, 10 sentences, layers 0 to 2" in capsys.readouterr().out
+    assert load_recipe(WordAlignmentRecipe, str(out / "recipe.yaml"), []) == parsed(aligned)
+
+
+@pytest.mark.parametrize("encoding", ["joint", "separate"])
+def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_corpus_dir, encoding):
+    main([*aligned, f"encoding={encoding}", "options={ot: {regularization: 0.5}}", "batch_size=3", "layer=2"])
+    results = results_of(tmp_path / "out")
+    model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
+    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), "ot", 2, encoding, regularization=0.5)
+    pairs = [tuple(side.split() for side in p) for p in PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")])]
+    gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
+    found = load_metric("aer").compute(
+        predictions=[alignment.links for alignment in aligner.align(pairs)],
+        references=[{"sure": list(of.sure), "possible": list(of.possible)} for of in gold.values()],
+    )
+    assert {name: entry["zh-en"]["mean"] for name, entry in results["metrics"].items()} == pytest.approx(found)
+    assert results["protocol"]["options"]["regularization"] == 0.5
+    assert results["protocol"]["selection"]["rule"] == "named in the recipe"
+
+
+def test_the_gold_itself_and_no_links_at_all(aligned, tmp_path, monkeypatch):
+    def scores_of(links, folder):
+        def sweep_of(aligner, sentences, gold, layers, methods):
+            class Known:
+                num_layers = 2
+
+                def align_layers(self, pairs, layers, methods):
+                    for of in gold.values():
+                        found = type("Found", (), {"links": links(of)})
+                        yield {layer: dict.fromkeys(methods, found) for layer in layers}
+
+            return sweep(Known(), sentences, gold, layers, methods)
+
+        monkeypatch.setattr(word_alignment, "sweep", sweep_of)
+        main([*aligned, f"output_dir={tmp_path / folder}"])
+        return results_of(tmp_path / folder)
+
+    results = scores_of(lambda of: sorted(of.sure), "gold")
+    assert results["average"]["mean"] == 0 and not results["warnings"]
+    results = scores_of(lambda of: [], "empty")
+    assert results["average"]["mean"] == 100
+    assert re.search(r"seed 1: AER is no lower .* en-de 100.0 \(\d\d\.\d\), zh-en 100.0", results["warnings"][0])
+
+
+def test_links_past_a_sentence_are_counted_and_listed(aligned, tmp_path, sample_corpus_dir, capsys):
+    folder = tmp_path / "data"
+    shutil.copytree(sample_corpus_dir / "alignments", folder)
+    lines = (folder / "en-de.gold").read_text(encoding="utf-8").splitlines()
+    lines[2] += " 9-0 0p40"  # of 9 and 9 words
+    (folder / "en-de.gold").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    aligned = [item.replace(str(sample_corpus_dir / "alignments"), str(folder)) for item in aligned]
+    main([*aligned, "pairs.1.note=ten sentences"])
+    results = results_of(tmp_path / "out")
+    gold = results["protocol"]["evaluation_data"][0]["gold"]
+    assert len(gold["left_out"]) == 2 and "sentence 3: 10-1, of 9 and 9 words" in gold["left_out"]
+    assert "en-de.gold: 2 links point past" in results["warnings"][0] and "ten sentences" in results["warnings"]
+    assert "sentence 3: 10-1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_alignv2_scores_the_sentences_it_names(aligned, tmp_path, sample_corpus_dir):
+    for side, sentences in (("de", "das Haus\nja\nein Baum\n"), ("en", "the house\nyes\na tree\n")):
+        (tmp_path / f"text.{side}").write_text(sentences, encoding="utf-8")
+    (tmp_path / "gold.txt").write_text("0001 1 1 S\n0001 2 2 S\n0003 2 2 S\n0003 1 1 P\n", encoding="utf-8")
+    source, target, gold = (tmp_path / name for name in ("text.de", "text.en", "gold.txt"))
+    pair = f"{{source_language: de, target_language: en, source: {source}, target: {target}, gold: {gold}}}"
+    main([*aligned, f"pairs=[{pair}]"])
+    results = results_of(tmp_path / "out")
+    assert results["protocol"]["evaluated_rows"] == {"de-en": 2}
+    assert "de-en: 1 of 3 sentences have no gold and were not scored" in results["warnings"]
+    assert str(tmp_path) not in (tmp_path / "out" / "results.md").read_text(encoding="utf-8").split("model:")[0]
+
+
+def test_gold_of_other_sentences_is_refused(aligned, tmp_path, sample_corpus_dir, refused):
+    folder = sample_corpus_dir / "alignments"
+    assert "has 10 lines, the input 20 sentences" in " ".join(
+        refused([*aligned, f"pairs.0.gold={folder / 'zh-en.gold'}"]).split()
+    )
+    short = tmp_path / "short.txt"
+    short.write_text("".join(f"a ||| b{number}\n" for number in range(10)), encoding="utf-8")
+    assert "point past the words" in " ".join(refused([*aligned, f"pairs.1.source={short}"]).split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["pairs=[]"], "no pairs of languages"),
+        (["pairs.1.source_language=en", "pairs.1.target_language=de"], "en-de is evaluated twice"),
+        (["methods=[otter]"], "Give some of ot, ot_itermax"),
+        (["methods=[ot, ot]"], "scored once"),
+        (["options={softmax: {threshold: 0.1}}"], "options has some of softmax"),
+        (["options={ot: {threshold: 0.1}}"], "option 'threshold' with method 'ot'"),
+        (["layer=3"], "layer has 3, and"),
+        (["layers=[0, 7]"], "layers has 7, and"),
+        (["layers=[0, 2]"], "the layer that is reported is 1 of 2"),
+        (["layer=1", "layers=[0, 2]"], "The layer that is reported has to be scored"),
+        (["seeds=[1, 2]"], "Write {seed} where the model's folder"),
+        (["batch_size=0"], "batch_size is 0"),
+        (["pairs.0.path=nowhere"], "nowhere is no folder"),
+        (["pairs.0.gold=missing.gold"], "missing.gold"),
+        (["pairs.0.source=missing.txt"], "missing.txt"),
+        (["compare_with={XLM-R: [nowhere]}"], "nowhere has no results.json"),
+        (["precision=fp16"], "must be one of fp32, bf16"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(aligned, tmp_path, refused, changes, expected):
+    assert expected in " ".join(refused([*aligned, *changes]).split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_gold_is_refused(aligned, tmp_path, refused):
+    (tmp_path / "empty.gold").write_text("\n" * 20, encoding="utf-8")
+    assert "Nothing can be scored" in " ".join(refused([*aligned, f"pairs.0.gold={tmp_path / 'empty.gold'}"]).split())
+
+
+@pytest.fixture
+def two_seeds(tiny_model, tmp_path):
+    """`model` override of two models that differ in their weights, as seeds of a pre-training do."""
+    for seed in (1, 2):
+        folder = tmp_path / f"run-{seed}" / "model"
+        shutil.copytree(tiny_model, folder)
+        tensors = load_file(folder / "model.safetensors")
+        tensors = {name: tensor + (seed - 1) * 0.1 * math.pi * tensor.flip(0) for name, tensor in tensors.items()}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return f"model={tmp_path}/run-{{seed}}/model"
+
+
+def test_seeds_are_models_and_can_be_added(aligned, two_seeds, tmp_path, capsys, refused):
+    main([*aligned, two_seeds, "seeds=[2]"])
+    second = results_of(tmp_path / "out")
+    written = (tmp_path / "out" / "seed-2" / "scores.json").stat().st_mtime_ns
+    assert "is not empty" in refused([*aligned, two_seeds, "seeds=[2]"])
+    assert "methods.1: itermax -> mutual" in refused([*aligned, two_seeds, "methods=[ot, mutual]", "--resume"])
+    main([*aligned, two_seeds, "seeds=[1, 2]", "--resume"])
+    assert written == (tmp_path / "out" / "seed-2" / "scores.json").stat().st_mtime_ns, "not scored again"
+    results = results_of(tmp_path / "out")
+    first, other = results["languages"]["en-de"]["scores"]
+    assert other == second["languages"]["en-de"]["mean"] != first
+    assert results["languages"]["en-de"]["sd"] == pytest.approx(abs(first - other) / 2**0.5)
+    assert results["average"]["scores"][1] == second["average"]["mean"]
+    prints = results["model"]["fingerprint"].split("+")
+    assert len(set(prints)) == 2 and prints[1] == second["model"]["fingerprint"]
+    assert curves(results)["average"][1] == pytest.approx(results["average"]["scores"])
+
+    weights = tmp_path / "run-2" / "model" / "model.safetensors"
+    save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights, {"format": "pt"})
+    message = " ".join(refused([*aligned, two_seeds, "seeds=[1, 2]", "--resume"]).split())
+    assert "have changed since seed 2 was scored" in message
+
+
+def test_seeds_have_to_be_of_one_depth(aligned, two_seeds, tmp_path, refused):
+    config = tmp_path / "run-2" / "model" / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
+    assert "have [2, 1] layers" in " ".join(refused([*aligned, two_seeds, "seeds=[1, 2]"]).split())
+
+
+def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused, monkeypatch):
+    from finetuning import alignment_sweep
+
+    main([*aligned, f"output_dir={tmp_path / 'base'}", "methods=[ot, mutual]"])
+    drawn = {}
+    monkeypatch.setattr(compare, "plot_layers", lambda panels, path, *a, **k: drawn.update(panels=panels, **k))
+    together = [*aligned, two_seeds, "seeds=[1, 2]", "name=XLM-Align", f"compare_with={{XLM-R: [{tmp_path / 'base'}]}}"]
+    main(together)
+    out = tmp_path / "out"
+    assert list(drawn["panels"]) == ["average", "en-de", "zh-en"]
+    assert list(drawn["panels"]["average"]) == ["XLM-Align", "XLM-R"]
+    base = results_of(tmp_path / "base")
+    assert drawn["panels"]["average"]["XLM-R"][1] == pytest.approx([base["average"]["mean"]])
+    assert drawn["panels"]["zh-en"]["XLM-Align"] == curves(results_of(out))["zh-en"]
+    levels = results_of(out)["protocol"]["by_position"]
+    assert drawn["by_position"]["average"] == pytest.approx((levels["en-de"]["aer"] + levels["zh-en"]["aer"]) / 2)
+    page = (out / "comparison.md").read_text(encoding="utf-8")
+    assert "aer (lower is better)" in page and f"| XLM-R | {base['languages']['en-de']['mean']:.1f} |" in page
+    assert "differ" in page and "mutual" not in page, "the methods that stand beside are no difference"
+    monkeypatch.setattr(compare, "plot_layers", alignment_sweep.plot_layers)
+
+    # the same from the command line, once more with the seeds' folders, and with a new name
+    main([*together, "name=ours", "--resume"])
+    assert "| ours |" in (out / "comparison.md").read_text(encoding="utf-8")
+    compare.main(["--run", "a", str(out), "--run", "b", str(tmp_path / "base"), "--output", str(tmp_path / "both")])
+    assert (tmp_path / "both" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    message = " ".join(refused([*together, "name=XLM-R", f"output_dir={tmp_path / 'new'}"]).split())
+    assert "compare_with names XLM-R" in message
+    message = " ".join(refused([*together, "task=other", f"output_dir={tmp_path / 'new'}"]).split())
+    assert "XLM-R has task sample, XLM-Align has other" in message
+
+
+def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned, tmp_path):
+    def published(row, method, layer, **more):
+        return {"paper": "P", "table": "T", "row": row, "method": method, "layer": layer, **more}
+
+    both = {"en-de": 16.63, "zh-en": 30.0}
+    rows = [
+        published("same", "ot", 1, languages=both, average=23.32),
+        published("layer 2", "itermax", 2, languages={"en-de": 17.42, "en-hi": 1.0}, average=9.0),
+        published("deeper", "ot", 8, languages=both),
+    ]
+    main([*aligned, f"published={json.dumps(rows)}"])
+    results = results_of(tmp_path / "out")
+    columns, table = score_table(results)
+    assert all(len(row) == len(columns) for row in table)
+    assert [row[:4] for row in table if row[1].startswith("P, T")] == [
+        ["en-de", "P, T: same (ot)", "1", "16.63"],
+        ["en-de", "P, T: layer 2 (itermax)", "2", "17.42"],
+        ["zh-en", "P, T: same (ot)", "1", "30.00"],
+        ["**average**", "P, T: same (ot)", "1", "23.32"],
+    ]
+    ours = [row[1:3] for row in table if row[0] == "en-de"][:4]
+    assert ours == [["ot", "1"], ["itermax", "1"], ["itermax", "2"], ["position", ""]]
+    assert "published figures are not shown: ot at layer 8 was not scored" in results["warnings"]
+
+
+def test_the_card_shows_the_results(aligned, two_seeds, tmp_path):
+    main([*aligned, two_seeds, "seeds=[1, 2]"])
+    for seed in (1, 2):
+        folder = tmp_path / f"run-{seed}" / "model"
+        card = write_card(str(folder), [str(tmp_path / "out" / "results.json")]).read_text(encoding="utf-8")
+        assert "### sample, feature" in card and "| en-de | ot | 1 |" in card
+        assert "type: word-alignment" in card and "name: aer, average, feature, 2 seeds" in card
+    with pytest.raises(ValueError, match="another model's"):
+        other = tmp_path / "other"
+        shutil.copytree(folder, other)
+        tensors = load_file(other / "model.safetensors")
+        save_file({name: 3 * tensor for name, tensor in tensors.items()}, other / "model.safetensors", {"format": "pt"})
+        write_card(str(other), [str(tmp_path / "out" / "results.json")])
+
+
+@pytest.mark.parametrize("name", ["word_alignment", "sample_word_alignment"])
+def test_every_recipe_parses_and_is_consistent(name):
+    path = RECIPES / "xlm_align" / f"{name}.yaml"
+    assert kind_of(["--config", str(path)]) == "word_alignment"
+    recipe = load_recipe(WordAlignmentRecipe, str(path), ["model=somewhere"])
+    check_recipe(recipe)
+    assert (recipe.output_dir, recipe.task) == (f"runs/xlm_align/{name}", name)
+    assert f"--config finetuning/recipes/xlm_align/{name}.yaml" in path.read_text(encoding="utf-8").split("kind:")[0]
+    for item in recipe.published:
+        if item.average is not None:  # a mistyped figure would move the mean by more than the rounding
+            assert sum(item.languages.values()) / 4 == pytest.approx(item.average, abs=0.006)
+
+
+def test_the_sample_gold_is_of_sentences_of_the_sample_corpus(sample_corpus_dir):
+    recipe = load_recipe(
+        WordAlignmentRecipe,
+        str(RECIPES / "xlm_align" / "sample_word_alignment.yaml"),
+        ["model=x", *(f"pairs.{number}.path={sample_corpus_dir / 'alignments'}" for number in (0, 1))],
+    )
+    data = word_alignment.read(recipe)
+    assert not data.warnings
+    squeezed = {}
+    for language in ("en", "de", "zh"):
+        lines = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
+        squeezed[language] = [json.loads(line)["text"].replace(" ", "") for line in lines]
+    for name, pair in data.pairs.items():
+        source, target = name.split("-")
+        for number, (x, y) in enumerate(pair.sentences):
+            assert ("".join(x), "".join(y)) == (squeezed[source][number], squeezed[target][number])
+            assert pair.gold[number].sure and pair.gold[number].sure <= pair.gold[number].possible
+
+
+def test_help_shows_the_fields_of_the_kind(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help", "kind=word_alignment"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert "compare_with" in shown and "pairs.N.gold_base" in shown and "learning_rate" not in shown
+    assert importlib.import_module("finetuning.run").KINDS["word_alignment"][1] == "WordAlignmentRecipe"

@@ -1,0 +1,421 @@
+"""Matching against plain loops written from the papers, and against POT's and SimAlign's own functions."""
+
+import numpy as np
+import ot
+import pytest
+import torch
+from simalign import SentenceAligner
+
+from modeling.optimal_transport import (
+    DIRECTIONS,
+    METHOD_OPTIONS,
+    METHODS,
+    align,
+    argmax_links,
+    itermax_links,
+    ot_itermax_links,
+    settle_one_piece_sides,
+    sinkhorn,
+    softmax_links,
+)
+
+HIDDEN = 24
+SHAPES = [(1, 1), (1, 7), (6, 1), (2, 9), (3, 3), (8, 5), (12, 40)]
+
+
+def whole(*shape):
+    """Masks that let every piece of matrices of this shape be linked."""
+    pairs, sources, targets = (1, *shape) if len(shape) == 2 else shape
+    return torch.ones(pairs, sources, dtype=torch.bool), torch.ones(pairs, targets, dtype=torch.bool)
+
+
+def one(function, matrix, *args, **kwargs):
+    """`function` of one unpadded matrix (numpy or torch), as a matrix."""
+    matrix = torch.as_tensor(matrix)
+    return function(matrix[None], *whole(*matrix.shape), *args, **kwargs)[0]
+
+
+def cells(links):
+    """Links as a set of (row, column)."""
+    return {tuple(cell) for cell in torch.as_tensor(links).nonzero().tolist()}
+
+
+def random_matrix(generator, kind="dots"):
+    """Of any shape; `dots` has both signs, `ties` few different values, `cosine` lies in [0, 1]."""
+    shape = tuple(generator.integers(1, 15, 2))
+    if generator.random() < 0.15:
+        shape = (int(generator.integers(1, 3)), int(generator.integers(1, 12)))[:: generator.choice([-1, 1])]
+    if kind == "ties":
+        return generator.integers(-3, 4, shape).astype(np.float32) / 4
+    values = generator.standard_normal(shape)
+    return (5 * values if kind == "dots" else 1 / (1 + np.exp(-values))).astype(generator.choice(["f4", "f8"]))
+
+
+def plain_sinkhorn(similarity, iterations, regularization, epsilon, first):
+    """Eq. 1 and 4-6 in float64."""
+    k = np.maximum(epsilon, similarity.astype(np.float64)) ** (1 / regularization)
+    u, v = np.ones(k.shape[0]), np.ones(k.shape[1])
+    for _ in range(iterations):
+        if first == "rows":
+            u = 1 / (k @ v)
+        v = 1 / (k.T @ u)
+        if first == "columns":
+            u = 1 / (k @ v)
+    return np.diag(u) @ k @ np.diag(v)
+
+
+def plain_argmaxes(scores):
+    """Eq. 7: forward and backward links, of cells that have something."""
+    rows, columns = range(scores.shape[0]), range(scores.shape[1])
+    forward = {(i, int(scores[i].argmax())) for i in rows}
+    backward = {(int(scores[:, j].argmax()), j) for j in columns}
+    return ({cell for cell in side if scores[cell] > 0} for side in (forward, backward))
+
+
+def plain_ot_itermax(plan, iterations, discount):
+    """Eq. 7-9, cell by cell."""
+    plan, links = plan.copy(), set()
+    for _ in range(iterations):
+        forward, backward = plain_argmaxes(plan)
+        links |= forward & backward
+        linked_rows, linked_columns = {i for i, _ in links}, {j for _, j in links}
+        for i, j in np.ndindex(*plan.shape):
+            if (i, j) in links:
+                plan[i, j] = 0
+            elif i in linked_rows or j in linked_columns:
+                plan[i, j] *= discount
+    return links
+
+
+def plain_released(plan, iterations, discount):
+    """The paper's code: a cell whose row and column both have a link is out, others share Eq. 9's discount."""
+    forward, backward = plain_argmaxes(plan)
+    links = forward & backward
+    for _ in range(iterations - 1):
+        rows, columns = {i for i, _ in links}, {j for _, j in links}
+        if min(plan.shape) <= 2 or len(rows) == plan.shape[0] or len(columns) == plan.shape[1]:
+            break
+        scores = plan.astype(np.float64)
+        for i, j in np.ndindex(*plan.shape):
+            if i in rows and j in columns:
+                scores[i, j] = 0
+            elif i in rows or j in columns:
+                scores[i, j] *= discount
+        forward, backward = plain_argmaxes(scores)
+        links |= {(i, j) for i, j in forward & backward if i not in rows or j not in columns}
+    return links
+
+
+def plain_softmax(similarity, threshold):
+    """awesome-align: both directions above the threshold."""
+    forward, backward = (np.exp(similarity - similarity.max(axis, keepdims=True)) for axis in (1, 0))
+    forward, backward = forward / forward.sum(1, keepdims=True), backward / backward.sum(0, keepdims=True)
+    return {tuple(cell) for cell in np.argwhere((forward > threshold) & (backward > threshold)).tolist()}
+
+
+@pytest.mark.parametrize("first", ["rows", "columns"])
+@pytest.mark.parametrize("regularization", [0.05, 0.2, 1, 2])
+def test_sinkhorn_is_a_plain_loop(first, regularization):
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        similarity = random_matrix(generator)
+        for iterations in (1, 2, 5):
+            plan = one(sinkhorn, similarity, iterations, regularization, 1e-3, first)
+            expected = plain_sinkhorn(similarity, iterations, regularization, 1e-3, first)
+            torch.testing.assert_close(plan, torch.from_numpy(expected), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("regularization", [0.3, 1, 3])
+def test_sinkhorn_with_columns_first_is_pot_s(shape, regularization):
+    """POT scales to any marginals, here 1 of each row and column, and its K = exp(-cost / reg)."""
+    similarity = np.random.default_rng(0).standard_normal(shape) * 5
+    cost, marginals = -np.log(np.maximum(1e-6, similarity)), [np.ones(size) for size in shape]
+    for iterations in (1, 2, 7):
+        settings = dict(numItermax=iterations, stopThr=0, warn=False)
+        expected = ot.sinkhorn(*marginals, cost, regularization, **settings)
+        plan = one(sinkhorn, similarity, iterations, regularization, first="columns")
+        torch.testing.assert_close(plan, torch.from_numpy(expected), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["sinkhorn", "log_sinkhorn"])
+def test_sinkhorn_with_rows_first_is_pot_s_batched_solver(method):
+    torch.manual_seed(0)
+    similarity_BST = torch.rand(4, 9, 7, dtype=torch.float64) * 40
+    marginals = torch.ones(4, 9, dtype=torch.float64), torch.ones(4, 7, dtype=torch.float64)
+    solved = ot.solve_batch(-similarity_BST.log(), 1.0, *marginals, max_iter=2, tol=0, method=method, grad="detach")
+    plan_BST = sinkhorn(similarity_BST, *whole(4, 9, 7))
+    torch.testing.assert_close(plan_BST, solved.plan, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("regularization", [0.2, 1])
+def test_square_problems_become_doubly_stochastic(regularization):
+    torch.manual_seed(0)
+    masks = whole(5, 8, 8)
+    masks[0][2, 6:], masks[1][2, 6:] = False, False  # 6 x 6 inside
+    plan_BST = sinkhorn(torch.rand(5, 8, 8, dtype=torch.float64), *masks, 3000, regularization, 1e-3)
+    for mask, dimension in zip(masks, (2, 1), strict=True):
+        torch.testing.assert_close(plan_BST.sum(dimension), mask.double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("regularization", [1e-30, 1e-3, 1, 1e3, 1e30])
+def test_no_plan_has_nan(dtype, regularization):
+    torch.manual_seed(0)
+    for shape in [*SHAPES, (0, 3), (3, 0), (0, 0)]:
+        for scale, shift in ((1, 0), (1, -9), (700, 0), (700, 400), (3e4, 0), (1e-7, 0), (0, 0)):
+            similarity = (torch.randn(shape) * scale + shift).to(dtype)
+            for epsilon in (1e-6, 1e-30):
+                for first in ("rows", "columns"):
+                    plan = one(sinkhorn, similarity, 3, regularization, epsilon, first)
+                    assert plan.shape == shape and plan.dtype == torch.float64
+                    assert plan.isfinite().all() and (plan >= 0).all()
+                    assert one(ot_itermax_links, plan).shape == shape
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 3e38])
+def test_no_plan_has_nan_where_vectors_overflowed(value):
+    similarity = torch.rand(4, 5)
+    similarity[1, 2] = similarity[3] = value
+    for regularization in (0.5, 1):
+        assert one(sinkhorn, similarity, regularization=regularization).isfinite().all()
+    assert not one(argmax_links, torch.full((2, 3), torch.nan)).any()
+
+
+@pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_argmaxes_are_numpy_s(kind, direction):
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        scores = random_matrix(generator, kind)
+        forward = {(i, int(j)) for i, j in enumerate(scores.argmax(1))}
+        backward = {(int(i), j) for j, i in enumerate(scores.argmax(0))}
+        expected = {
+            "forward": forward,
+            "backward": backward,
+            "mutual": forward & backward,
+            "union": forward | backward,
+        }
+        assert cells(one(argmax_links, scores, direction)) == expected[direction]
+
+
+@pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
+def test_itermax_is_simalign_s(kind):
+    generator = np.random.default_rng(1)
+    for _ in range(400):
+        scores = random_matrix(generator, kind)
+        iterations = int(generator.integers(1, 5))
+        expected = SentenceAligner.iter_max(scores, iterations) > 0
+        assert cells(one(itermax_links, scores, iterations)) == cells(expected), (scores, iterations)
+
+
+def test_mutual_and_itermax_from_vectors_are_simalign_s():
+    generator = torch.Generator().manual_seed(0)
+    for shape in SHAPES * 5:
+        x, y = (torch.randn(size, HIDDEN, generator=generator) for size in shape)
+        similarity = SentenceAligner.get_similarity(x.numpy(), y.numpy())
+        forward, backward = SentenceAligner.get_alignment_matrix(similarity)
+        vectors = x[None], y[None], *whole(*shape)
+        assert cells(align(*vectors, "mutual").links_BST[0]) == cells(forward * backward > 0)
+        assert cells(align(*vectors, "itermax").links_BST[0]) == cells(SentenceAligner.iter_max(similarity) > 0)
+
+
+@pytest.mark.parametrize("rule", ["paper", "released"])
+@pytest.mark.parametrize("discount", [0.5, 0.9, 1])
+def test_ot_itermax_is_a_plain_loop(rule, discount):
+    generator = np.random.default_rng(2)
+    differ = 0
+    for number in range(150):
+        similarity = random_matrix(generator, "cosine" if number % 3 else "dots").astype(np.float64)
+        plan = plain_sinkhorn(similarity, 2, 1, 1e-6, "rows")
+        if number % 5 == 0:
+            plan = np.round(plan, 1)  # ties, and cells without anything
+        for iterations in (1, 2, 4):
+            expected = {
+                "paper": plain_ot_itermax(plan, iterations, discount),
+                "released": plain_released(plan, iterations, discount),
+            }
+            differ += expected["paper"] != expected["released"]
+            assert cells(one(ot_itermax_links, plan, iterations, discount, rule)) == expected[rule], plan
+    assert differ > 20, "the two rules were hardly told apart"
+
+
+def test_the_paper_s_rule_by_hand():
+    """A piece may get a second link; one whose row and column are linked already, too, if it is above the others."""
+    plan = torch.tensor([[0.9, 0.8, 0.0], [0.0, 0.85, 0.0], [0.0, 0.0, 0.4]])
+    assert cells(one(ot_itermax_links, plan, 1)) == {(0, 0), (1, 1), (2, 2)}
+    assert cells(one(ot_itermax_links, plan, 2)) == {(0, 0), (1, 1), (2, 2), (0, 1)}
+    assert cells(one(ot_itermax_links, plan, 2, rule="released")) == {(0, 0), (1, 1), (2, 2)}
+
+
+@pytest.mark.parametrize("threshold", [0, 1e-3, 0.1])
+def test_softmax_is_a_plain_loop(threshold):
+    generator = np.random.default_rng(3)
+    for _ in range(100):
+        similarity = random_matrix(generator, "dots").astype(np.float64)
+        assert cells(one(softmax_links, similarity, threshold)) == plain_softmax(similarity, threshold)
+
+
+def ragged(generator, pairs=40):
+    """Vectors of pairs with lengths from 0 to 30, as they are and padded with NaN, in a pattern of their own."""
+    alone = [
+        [torch.randn(int(size), HIDDEN, generator=generator) for size in sizes]
+        for sizes in torch.randint(0, 31, (pairs, 2), generator=generator)
+    ]
+    batch = []
+    for side in (0, 1):
+        padded_BNH = torch.full((pairs, 34, HIDDEN), torch.nan)
+        mask_BN = torch.zeros(pairs, 34, dtype=torch.bool)
+        for row, vectors in enumerate(pair[side] for pair in alone):
+            where_N = torch.randperm(34, generator=generator)[: len(vectors)].sort().values
+            padded_BNH[row, where_N], mask_BN[row, where_N] = vectors, True
+        batch.append((padded_BNH, mask_BN))
+    (x_BSH, source_mask_BS), (y_BTH, target_mask_BT) = batch
+    return alone, (x_BSH, y_BTH, source_mask_BS, target_mask_BT)
+
+
+VARIANTS = [
+    *((method, {}) for method in METHODS),
+    ("ot", {"first": "columns", "regularization": 0.5}),
+    ("ot_itermax", {"rule": "released", "filter_iterations": 4}),
+    ("ot_itermax", {"sinkhorn_iterations": 20, "regularization": 0.7}),
+    ("itermax", {"filter_iterations": 4}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), VARIANTS)
+def test_a_pair_has_the_same_links_in_a_padded_batch(method, options):
+    generator = torch.Generator().manual_seed(4)
+    alone, batch = ragged(generator)
+    together = align(*batch, method, **options)
+    source_mask_BS, target_mask_BT = batch[2:]
+    cells_BST = source_mask_BS[:, :, None] & target_mask_BT[:, None]
+    assert not together.links_BST[~cells_BST].any(), "padding was linked"
+    assert not together.probabilities_BST[~cells_BST].any()
+    assert not together.probabilities_BST.isnan().any()
+    assert torch.equal(together.links_BST, align(*batch, method, probabilities=False, **options).links_BST)
+    for row, (x, y) in enumerate(alone):
+        single = align(x[None], y[None], *whole(len(x), len(y)), method, **options)
+        inside = torch.meshgrid(source_mask_BS[row].nonzero()[:, 0], target_mask_BT[row].nonzero()[:, 0], indexing="ij")
+        assert torch.equal(together.links_BST[row][inside], single.links_BST[0]), row
+        torch.testing.assert_close(together.probabilities_BST[row][inside], single.probabilities_BST[0])
+        assert single.links_BST.any() or not len(x) or not len(y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_special_tokens_are_never_linked(method):
+    """Even if they are what every piece is most similar to."""
+    torch.manual_seed(0)
+    x_BSH, y_BTH = torch.randn(3, 8, HIDDEN), torch.randn(3, 9, HIDDEN)
+    special_H = 100 * torch.ones(HIDDEN)
+    masks = whole(3, 8, 9)
+    for vectors, mask in zip((x_BSH, y_BTH), masks, strict=True):
+        for place in (0, 4, -1):
+            vectors[:, place], mask[:, place] = special_H, False
+    links_BST = align(x_BSH, y_BTH, *masks, method).links_BST
+    assert links_BST.any() and not (links_BST & ~(masks[0][:, :, None] & masks[1][:, None])).any()
+    inner = (masks[0][0].nonzero()[:, 0], masks[1][0].nonzero()[:, 0])
+    without = align(x_BSH[:, inner[0]], y_BTH[:, inner[1]], *whole(3, 5, 6), method).links_BST
+    assert torch.equal(links_BST[:, inner[0]][:, :, inner[1]], without)
+
+
+@pytest.mark.parametrize("method", ["ot", "ot_itermax"])
+def test_the_dot_products_decide_about_a_single_piece(method):
+    """All cells of its plan are equal."""
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 2, 9):
+        x_BSH, y_BTH = torch.rand(1, 1, HIDDEN, generator=generator), torch.rand(1, size, HIDDEN, generator=generator)
+        best = int((x_BSH[0] @ y_BTH[0].T).argmax())
+        assert align(x_BSH, y_BTH, *whole(1, size), method).links_BST[0, 0, best]
+        assert align(y_BTH, x_BSH, *whole(size, 1), method).links_BST[0, best, 0]
+        assert align(x_BSH, -y_BTH, *whole(1, size), method).links_BST[0, 0, 0]
+    plan_BST = torch.rand(2, 3, 3)
+    assert settle_one_piece_sides(plan_BST, plan_BST + 1, *whole(2, 3, 3)) is plan_BST
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("method", METHODS)
+def test_half_types_are_computed_in_float32(method, dtype):
+    generator = torch.Generator().manual_seed(0)
+    _, (x_BSH, y_BTH, *masks) = ragged(generator, pairs=6)
+    x_BSH, y_BTH = x_BSH.to(dtype), y_BTH.to(dtype)
+    given = align(x_BSH, y_BTH, *masks, method)
+    assert all(map(torch.equal, given, align(x_BSH.float(), y_BTH.float(), *masks, method)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_autocast_does_not_touch_the_products(method):
+    _, batch = ragged(torch.Generator().manual_seed(0), pairs=6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        given = align(*batch, method)
+    assert all(map(torch.equal, given, align(*batch, method)))
+
+
+def test_links_are_found():
+    """Sources that are their targets, with noise: the links are the permutation."""
+    torch.manual_seed(0)
+    order = torch.randperm(12)
+    x_BSH = torch.randn(1, 12, 64)
+    y_BTH = x_BSH[:, order] + 0.3 * torch.randn(1, 12, 64)
+    expected = {(int(source), target) for target, source in enumerate(order)}
+    for method in METHODS:
+        links, probabilities = (values[0] for values in align(x_BSH, y_BTH, *whole(12, 12), method))
+        assert expected <= cells(links)
+        assert method == "ot_itermax" or cells(links) == expected
+        assert probabilities[links].mean() > probabilities[~links].mean()
+
+
+MATRIX = torch.rand(2, 3, 4), *whole(2, 3, 4)
+VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: align(*VECTORS, method="hungarian"), "method='hungarian'.*Give one of ot, ot_itermax"),
+        (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount' with method 'ot'.*sinkhorn_iterations, reg"),
+        (lambda: align(*VECTORS, method="mutual", threshold=0.5), "'threshold' with method 'mutual'.*has no options"),
+        (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "same number of pairs"),
+        (lambda: align(VECTORS[0], VECTORS[1][..., :3], *VECTORS[2:]), "same hidden size"),
+        (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "with masks of shapes"),
+        (lambda: sinkhorn(MATRIX[0], MATRIX[1].long(), MATRIX[2]), "boolean masks"),
+        (lambda: sinkhorn(*MATRIX, iterations=0), "iterations=0.*from 1"),
+        (lambda: sinkhorn(*MATRIX, iterations=2.0), "iterations=2.0.*from 1"),
+        (lambda: sinkhorn(*MATRIX, regularization=0), "regularization=0 .*above 0"),
+        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon=nan.*above 0"),
+        (lambda: sinkhorn(*MATRIX, first="diagonal"), "first='diagonal'.*'rows' or 'columns'"),
+        (lambda: argmax_links(*MATRIX, direction="both"), "direction='both'.*mutual, forward"),
+        (lambda: argmax_links(MATRIX[0][0], *MATRIX[1:]), "scores of shape"),
+        (lambda: ot_itermax_links(*MATRIX, discount=1.5), "discount=1.5.*from 0 to 1"),
+        (lambda: ot_itermax_links(*MATRIX, discount=0.4, rule="released"), "discount=0.4.*from 0.5 to 1"),
+        (lambda: ot_itermax_links(*MATRIX, rule="simalign"), "rule='simalign'.*'paper'"),
+        (lambda: itermax_links(*MATRIX, iterations=True), "iterations=True"),
+        (lambda: softmax_links(*MATRIX, threshold=1), "threshold=1: .*below 1"),
+    ],
+)
+def test_errors_say_what_to_do(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_every_option_has_an_effect():
+    """And is known by the name that `METHOD_OPTIONS` gives it."""
+    other = {
+        "sinkhorn_iterations": 1,
+        "regularization": 0.05,
+        "epsilon": 2.0,
+        "first": "columns",
+        "filter_iterations": 1,
+        "discount": 0.0,
+        "rule": "released",
+        "threshold": 0.3,
+    }
+    for method, options in METHOD_OPTIONS.items():
+        for name in options:
+            changed = False
+            for seed in range(20):
+                generator = torch.Generator().manual_seed(seed)
+                batch = ragged(generator, pairs=8)[1]
+                results = align(*batch, method), align(*batch, method, **{name: other[name]})
+                changed |= any(not torch.equal(*values) for values in zip(*results, strict=True))
+            assert changed, (method, name)
