@@ -297,6 +297,12 @@ def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
     os.replace(aside, path)
 
 
+def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
+    """The values of the recipe that a run was started with, as it wrote them; fields that have been added since have
+    their defaults."""
+    return OmegaConf.to_container(OmegaConf.structured(load_recipe(recipe_class, str(path), [])))
+
+
 def recipe_differences(old: dict, new: dict) -> list[str]:
     """Fields in which two recipes differ, such as `phases.0.steps: 100 -> 200`; empty where they are equal."""
     before, after = _flatten(old), _flatten(new)

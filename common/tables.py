@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read fo
 logger = logging.getLogger(__name__)
 
 SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".tsv": "tsv", ".txt": "text"}
+PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 BOM = b"\xef\xbb\xbf"
 MIB = 2**20
@@ -45,6 +46,21 @@ class Table:
     )
     streaming: bool = option(False, "read row by row while training, without a copy on disk")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
+
+
+def split_pair(line: str, separator: str = PAIR_SEPARATOR) -> list[str]:
+    """The parts of a line around `separator`, which stands between white space or at an end: two, if it is a pair.
+
+    A blank line is a pair of empty sentences.
+    """
+    if not line.strip():
+        return ["", ""]
+    return [part.strip() for part in _between_spaces(separator).split(line)]
+
+
+@functools.cache
+def _between_spaces(text: str) -> re.Pattern:
+    return re.compile(rf"(?<!\S){re.escape(text)}(?!\S)")
 
 
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:

@@ -75,8 +75,8 @@ def fit_gold(
     """Holds gold links against the sentences they should belong to.
 
     lengths: (source words, target words) of each sentence of the input, in order. Returns the links that fit, and
-    those left out because they point past a sentence's words, in words for the user ("sentence 179: 22-31, of 22
-    and 30 words"; numbers from 1).
+    those left out because they point past a sentence's words, in words for the user ("sentence 179: (22, 31), of
+    22 and 30 words"; numbers from 1).
 
     Raises ValueError where the file is for other sentences: its number of lines is another, it names sentences the
     input does not have, or more of its links are out of range than slips explain (half of them; in a long file 2%).
@@ -103,7 +103,7 @@ def fit_gold(
         fitting[sentence] = Gold(links.sure & inside, inside)
         total += len(links.possible)
         left_out.extend(
-            f"sentence {sentence + 1}: {i + 1}-{j + 1}, of {source_words} and {target_words} words"
+            f"sentence {sentence + 1}: ({i + 1}, {j + 1}), of {source_words} and {target_words} words"
             for i, j in sorted(links.possible - inside)
         )
     if len(left_out) > total / 2 or len(left_out) > max(LISTED, MAX_SLIPS * total):

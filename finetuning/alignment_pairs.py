@@ -10,18 +10,16 @@ the input. A digest of the lines read so far tells whether a later run is given 
 
 import hashlib
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from common.recipes import nearest
-from common.tables import decode_line
+from common.tables import decode_line, split_pair
 
 Side = str | list[str]
 
-SEPARATOR = re.compile(r"(?<!\S)\|\|\|(?!\S)")
 STDIN = "-"
 DIGEST_EVERY = 1024  # lines
 
@@ -139,7 +137,7 @@ class PairReader:
             return "", ""
         if self.format == "jsonl":
             return self._parse_json(lines[0], number)
-        sides = SEPARATOR.split(lines[0])
+        sides = split_pair(lines[0])
         if len(sides) != 2:
             found = "no `|||`" if len(sides) == 1 else f"{len(sides) - 1} times `|||`"
             raise ValueError(

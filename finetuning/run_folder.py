@@ -9,7 +9,7 @@ from typing import Any
 from accelerate import PartialState
 
 from common.provenance import run_facts, write_json
-from common.recipes import read_yaml, recipe_differences, save_recipe
+from common.recipes import recipe_differences, recipe_of_run, save_recipe
 
 # seeds may be added to a finished run; the others change no score
 MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "name", "compare_with")
@@ -44,7 +44,9 @@ class RunFolder:
             )
         changes = [
             line
-            for line in recipe_differences(read_yaml(self.path / "recipe.yaml"), dataclasses.asdict(recipe))
+            for line in recipe_differences(
+                recipe_of_run(self.path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe)
+            )
             if line.partition(":")[0].partition(".")[0] not in MAY_CHANGE
         ]
         if changes:

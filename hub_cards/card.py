@@ -189,7 +189,8 @@ def card_values(config: dict, parameters: int, recipe: dict, run: dict, results:
 
 
 def _phase(phase: dict[str, Any]) -> dict[str, str]:
-    objectives = [f"{name} ({objective['batch_size']})" for name, objective in phase["objectives"].items()]
+    sizes = {name: objective["batch_size"] for name, objective in phase["objectives"].items()}
+    objectives = [f"{name} ({size})" if size else name for name, size in sizes.items()]  # dwa has the rows of tlm
     rate = f"{phase['learning_rate']:g}, {phase['schedule']}, {phase['warmup_steps']} warm-up"
     return {
         "name": phase["name"],
@@ -201,7 +202,7 @@ def _phase(phase: dict[str, Any]) -> dict[str, str]:
 
 def _corpus(corpus: dict[str, Any]) -> dict[str, str]:
     sources = dict.fromkeys(
-        " ".join(filter(None, (_name(t["path"]), t["config"], t["split"]))) for t in corpus["tables"]
+        " ".join(filter(None, (_name(t["path"]), t.get("config"), t["split"]))) for t in corpus["tables"]
     )
     size = f"{corpus['size']:,}" if isinstance(corpus.get("size"), int) else ""
     languages = ", ".join(corpus["languages"])

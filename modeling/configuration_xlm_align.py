@@ -1,5 +1,6 @@
 """Configuration of XLM-Align (Chi et al., ACL 2021)."""
 
+from math import inf
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
@@ -54,12 +55,13 @@ class XlmAlignConfig(EncoderConfig):
                     f"{name} is {layer}, and the model has {self.num_hidden_layers} layers: there are no such states. "
                     f"Give 0 (the embeddings) to {self.num_hidden_layers}, or leave it out."
                 )
+        least = 0.5 if self.filtering_rule == "released" else 0  # see `optimal_transport.ot_itermax_links`
         for name, is_right, why in (
-            ("entropic_regularization", self.entropic_regularization > 0, "similarities are divided by it"),
-            ("similarity_floor", self.similarity_floor > 0, "its logarithm is taken"),
+            ("entropic_regularization", 0 < self.entropic_regularization < inf, "similarities are divided by it"),
+            ("similarity_floor", 0 < self.similarity_floor < inf, "its logarithm is taken"),
             ("sinkhorn_iterations", self.sinkhorn_iterations >= 1, "without an iteration nothing is normalised"),
             ("filtering_iterations", self.filtering_iterations >= 0, "it counts something"),
-            ("filtering_discount", 0 <= self.filtering_discount <= 1, "what is discounted becomes smaller"),
+            ("filtering_discount", least <= self.filtering_discount <= 1, f"{self.filtering_rule} allows {least} to 1"),
         ):
             if not is_right:
                 raise ValueError(

@@ -287,7 +287,8 @@ class EncoderModel(EncoderPreTrainedModel):
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
             encoder_attention_mask: (B, S), or boolean (B, T, S).
             num_layers: layers to run, for those who want the states of a lower one: `last_hidden_state` is that of
-                layer `num_layers` (0: the embeddings), and the rest is not computed. Default: all.
+                layer `num_layers` (0: the embeddings, with no `hidden_states` beside them), and the rest is not
+                computed. Default: all.
 
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`; more pieces than positions; a mask of

@@ -36,6 +36,8 @@ class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
     """Base class of the XLM-Align models."""
 
     config_class = XlmAlignConfig
+    # of a pre-trained folder; the other heads have no use for the pointer network
+    _keys_to_ignore_on_load_unexpected = [r"^[qk]_linear\."]
 
 
 class XlmAlignModel(XlmAlignPreTrainedModel, EncoderModel):

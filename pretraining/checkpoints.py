@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.provenance import forget_machine, write_json
-from common.recipes import read_yaml, recipe_differences, save_recipe
+from common.recipes import recipe_differences, recipe_of_run, save_recipe
 from pretraining.recipe import Recipe
 
 # Fields that change what is seen or kept of a run, never what is learnt: they may differ on resume.
@@ -54,7 +54,7 @@ def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
         raise ValueError(f"{str(folder)!r} holds no recipe.yaml: it is not a run folder. Give another output_dir.")
     differences = [
         line
-        for line in recipe_differences(read_yaml(folder / "recipe.yaml"), _as_dict(recipe))
+        for line in recipe_differences(recipe_of_run(folder / "recipe.yaml", Recipe), _as_dict(recipe))
         if not line.split(":")[0].startswith((*FREE_ON_RESUME, *FREE_GROUPS))
     ]
     if differences:

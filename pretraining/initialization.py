@@ -124,15 +124,24 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                     "(random start only)."
                 )
     _check_languages(recipe, config, tokenizer, source)
-    _warn_of_cold_labels(recipe)
+    _check_labelling(recipe, config)
     return config
 
 
-def _warn_of_cold_labels(recipe: Recipe) -> None:
-    """Says so where a model that has learnt nothing is to label its own text."""
+def _check_labelling(recipe: Recipe, config: PreTrainedConfig) -> None:
+    """Says so where a model that has learnt nothing is to label its own text. Raises `ValueError` for a phase that
+    learns from its labels alone, of a model that asks nothing of them."""
+    asks = getattr(config, "query_positions", None) != "none"
+    for index, phase in enumerate(recipe.phases):
+        learnt = [name for name, objective in phase.objectives.items() if objective.weight]
+        if not asks and all(OBJECTIVES[name].self_labelled for name in learnt):
+            raise ValueError(
+                f"phases.{index} learns {', '.join(learnt)} alone, and model.config.query_positions is none: nothing "
+                "would be learnt. Give another objective a weight, or choose query_positions."
+            )
     first = recipe.phases[0]
-    for name in first.objectives:
-        if OBJECTIVES[name].self_labelled and not recipe.model.start_from:
+    for name, objective in first.objectives.items():
+        if OBJECTIVES[name].self_labelled and objective.weight and asks and not recipe.model.start_from:
             logger.warning(
                 "Phase %r has %s, and the model starts from random weights: it labels the words of translations "
                 "itself, and before it has learnt anything the labels are noise (XLM-Align, section 6). Set "

@@ -242,11 +242,7 @@ OBJECTIVES = {
     "dwa": ObjectiveKind("bitext", reads="tlm", self_labelled=True),
 }
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
-OF_EXAMPLES = (
-    "batch_size",
-    "mask_probability",
-    "max_length",
-)  # those that an objective without examples has no use for
+OF_EXAMPLES = ("batch_size", "mask_probability", "max_length")  # those that one without examples has no use for
 
 
 def loss_names(objectives: Iterable[str]) -> list[str]:
@@ -357,6 +353,11 @@ def check_recipe(recipe: Recipe) -> None:
                     f"the terms of {name} are {', '.join(terms)}" if terms else f"{name} has no terms to choose from"
                 )
                 raise ValueError(f"{place}.terms names {unknown[0]!r}: {known}. Leave it out, or name one of those.")
+        if not any(objective.weight for objective in phase.objectives.values()):
+            raise ValueError(
+                f"all objectives of {field_name} have weight 0: nothing would be learnt. Give one of "
+                f"{', '.join(phase.objectives)} a weight."
+            )
     for index, corpus in enumerate(recipe.monolingual):
         _check_document(corpus, f"monolingual.{index}")
     for kind in ("monolingual", "bitext"):

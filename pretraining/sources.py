@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 
 from common.recipes import nearest
-from common.tables import Table, describe, get_column, load_table, require_column, table_fingerprint
+from common.tables import Table, describe, get_column, load_table, require_column, split_pair, table_fingerprint
 from pretraining.recipe import Bitext, Monolingual, Recipe
 
 logger = logging.getLogger(__name__)
@@ -285,13 +285,13 @@ def _split_sides(
     require_column(loaded[0], column, where)
 
     def split(row: dict[str, Any], number: int) -> dict[str, str]:
-        sides = (get_column(row, column) or "").split(separator)
+        sides = split_pair(get_column(row, column) or "", separator)
         if len(sides) != 2:
             raise ValueError(
                 f"{where}, row {number + 1}: {len(sides) - 1} times {separator!r} in column {column}. A pair is its "
-                f"source, {separator!r} once, and its target. Mend the row."
+                f"source, {separator!r} once between spaces, and its target. Mend the row."
             )
-        return dict(zip(SIDES, (side.strip() for side in sides), strict=True))
+        return dict(zip(SIDES, sides, strict=True))
 
     rows = loaded[0].map(split, with_indices=True)
     return [rows], replace(corpus, separator=None, source_column=SIDES[0], target_column=SIDES[1])

@@ -142,9 +142,9 @@ def test_links_past_a_sentence_are_counted_and_listed(aligned, tmp_path, sample_
     main([*aligned, "pairs.1.note=ten sentences"])
     results = results_of(tmp_path / "out")
     gold = results["protocol"]["evaluation_data"][0]["gold"]
-    assert len(gold["left_out"]) == 2 and "sentence 3: 10-1, of 9 and 9 words" in gold["left_out"]
+    assert len(gold["left_out"]) == 2 and "sentence 3: (10, 1), of 9 and 9 words" in gold["left_out"]
     assert "en-de.gold: 2 links point past" in results["warnings"][0] and "ten sentences" in results["warnings"]
-    assert "sentence 3: 10-1" in " ".join(capsys.readouterr().out.split())
+    assert "sentence 3: (10, 1)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_alignv2_scores_the_sentences_it_names(aligned, tmp_path, sample_corpus_dir):
@@ -299,7 +299,7 @@ def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned
     ]
     ours = [row[1:3] for row in table if row[0] == "en-de"][:4]
     assert ours == [["ot", "1"], ["itermax", "1"], ["itermax", "2"], ["position", ""]]
-    assert "published figures are not shown: ot at layer 8 was not scored" in results["warnings"]
+    assert "published figures are not shown: ot at layer 8, sides in one input, was not scored" in results["warnings"]
 
 
 def test_the_card_shows_the_results(aligned, two_seeds, tmp_path):

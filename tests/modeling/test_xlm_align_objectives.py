@@ -350,13 +350,32 @@ def test_a_batch_without_a_query_is_valid():
         assert not model.q_linear.weight.grad.any()
 
 
-def test_bfloat16_learns_the_same():
+def gradients(model, batch):
+    model.zero_grad()
+    model(tlm=batch).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def test_bfloat16_learns_the_same(monkeypatch):
+    """Gradients, not losses: a pass without gradient under autocast can leave casts that let none through. Labels are
+    those of float32, for half the precision may label otherwise."""
     model, batch = xlm_align(), batch_of(PAIRS, "padded right")
-    whole = model(tlm=batch)
+    whole, labels, self_label = gradients(model, batch), model.self_label(batch), model.self_label
+    monkeypatch.setattr(model, "self_label", lambda batch: self_label(batch) and labels)
     with torch.autocast("cpu", torch.bfloat16):
-        half = model(tlm=batch)
-    assert half.token_losses["tlm"].mean() == pytest.approx(whole.token_losses["tlm"].mean().item(), abs=0.1)
-    assert half.token_losses["dwa"].mean() == pytest.approx(whole.token_losses["dwa"].mean().item(), abs=0.3)
+        half = gradients(model, batch)
+    for name, gradient in whole.items():
+        assert (half[name] - gradient).norm() <= 0.2 * gradient.norm() + 1e-2, name
+
+
+@pytest.mark.parametrize("dwa_layer", [None, 1])
+def test_gradient_checkpointing_changes_nothing(dwa_layer):
+    model, batch = xlm_align(dwa_layer=dwa_layer).train(), batch_of(PAIRS, "padded right")
+    whole = gradients(model, batch)
+    # renamed in transformers 5.2x
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    for name, gradient in gradients(model, batch).items():
+        assert torch.equal(gradient, whole[name]), name
 
 
 def test_places():
@@ -388,6 +407,7 @@ def test_a_missing_field_is_named(field):
         ("sinkhorn_iterations", 0, "sinkhorn_iterations is 0"),
         ("filtering_iterations", -1, "filtering_iterations is -1"),
         ("filtering_discount", 1.5, "filtering_discount is 1.5.*paper's value is 0.9"),
+        ("entropic_regularization", float("inf"), "entropic_regularization is inf"),
         ("query_positions", "some", "query_positions"),
         ("sinkhorn_first", "both", "sinkhorn_first"),
     ],
@@ -401,3 +421,16 @@ def test_default_layers_are_the_papers():
     config = XlmAlignConfig()
     assert (config.labelling_layer, config.pointer_layer) == (10, 12)
     assert XlmAlignConfig(alignment_layer=8, dwa_layer=10).labelling_layer == 8
+
+
+def test_the_released_filter_has_a_discount_of_its_own():
+    with pytest.raises(Exception, match="filtering_discount is 0.3.*released allows 0.5 to 1"):
+        XlmAlignConfig(**TINY, filtering_rule="released", filtering_discount=0.3)
+
+
+def test_other_heads_have_no_use_for_the_pointer_network(tmp_path):
+    from modeling.modeling_xlm_align import XlmAlignForMaskedLM
+
+    xlm_align().save_pretrained(tmp_path)
+    _, report = XlmAlignForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["unexpected_keys"] and not report["missing_keys"]

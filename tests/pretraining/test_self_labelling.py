@@ -95,10 +95,28 @@ def test_a_cold_start_is_warned_of(train, tmp_path, caplog):
         train(DWA, "--dry_run")
     assert "labels are noise" in caplog.text
     caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        train("phases.0.objectives.dwa={weight: 0}", "--dry_run")
+        train(DWA, "model.config.query_positions=none", "--dry_run")
+    assert "labels are noise" not in caplog.text
     train("phases.0.steps=1", f"output_dir={tmp_path / 'start'}")
     with caplog.at_level(logging.WARNING):
         train(DWA, "--dry_run", f"model.start_from={tmp_path / 'start' / 'model'}", "model.config={}")
     assert "labels are noise" not in caplog.text
+
+
+def test_a_run_of_before_a_field_was_there_can_be_resumed(train, tmp_path):
+    """A field that a saved recipe lacks had its default."""
+    train("phases.0.steps=2", "save_every_steps=1")
+    run = tmp_path / "run"
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints" / "step-2")
+    saved = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+    for corpus in saved["bitext"]:
+        assert corpus.pop("separator") is None
+    (run / "recipe.yaml").write_text(yaml.safe_dump(saved), encoding="utf-8")
+    train("phases.0.steps=2", "save_every_steps=1", "--resume")
+    assert (run / "model").is_dir()
 
 
 def test_the_plan_says_whose_rows_it_reads(train, capsys):
@@ -117,6 +135,18 @@ def test_the_plan_says_whose_rows_it_reads(train, capsys):
         (["phases.0.objectives.dwa={mask_probability: 0.3}"], "dwa.mask_probability is 0.3"),
         (["phases.0.objectives={mlm: {max_length: 64}}"], "phases.0.objectives.mlm.batch_size is missing"),
         ([DWA, "model.config.alignment_layer=3"], "alignment_layer is 3, and the model has 2 layers"),
+        (
+            [DWA, *(f"phases.0.objectives.{name}.weight=0" for name in ("mlm", "tlm", "dwa"))],
+            "all objectives of phases.0 have weight 0",
+        ),
+        (
+            [
+                DWA,
+                *(f"phases.0.objectives.{name}.weight=0" for name in ("mlm", "tlm")),
+                "model.config.query_positions=none",
+            ],
+            "phases.0 learns dwa alone, and model.config.query_positions is none",
+        ),
     ],
 )
 def test_recipe_errors(fails, overrides, message):
@@ -126,7 +156,7 @@ def test_recipe_errors(fails, overrides, message):
 def test_the_recipe_for_ones_own_translations(recipe_file, train, tmp_path, monkeypatch, pytestconfig):
     """`source ||| target` lines, no monolingual text: two steps from a model of this zoo."""
     train("phases.0.steps=1", f"output_dir={tmp_path / 'start'}")
-    lines = [f"ein Satz {number} ||| sentence {number}" for number in range(200)]
+    lines = [f"ein Satz {number} ||| sentence {number}" for number in range(200)] + ["", "allein |||"]
     (tmp_path / "pairs.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     recipe_file.write_text(
         (pytestconfig.rootpath / "pretraining" / "recipes" / "xlm_align" / "aligner.yaml").read_text(encoding="utf-8"),
@@ -139,3 +169,8 @@ def test_the_recipe_for_ones_own_translations(recipe_file, train, tmp_path, monk
     events = read_events(tmp_path / "runs" / "aligner")
     assert all({"loss/tlm/source-target", "loss/dwa/source-target"} <= event.keys() for event in events[:2])
     assert "held_out/dwa/source-target" in events[-1]
+
+    from hub_cards.card import write_card
+
+    card = write_card(tmp_path / "runs" / "aligner" / "model", []).read_text(encoding="utf-8")
+    assert "pairs.txt" in card and "None" not in card
