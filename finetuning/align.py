@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from common.recipes import user_errors
 from finetuning.alignment_files import Gold, describe_left_out, fit_gold, pharaoh_line, read_gold
-from finetuning.alignment_output import OutputFile, StandardOutput
-from finetuning.alignment_pairs import PairReader, Side
+from finetuning.alignment_output import STATE_ENDING, OutputFile, StandardOutput, require_writable
+from finetuning.alignment_pairs import STDIN, PairReader, Side, split_at_spaces
 
 DESCRIPTION = """Link the words of sentences to the words of their translations.
 
@@ -25,7 +26,8 @@ DESCRIPTION = """Link the words of sentences to the words of their translations.
 
 Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
 so on. A pair with an empty side gives an empty line. Words are what stands between white space. Chinese and Japanese
-without any are cut into characters: segment such text first where words are wanted.
+without any are cut into characters: segment such text first where words are wanted. Lines come out in blocks: through
+a pipe nothing is seen before 64 x --batch-size pairs are read, or the input has ended.
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 
@@ -40,9 +42,11 @@ See the links, or measure them against links made by hand:
 
 Methods, and their options for --matching NAME=VALUE (the defaults are the papers'):
 
-  ot_itermax   optimal transport, then repeated mutual argmax (XLM-Align's self-labelling): sinkhorn_iterations=2
-               regularization=1.0 epsilon=1e-6 first=rows filter_iterations=2 discount=0.9 rule=paper
-  ot           optimal transport, then mutual argmax: sinkhorn_iterations=2 regularization=1.0 epsilon=1e-6 first=rows
+  ot           optimal transport, then mutual argmax (XLM-Align's published aligner): sinkhorn_iterations=2
+               regularization=1.0 epsilon=1e-6 first=rows
+  ot_itermax   optimal transport, then repeated mutual argmax (XLM-Align's self-labelling), which goes on linking words
+               that have their partner: more links, fewer of them right. Those of ot, filter_iterations=2 discount=0.9
+               rule=paper
   itermax      repeated mutual argmax of cosines (SimAlign's Itermax): filter_iterations=2
   mutual       mutual argmax of cosines (SimAlign's Argmax): the fewest links, the most precise
   softmax      both softmax directions above a threshold (awesome-align): threshold=0.001"""
@@ -50,6 +54,7 @@ Methods, and their options for --matching NAME=VALUE (the defaults are the paper
 METHODS = ("ot", "ot_itermax", "itermax", "mutual", "softmax")  # optimal_transport's; importing it takes seconds
 LINES_ON_PAGE = 100
 LINES_A_STEP = 64  # of the progress bar
+PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -74,7 +79,6 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--keys",
         nargs=2,
-        default=("source", "target"),
         metavar=("SOURCE", "TARGET"),
         help="names of the two sentences in JSONL (default: source target); values are strings or lists of words",
     )
@@ -86,14 +90,12 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
     group.add_argument("--resume", action="store_true", help="go on with an --output FILE that was not finished")
-    group.add_argument("--output-format", choices=("pharaoh", "json"), default="pharaoh", help="default: pharaoh")
+    group.add_argument("--output-format", choices=("pharaoh", "json"), help="default: pharaoh")
     group.add_argument(
         "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
     )
     group.add_argument("--html", metavar="PAGE", help="write a page to look at the links and the similarity of words")
-    group.add_argument(
-        "--html-limit", type=_positive, metavar="N", default=LINES_ON_PAGE, help="first pairs on it (default: 100)"
-    )
+    group.add_argument("--html-limit", type=_positive, metavar="N", help="first pairs on it (default: 100)")
     group.add_argument("--quiet", action="store_true", help="no progress bar and no counts; errors and scores only")
     group = parser.add_argument_group("model")
     group.add_argument("--model", required=True, metavar="DIR|ID", help="encoder: a folder, or an id of the Hub")
@@ -104,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--batch-size", type=_positive, default=64, metavar="N", help="inputs to a forward pass (default: 64)"
     )
     group = parser.add_argument_group("alignment")
-    group.add_argument("--method", choices=METHODS, default="ot_itermax", help="default: ot_itermax")
+    group.add_argument("--method", choices=METHODS, default="ot", help="default: ot")
     group.add_argument(
         "--layer",
         type=int,
@@ -114,8 +116,8 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--encoding",
         choices=("joint", "separate"),
-        default="joint",
-        help="both sentences in one input, or each in its own (default: joint)",
+        default="separate",
+        help="both sentences in one input, or each in its own (default: separate)",
     )
     group.add_argument(
         "--window",
@@ -169,6 +171,8 @@ def main(argv: list[str] | None = None) -> None:
     flags = make_parser().parse_args(argv)
     with user_errors():
         check_flags(flags)
+        flags.html_limit = flags.html_limit or LINES_ON_PAGE
+        flags.output_format = flags.output_format or "pharaoh"
         try:
             sweep_layers(flags) if flags.sweep_layers else align(flags)
         except BrokenPipeError:  # `| head` has seen enough
@@ -177,7 +181,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError for options that contradict each other or would do nothing."""
+    """Raises ValueError for options that contradict each other or would do nothing, and for a bad place of the plot."""
     rules = [
         (flags.resume and not flags.output, "--resume", "without --output", "only a file can be gone on with"),
         (flags.resume and flags.html, "--resume", "with --html", "the page shows the pairs of one run"),
@@ -190,14 +194,71 @@ def check_flags(flags: argparse.Namespace) -> None:
             "it scores layers and writes no links",
         ),
         (flags.sweep_layers and flags.html, "--sweep-layers", "with --html", "it scores layers and writes no links"),
+        (
+            flags.sweep_layers and flags.output_format,
+            "--sweep-layers",
+            "with --output-format",
+            "it scores layers and writes no links",
+        ),
+        (
+            flags.sweep_layers and flags.probabilities,
+            "--sweep-layers",
+            "with --probabilities",
+            "it scores layers and writes no links",
+        ),
         (flags.sweep_layers and flags.layer is not None, "--sweep-layers", "with --layer", "it takes every layer"),
         (flags.plot and not flags.sweep_layers, "--plot", "without --sweep-layers", "it draws scores by layer"),
+        (flags.html_limit and not flags.html, "--html-limit", "without --html", "it counts the pairs on the page"),
+        (
+            flags.pre_split and flags.gold,
+            "--pre-split",
+            "with --gold",
+            "gold links count words between white space anyway",
+        ),
         (flags.gold_base is not None and not flags.gold, "--gold-base", "without --gold", "it says how to read it"),
     ]
     for is_broken, name, how, reason in rules:
         if is_broken:
             change = f"Add {how.split()[1]}" if how.startswith("without") else f"Leave out {name} or {how.split()[1]}"
             raise ValueError(f"{name} is given {how}: {reason}. {change}.")
+    require_different_files(flags)
+    if flags.plot:
+        require_writable(flags.plot, "--plot")
+        if Path(flags.plot).suffix.lower() not in PLOT_ENDINGS:
+            raise ValueError(
+                f"--plot is {flags.plot}. The ending says what is drawn, and {', '.join(PLOT_ENDINGS)} are known. Name "
+                "a file with one of them."
+            )
+
+
+def require_different_files(flags: argparse.Namespace) -> None:
+    """Raises ValueError where a file to write is also another one to write, or one to read."""
+    written = [("--output", flags.output), ("--html", flags.html), ("--plot", flags.plot)]
+    if flags.output:
+        written.append(("what --resume needs of --output", f"{flags.output}{STATE_ENDING}"))
+    read = [("--gold", flags.gold), *(("the input", name) for name in flags.files if name != STDIN)]
+    names: dict[Path, str] = {}
+    for number, (name, path) in enumerate(written + read):
+        if path is None:
+            continue
+        place = Path(path).resolve()
+        if place in names:
+            raise ValueError(
+                f"{path} is {names[place]} and {name}. One would destroy the other. Name another file for one of them."
+            )
+        if number < len(written):
+            names[place] = name
+
+
+def read_pairs(flags: argparse.Namespace) -> PairReader:
+    """The input. Raises ValueError for what `PairReader` refuses, and for keys that nothing is looked up by."""
+    reader = PairReader(flags.files, flags.format, **({"keys": tuple(flags.keys)} if flags.keys else {}))
+    if flags.keys and reader.format == "text":
+        raise ValueError(
+            f"--keys is given with text input ({reader.name}): only JSONL has keys. Add --format jsonl if it is JSONL, "
+            "or leave out --keys."
+        )
+    return reader
 
 
 def align(flags: argparse.Namespace) -> None:
@@ -207,7 +268,7 @@ def align(flags: argparse.Namespace) -> None:
     from finetuning.alignment_page import Page
 
     screen = Console(stderr=True, highlight=False, quiet=flags.quiet)
-    reader = PairReader(flags.files, flags.format, tuple(flags.keys))
+    reader = read_pairs(flags)
     output = OutputFile(flags.output, flags.resume) if flags.output else StandardOutput()
     page = Page(flags.html) if flags.html else None
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
@@ -242,9 +303,10 @@ def align(flags: argparse.Namespace) -> None:
             output.close(complete=False)
         if isinstance(error, BrokenPipeError):
             raise
-        kept = f"{flags.output} can be gone on with: the same command and --resume." if flags.output else ""
+        kept = f"{flags.output} can be gone on with: {how_to_go_on(flags)}." if flags.output and output.lines else ""
         if isinstance(error, KeyboardInterrupt):
-            screen.print(f"word-align: stopped after {output.lines:,} pairs. {kept}", markup=False, soft_wrap=True)
+            done = _count(output.lines, "pair")
+            screen.print(f"word-align: stopped after {done}. {kept}".rstrip(), markup=False, soft_wrap=True)
             sys.exit(130)
         if kept:
             screen.print(kept, markup=False, soft_wrap=True)
@@ -263,12 +325,28 @@ def align(flags: argparse.Namespace) -> None:
         print(f"{flags.gold}: {shown} (%, {len(gold):,} sentences)", file=sys.stderr)
 
 
+def how_to_go_on(flags: argparse.Namespace) -> str:
+    """The command that goes on with the file, in words: scores and a page are of whole runs only."""
+    options = {
+        "--gold": flags.gold,
+        "--gold-base": flags.gold_base is not None,
+        "--html": flags.html,
+        "--html-limit": flags.html_limit != LINES_ON_PAGE,
+    }
+    dropped = [name for name, is_given in options.items() if is_given]
+    if not dropped:
+        return "the same command and --resume"
+    # words of scored sentences are those between white space
+    added = ["--pre-split"] if flags.gold else []
+    return f"the same command without {' and '.join(dropped)}, and {' and '.join([*added, '--resume'])}"
+
+
 def sweep_layers(flags: argparse.Namespace) -> None:
     """Prints the scores of every layer, and draws them where that is asked for."""
     from rich.console import Console
 
     screen = Console(stderr=True, highlight=False, quiet=flags.quiet)
-    reader = PairReader(flags.files, flags.format, tuple(flags.keys))
+    reader = read_pairs(flags)
     pairs, gold = read_with_gold(flags, reader)
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
@@ -279,21 +357,22 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
         scores = sweep(aligner, pairs, gold)
     aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
-    if flags.plot:
-        plot_layers(
-            {"": {aligner.method: aer}}, flags.plot, f"{aligner.method}, {aligner.encoding}", mark=aligner.layer
-        )
-    print_table("Word alignment by layer, %", sweep_table(scores, aligner.layer), [], flags.plot)
+    print_table("Word alignment by layer, %", sweep_table(scores, aligner.layer), [], "")
     best = best_layer(aer)
     print(
         f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {aligner.layer}, has {aer[aligner.layer]:.1f}."
     )
+    if flags.plot:
+        plot_layers(
+            {"": {aligner.method: aer}}, flags.plot, f"{aligner.method}, {aligner.encoding}", mark=aligner.layer
+        )
+        print(f"written: {flags.plot}")
 
 
 def alignments(aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace) -> Iterator[Any]:
     """The aligner's results; the pairs that are shown on the page have what it shows."""
     if flags.pre_split:
-        pairs = (tuple(side.split() if isinstance(side, str) else side for side in pair) for pair in pairs)
+        pairs = map(split_at_spaces, pairs)
     shown = islice(pairs, flags.html_limit) if flags.html else ()
     with memory_errors():
         yield from aligner.align(shown, probabilities=True, similarity=True)
@@ -318,7 +397,7 @@ def read_with_gold(
     Gold links count words: a Chinese sentence that is one word in them is not to become characters.
     """
     gold = read_gold(flags.gold, base=flags.gold_base)
-    pairs = [tuple(side.split() if isinstance(side, str) else side for side in pair) for pair in reader]
+    pairs = [split_at_spaces(pair) for pair in reader]
     gold, left_out = fit_gold(gold, [(len(source), len(target)) for source, target in pairs], flags.gold)
     if left_out:
         print(describe_left_out(left_out, flags.gold), file=sys.stderr)
@@ -367,7 +446,8 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "tokenizer": flags.tokenizer,
         **{name: getattr(aligner, name) for name in names},
         "matching": matching,
-        **{name: getattr(flags, name) for name in ("precision", "pre_split", "output_format", "probabilities")},
+        "pre_split": flags.pre_split or bool(flags.gold),
+        **{name: getattr(flags, name) for name in ("precision", "output_format", "probabilities")},
     }
     return aligner, settings
 
@@ -398,6 +478,10 @@ def memory_errors() -> Iterator[None]:
             f"The device ran out of memory: {str(error).splitlines()[0]} A batch of long pairs is encoded at once. "
             "Lower --batch-size, or --window."
         ) from None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def make_progress(screen: Any, to_stdout: bool) -> Any:
@@ -451,7 +535,8 @@ class Tally:
         seconds = time.monotonic() - self.started
         before = f", after {lines - self.pairs:,} of earlier runs" if lines > self.pairs else ""
         rate = f"{self.pairs / max(seconds, 1e-9):,.0f} pairs/s"
-        say(f"{self.pairs:,} pairs, {self.links:,} links in {seconds:,.1f} s ({rate}){before}")
+        done = f"{_count(self.pairs, 'pair')}, {_count(self.links, 'link')}"
+        say(f"{done} in {seconds:,.1f} s ({rate}){before}")
         if self.without_words:
             say(f"{self.without_words:,} of them have a side without words: their lines are empty.")
         if self.split:

@@ -8,24 +8,23 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from finetuning.alignment_output import require_writable
+
 TEMPLATE = "alignment_page.html.jinja"
 MARKER = '<meta name="generator" content="word-align">'  # a page without it is somebody else's
+MATRIX_WORDS = 150  # of a side; a browser takes seconds to draw more cells, and nobody can read them
 
 
 class Page:
     """Collects pairs, then writes the page.
 
-    Raises ValueError for a path in no folder, and for a file there that is no such page.
+    Raises ValueError for a path that cannot be written, and for a file there that is no such page.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.pairs: list[dict[str, Any]] = []
-        if not self.path.parent.is_dir():
-            raise ValueError(
-                f"{self.path.parent} is not a folder: {self.path} cannot be written there. Make the folder, or name "
-                "another page."
-            )
+        require_writable(path, "--html")
         if self.path.exists() and MARKER not in self.path.read_text(encoding="utf-8", errors="replace")[:2000]:
             raise ValueError(
                 f"{self.path} exists and is no page of word links. Nothing else is overwritten. Name another file."
@@ -35,7 +34,11 @@ class Page:
         return len(self.pairs)
 
     def add(self, alignment: Any) -> None:
-        """Takes a `modeling.word_alignment.WordAlignment` with probabilities and similarity."""
+        """Takes a `modeling.word_alignment.WordAlignment` with probabilities and similarity.
+
+        The similarity of a pair with more than `MATRIX_WORDS` words on a side is left out.
+        """
+        has_matrix = max(len(alignment.source), len(alignment.target)) <= MATRIX_WORDS
         self.pairs.append(
             {
                 "source": alignment.source,
@@ -45,7 +48,9 @@ class Page:
                     for (i, j), probability in zip(alignment.links, alignment.probabilities, strict=True)
                 ],
                 # whole hundredths are what a colour can show, and half the bytes
-                "similarity": [[round(100 * value) for value in row] for row in alignment.similarity],
+                "similarity": [[round(100 * value) for value in row] for row in alignment.similarity]
+                if has_matrix
+                else None,
                 "windows": alignment.windows,
             }
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from common.recipes import nearest
-from common.tables import decode_line, split_pair
+from common.tables import PAIR_SEPARATOR, decode_line, split_pair
 
 Side = str | list[str]
 
@@ -33,8 +33,8 @@ class PairReader:
 
     An empty line is a pair of empty sentences, so that lines keep their numbers.
 
-    `digests`: {lines read: digest of them}, for every 1,024th line and for the last; the owner removes what it used.
-    `expected`: one such entry of an earlier run; lines with another digest are an error.
+    `digests`: {lines read: digest of them}, for every 1,024th line, for the last and for that of `expected`; the owner
+    removes what it used. `expected`: one such entry of an earlier run; lines with another digest are an error.
 
     Raises ValueError for a file that does not exist, and while reading, with the file and the number of the line, for:
     no pairs at all; a line that is not UTF-8; not exactly one `|||`; two files of unequal length; a JSONL line that is
@@ -81,11 +81,12 @@ class PairReader:
         number = 0
         try:
             for number, raws in enumerate(self._raw_lines(streams), start=1):
-                yield self._parse(raws, number)
+                pair = self._parse(raws, number)
                 for raw in raws:
                     digest.update(raw.removesuffix(b"\n") + b"\n")
-                if number % DIGEST_EVERY == 0:
-                    self._note(number, digest.hexdigest())
+                if number % DIGEST_EVERY == 0 or (self.expected and number == self.expected[0]):
+                    self._note(number, digest.hexdigest())  # before the line is handed on, and so before its links
+                yield pair
         finally:
             for stream in streams if self.files else []:
                 stream.close()
@@ -139,7 +140,9 @@ class PairReader:
             return self._parse_json(lines[0], number)
         sides = split_pair(lines[0])
         if len(sides) != 2:
-            found = "no `|||`" if len(sides) == 1 else f"{len(sides) - 1} times `|||`"
+            found = f"{len(sides) - 1} times `|||`"
+            if len(sides) == 1:
+                found = "`|||` without spaces around it" if PAIR_SEPARATOR in lines[0] else "no `|||`"
             raise ValueError(
                 f"{self.name}, line {number}: {found} in {_shorten(lines[0])}. A line is `source ||| target`, the mark "
                 "between spaces. Correct that line; for JSONL say --format jsonl, for two files name both."
@@ -176,6 +179,12 @@ class PairReader:
                     "or a list of words that are not empty. Correct that line."
                 )
         return row[self.keys[0]], row[self.keys[1]]
+
+
+def split_at_spaces(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
+    """The pair as words, which are what stands between white space in Chinese and Japanese too."""
+    source, target = (side.split() if isinstance(side, str) else side for side in pair)
+    return source, target
 
 
 def _require_file(name: str) -> None:

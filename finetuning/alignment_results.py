@@ -88,14 +88,11 @@ def _by_seed(entries: dict[str, dict[str, Any]]) -> list[tuple[float, ...]]:
 def _published_warnings(published: list[dict[str, Any]], protocol: dict[str, Any]) -> list[str]:
     unscored = [item for item in published if not _is_scored(item, protocol)]
     vectors = dict.fromkeys(f"{item['method']} at layer {item['layer']}" for item in unscored)
-    if not unscored:
-        return []
-    return [f"published figures are not shown: {', '.join(vectors)}, sides in one input, was not scored"]
+    return [f"published figures are not shown: {', '.join(vectors)} was not scored"] if unscored else []
 
 
 def _is_scored(item: dict[str, Any], protocol: dict[str, Any]) -> bool:
-    is_joint = protocol["encoding"] == "joint"  # as in the papers
-    return is_joint and item["method"] in protocol["methods"] and item["layer"] in protocol["layers"]
+    return item["method"] in protocol["methods"] and item["layer"] in protocol["layers"]
 
 
 def _chance_warnings(records: list[dict[str, Any]], protocol: dict[str, Any]) -> list[str]:

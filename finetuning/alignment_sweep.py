@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.alignment_files import Gold
+from finetuning.alignment_pairs import split_at_spaces
 
 SCORES = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 BEST = "best (chosen on this gold)"
@@ -44,7 +45,7 @@ def sweep(
         methods = {method: {} for method in methods}
     sentences = sorted(gold)
     found: dict[str, dict[int, dict]] = {method: {layer: {} for layer in layers} for method in methods}
-    wanted = (tuple(side.split() if isinstance(side, str) else side for side in pairs[n]) for n in sentences)
+    wanted = (split_at_spaces(pairs[n]) for n in sentences)
     for sentence, by_layer in zip(sentences, aligner.align_layers(wanted, layers, methods=methods), strict=True):
         for layer in layers:
             for method in methods:

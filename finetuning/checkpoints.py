@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from common.provenance import folder_fingerprint
 from common.recipes import nearest
-from common.tables import resolve_hub_path
+from common.tables import looks_like_missing_folder, resolve_hub_path
 
 TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
 # vocabularies are padded to a multiple of at most this many rows, for the hardware's sake
@@ -30,7 +30,7 @@ def describe_model(
     """
     path = resolve_hub_path(model, hub_root)
     folder = Path(path)
-    if not folder.is_dir() and (len(folder.parts) > 2 or folder.parent.is_dir() and folder.parent != Path(".")):
+    if looks_like_missing_folder(path) or folder.is_file():
         parent = folder.parent
         names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
         raise ValueError(
@@ -113,9 +113,11 @@ def readable_errors(name: str):
         ) from error
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
+        is_there = Path(name).exists()
+        taken = "" if is_there else f" There is no folder {name} in {Path.cwd()}, so it was taken for an id of the Hub."
         raise ValueError(
-            f"The model {name} cannot be loaded: {reason} Without it nothing can be trained. Check the name, the "
-            "connection, or set hub_root to a folder that mirrors the Hub."
+            f"The model {name} cannot be loaded: {reason}{taken} Check the name, and for an id of the Hub the "
+            "connection."
         ) from error
 
 

@@ -70,7 +70,7 @@ class WordAlignmentRecipe:
     task: str = option(MISSING, "name of the task in the results, such as word_alignment")
     pairs: list[AlignedPairs] = option([], "what is evaluated, each pair of languages by itself")
     methods: list[str] = option(
-        ["ot_itermax"],
+        ["ot"],
         "how links are read from vectors: ot, ot_itermax (XLM-Align), itermax, mutual (SimAlign), softmax "
         "(awesome-align); the first is the one whose scores are the results, others stand beside it",
     )
@@ -78,7 +78,7 @@ class WordAlignmentRecipe:
         {}, "by method: its options, such as {ot: {sinkhorn_iterations: 3}}; default: the papers'"
     )
     encoding: Literal["joint", "separate"] = option(
-        "joint", "joint: both sentences in one input, as XLM-Align; separate: each by itself, as SimAlign"
+        "separate", "separate: each sentence by itself, as SimAlign; joint: both in one input, as XLM-Align labels"
     )
     layer: int | None = option(
         None, "layer whose scores are the results, 0: embeddings; default: at two thirds of the layers, 8 of 12"

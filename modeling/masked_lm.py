@@ -4,7 +4,6 @@ Legend: `B` sequences, `T` positions, `N` predictions, `H` hidden size, `V` voca
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -377,15 +376,3 @@ def check_labels(name: str, fields: dict) -> None:
 def unmasked_ids(batch: dict) -> torch.Tensor:
     """(B, T) the text of a masked sub-batch before it was masked."""
     return torch.where(batch["labels"].ne(-100), batch["labels"], batch["input_ids"])
-
-
-@contextmanager
-def without_dropout(model: nn.Module):
-    """The model in evaluation mode, for this block only."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in was_training.items():
-            module.training = training

@@ -14,6 +14,7 @@ from transformers import initialization as init
 from .attention_masks import btmlm_generation_mask, camlm_mask
 from .configuration_ernie_m import ErnieMConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of
+from .evaluation_mode import without_dropout
 from .masked_lm import (
     LOGITS_AT_ONCE,
     ForMaskedLM,
@@ -23,7 +24,6 @@ from .masked_lm import (
     check_labels,
     encoder_inputs,
     unmasked_ids,
-    without_dropout,
 )
 from .task_heads import ForPooledSequenceClassification, ForQuestionAnswering, ForTokenClassification
 

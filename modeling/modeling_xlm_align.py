@@ -14,6 +14,7 @@ from torch import nn
 
 from .configuration_xlm_align import XlmAlignConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
+from .evaluation_mode import without_dropout
 from .masked_lm import (
     ForMaskedLM,
     ForPreTraining,
@@ -23,7 +24,6 @@ from .masked_lm import (
     check_labels,
     encoder_inputs,
     unmasked_ids,
-    without_dropout,
 )
 from .optimal_transport import argmax_links, ot_itermax_links, settle_one_piece_sides, sinkhorn
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification

@@ -10,6 +10,7 @@ linked: their pattern is free, a side may have no such piece, and what lies outs
 may hold anything, also NaN. No cell outside of them is ever linked.
 """
 
+import difflib
 import math
 from typing import NamedTuple
 
@@ -266,7 +267,9 @@ def _simalign_links(scores_BST, source_mask_BS, target_mask_BT, iterations, disc
         # added up, 0, discount or 1; in float64 as in numpy: float32 would round different cells to the same value
         row_factor_BS, column_factor_BT = (discount * _wide(~linked) for linked in (row_BS, column_BT))
         factor_BST = (row_factor_BS[:, :, None] + column_factor_BT[:, None]).clamp_(max=1)
-        best = Best.of(factor_BST.mul_(scores_BST))
+        # 0 times infinity: no cell to choose
+        factor_BST.mul_(scores_BST).nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        best = Best.of(factor_BST)
         is_new_BS = best.is_mutual_BS & is_open_B[:, None] & ~(row_BS & column_BT.gather(1, best.target_BS))
         is_new_BT = best.is_mutual_BT & is_open_B[:, None] & ~(column_BT & row_BS.gather(1, best.source_BT))
         best._replace(is_mutual_BS=is_new_BS).mark(links_BST)
@@ -355,8 +358,12 @@ def _wide(values, copy=False):
 
 def _options_of(method, options):
     """The method's options, those not given with its defaults."""
-    if method not in METHOD_OPTIONS:
-        raise ValueError(f"method={method!r}: there is no such method. Give one of {', '.join(METHODS)}.")
+    if method not in METHODS:
+        nearest = difflib.get_close_matches(str(method), METHODS, n=1)
+        raise ValueError(
+            f"method is {method!r}: there is no such method. Give one of {', '.join(METHODS)}"
+            f"{f'; the nearest is {nearest[0]!r}' if nearest else ''}."
+        )
     known = METHOD_OPTIONS[method]
     if unknown := sorted(options.keys() - known.keys()):
         has = f"its options are {', '.join(known)}" if known else "it has no options"

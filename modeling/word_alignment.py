@@ -20,7 +20,6 @@ links, `K` windows of a pair.
 """
 
 import copy
-import difflib
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,8 +29,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .masked_lm import without_dropout
-from .optimal_transport import METHODS, Links, align
+from .evaluation_mode import without_dropout
+from .optimal_transport import Links, align
 from .word_pieces import InputFormat, Pieces, Words, cut_into_pieces, cut_into_windows, split_words
 
 ENCODINGS = ("joint", "separate")
@@ -64,20 +63,27 @@ class LayerStates:
 
     Models of this zoo are told how many layers to run. Of others, whose `encoder` is a list `layer` and nothing besides
     (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model stays as it is. All others
-    run as a whole.
+    run as a whole. Of an encoder-decoder (Marian, mBART, T5), the encoder is taken.
 
-    Raises `ValueError` for a model that gives no hidden states.
+    Raises `ValueError` for a model that gives no hidden states, for an encoder-decoder whose encoder reads no pieces,
+    and for a decoder, as far as its configuration or its attention (`is_causal`) says that it is one.
     """
 
     def __init__(self, model):
-        config = getattr(model, "config", None)
+        self.model = encoder_of(getattr(model, "base_model", model))
+        config = getattr(self.model, "config", None)
         self.num_layers = getattr(config, "num_hidden_layers", None)
         if self.num_layers is None:
             raise ValueError(
                 f"{type(model).__name__} has no config.num_hidden_layers: it is no encoder with hidden states, which "
                 "the words are compared by. Give an encoder, such as AutoModel.from_pretrained(...) of XLM-R."
             )
-        self.model = getattr(model, "base_model", model)
+        is_causal = any(getattr(module, "is_causal", False) for module in self.model.modules())
+        if is_causal or getattr(config, "is_decoder", False):
+            raise ValueError(
+                f"{type(model).__name__} is a decoder: a word's states know nothing of what follows it, and its "
+                "translation is not found by them. Give an encoder, such as AutoModel.from_pretrained(...) of XLM-R."
+            )
         self.stops_itself = "num_layers" in inspect.signature(self.model.forward).parameters
         encoder = getattr(self.model, "encoder", None)
         children = dict(encoder.named_children()) if isinstance(encoder, nn.Module) else {}
@@ -133,17 +139,32 @@ class LayerStates:
         return {layer: states[layer] for layer in layers}
 
 
+def encoder_of(model):
+    """The encoder of a model that has a decoder, too; any other model as it is. `ValueError` if it reads no pieces."""
+    if "decoder_input_ids" not in inspect.signature(model.forward).parameters:
+        return model
+    encoder = model.get_encoder()
+    if encoder is model or "input_ids" not in inspect.signature(encoder.forward).parameters:
+        raise ValueError(
+            f"{type(model).__name__} is an encoder-decoder without an encoder of text: words are compared by the "
+            "states of one. Give an encoder, such as AutoModel.from_pretrained(...) of XLM-R."
+        )
+    return encoder
+
+
 class WordAligner:
     """Aligns the words of sentence pairs.
 
     Args:
         model: a model of this zoo, base or with a head, or any encoder of the library. It stays as it is.
         tokenizer: its tokenizer, fast or slow.
-        method: of `optimal_transport.METHODS`.
+        method: of `optimal_transport.METHODS`; default: `ot`, XLM-Align's published aligner. `ot_itermax`, the rule by
+            which XLM-Align labels its own training text, finds more links, and more that are wrong: it goes on linking
+            words that have their partner.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: two thirds of the way up (8 of
             12, the paper's Table 2; rounded).
-        encoding: `joint`, both sentences in one input (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), or
-            `separate`.
+        encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
+            them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
         batch_size: inputs to a forward pass.
         window: positions of an input, special tokens included; default: as many as the model has.
         overlap: positions of a window that its neighbour shows too, for longer sentences; default: half of it.
@@ -162,9 +183,9 @@ class WordAligner:
         self,
         model,
         tokenizer,
-        method: str = "ot_itermax",
+        method: str = "ot",
         layer: int | None = None,
-        encoding: str = "joint",
+        encoding: str = "separate",
         batch_size: int = 64,
         window: int | None = None,
         overlap: int | None = None,
@@ -355,14 +376,7 @@ def as_words(number: int, pair) -> tuple[list[str], list[str]]:
 
 
 def check_method(method: str, options: dict) -> None:
-    """Raises `ValueError` for a method that there is not, naming the nearest, and for options that it does not take."""
-    if method not in METHODS:
-        nearest = difflib.get_close_matches(str(method), METHODS, n=1)
-        raise ValueError(
-            f"method is {method!r}: there is no such method. Give one of {', '.join(METHODS)}"
-            f"{f'; the nearest is {nearest[0]!r}' if nearest else ''}."
-        )
-    # the options' own checks are in there
+    """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
     align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
 
 

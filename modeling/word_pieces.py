@@ -1,6 +1,6 @@
 """The text side of word alignment: words, pieces, what a tokenizer puts around them, and windows of long pairs."""
 
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, pairwise
 from typing import NamedTuple
 
 import torch
@@ -48,23 +48,48 @@ class Pieces(NamedTuple):
     bounds: torch.Tensor
 
 
+def spell_with_spaces(words: list[str], alone: set[str]) -> list[str]:
+    """The words with the spaces that a text has before them: none at its beginning, and beside Chinese and Japanese.
+
+    Neither do words of white space get one, which have no pieces then, and those in `alone`.
+    """
+    spelled = [word if word.strip() else "" for word in words]
+    for index, (before, word) in enumerate(pairwise(words), start=1):
+        is_beside_cjk = any(map(is_cjk, before[-1:] + word[:1]))
+        if word.strip() and word not in alone and not is_beside_cjk:
+            spelled[index] = f" {word}"
+    return spelled
+
+
 def cut_into_pieces(tokenizer, sentences: list[list[str]]) -> Pieces:
     """The pieces of sentences given as words, without special tokens.
 
-    Words are cut one by one, as every tokenizer does that is given words, and each only once. A word may have no piece
-    (a control character): it is left out, and the others keep their numbers. Special tokens that the text itself spells
-    are dropped, unknown pieces are kept.
+    Words are cut one by one, as every tokenizer does that is given words, and each only once. Tokenizers whose pieces
+    hold the space before a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the
+    word. A word may have no piece (a control character): it is left out, and the others keep their numbers. Special
+    tokens that the text itself spells are dropped, unknown pieces are kept.
     """
-    words = list(chain.from_iterable(sentences))
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         backend.no_padding()  # a call for a batch may have left them on; the next one sets what it needs
         backend.no_truncation()
-        encoded = backend.encode_batch([[word] for word in numbers], is_pretokenized=True, add_special_tokens=False)
-        vocabulary = [encoding.ids for encoding in encoded]
+
+        def cut(texts: list) -> list[list[int]]:
+            is_words = isinstance(texts[0], list)
+            return [of.ids for of in backend.encode_batch(texts, is_pretokenized=is_words, add_special_tokens=False)]
     else:
-        vocabulary = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) for word in numbers]
+
+        def cut(texts: list) -> list[list[int]]:
+            texts = (text if isinstance(text, str) else text[0] for text in texts)
+            return [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in texts]
+
+    both, first, with_space = cut(["a b", "a", " b"])
+    needs_space = both == first + with_space != first + cut([["b"]])[0]
+    if needs_space:
+        sentences = [spell_with_spaces(words, set(tokenizer.all_special_tokens)) for words in sentences]
+    words = list(chain.from_iterable(sentences))
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    vocabulary = cut([word if needs_space else [word] for word in numbers]) if numbers else []
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     vocabulary = [
         ids if special.isdisjoint(ids) else [piece for piece in ids if piece not in special] for ids in vocabulary

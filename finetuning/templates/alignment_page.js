@@ -42,7 +42,7 @@ function filter() {
   const all =
     total > pairs.length
       ? `first ${pairs.length.toLocaleString("en")} of ${total.toLocaleString("en")} pairs`
-      : `${pairs.length.toLocaleString("en")} pairs`;
+      : `${pairs.length.toLocaleString("en")} ${pairs.length === 1 ? "pair" : "pairs"}`;
   $("count").textContent = wanted
     ? `${listed.length.toLocaleString("en")} of the ${all}`
     : all[0].toUpperCase() + all.slice(1);
@@ -126,9 +126,22 @@ function drawMatrix() {
   const isEmpty = !pair.source.length || !pair.target.length;
   $("similarity").hidden = isEmpty;
   if (isEmpty) return;
-  const values = pair.similarity.flat();
-  const low = Math.min(...values),
-    high = Math.max(...values);
+  if (!pair.similarity) {
+    $("scroll").replaceChildren();
+    $("legend").replaceChildren(
+      make("span", {
+        textContent: `${pair.source.length} by ${pair.target.length} words are too many for a matrix: it is left out.`,
+      }),
+      ...windows(pair),
+    );
+    return;
+  }
+  let low = Infinity,
+    high = -Infinity; // a loop: long rows are too many arguments for Math.min
+  for (const value of pair.similarity.flat()) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
   const turn = Number(getComputedStyle(document.documentElement).getPropertyValue("--turn")); // from here on, text is bright
   const rtl = getComputedStyle(shown.sides[1]).direction === "rtl";
   const head = make("tr", {}, make("th", { textContent: "" }));
@@ -176,8 +189,12 @@ function drawMatrix() {
   $("legend").replaceChildren(
     make("span", {}, `cosine ${(low / 100).toFixed(2)}`, make("i", { className: "scale" }), (high / 100).toFixed(2)),
     make("span", {}, make("i", { className: "dot" }), "linked"),
-    ...(pair.windows > 1 ? [make("span", { textContent: `read in ${pair.windows} windows` })] : []),
+    ...windows(pair),
   );
+}
+
+function windows(pair) {
+  return pair.windows > 1 ? [make("span", { textContent: `read in ${pair.windows} windows` })] : [];
 }
 
 /** Sentences one above the other where both fit, else word under word; then cells that fit, then the links. */
@@ -280,12 +297,12 @@ function highlight(i, j) {
 function describe(i, j) {
   const { pair, partners } = shown;
   const word = (side, n) => make("bdi", { textContent: (side ? pair.target : pair.source)[n] });
-  const numbers = (s, t, probability) =>
-    make("span", {
-      textContent:
-        ` (cosine ${(pair.similarity[s][t] / 100).toFixed(2)}` +
-        (probability === undefined ? ")" : `, probability ${probability.toFixed(2)})`),
-    });
+  const numbers = (s, t, probability) => {
+    const known = [];
+    if (pair.similarity) known.push(`cosine ${(pair.similarity[s][t] / 100).toFixed(2)}`);
+    if (probability !== undefined) known.push(`probability ${probability.toFixed(2)}`);
+    return make("span", { textContent: ` (${known.join(", ")})` });
+  };
   if (i === null && j === null) return $("note").replaceChildren(HINT);
   if (i !== null && j !== null) {
     const link = pair.links.find(([s, t]) => s === i && t === j);

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,14 @@ def many(tmp_path):
     words = " ".join(PAIRS).replace("|||", "").split()
     lines = [f"{' '.join(words[n % 11 : n % 11 + 1 + n % 5])} ||| {' '.join(words[-1 - n % 7 :])}" for n in range(200)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def gold(tmp_path):
+    """Gold links of the five pairs, one of them past its sentence."""
+    path = tmp_path / "gold.txt"
+    path.write_text("1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n")
     return path
 
 
@@ -130,7 +139,7 @@ def test_settings_reach_the_aligner(run, refused, pairs):
     assert len(links("--method", "softmax", "--matching", "threshold=0.9")) < len(links("--method", "softmax"))
     for arguments in (
         ("--layer", "0"),
-        ("--encoding", "separate"),
+        ("--encoding", "joint"),
         ("--matching", "first=columns"),
         ("--matching", "regularization=0.5", "--matching", "sinkhorn_iterations=1"),
     ):
@@ -147,7 +156,8 @@ def test_help_names_the_methods_with_their_options_and_starts_fast(capsys):
     entries = re.split(r"^  (\w+)  +", command.DESCRIPTION.partition("Methods, and")[2], flags=re.MULTILINE)[1:]
     described = dict(zip(entries[::2], entries[1::2], strict=True))
     for method, options in METHOD_OPTIONS.items():
-        shown = dict(command._setting(item) for item in re.findall(r"\w+=\S+", described[method]))
+        text = described[method].replace("Those of ot,", described["ot"])
+        shown = dict(command._setting(item) for item in re.findall(r"\w+=\S+", text))
         assert shown == options, method
     code = "import sys, finetuning.align; sys.exit(bool({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -166,11 +176,40 @@ def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
     assert links.read_text() == run(pairs).out
     state = json.loads((tmp_path / "links.txt.word-align.json").read_text())
     assert state["is_complete"] and state["lines"] == 5
-    assert state["settings"]["layer"] == 1 and state["settings"]["method"] == "ot_itermax"
+    assert state["settings"]["layer"] == 1 and state["settings"]["method"] == "ot"
     assert f"{links} exists and is not empty" in refused(pairs, "--output", links)
     assert "is complete: 5 lines. There was nothing left to do." in run(pairs, "--output", links, "--resume").err
     assert links.read_text() == run(pairs).out
-    assert "is not a folder" in refused(pairs, "--output", tmp_path / "none" / "links.txt")
+
+
+def test_places_that_cannot_be_written_are_found_before_the_model_is_loaded(
+    refused, pairs, gold, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(command, "load_aligner", None)
+    sweep = ("--gold", gold, "--sweep-layers", "--plot")
+    for option in (["--output"], ["--html"], sweep):
+        assert "is not a folder" in refused(pairs, *option, tmp_path / "none" / "x.png")
+        assert f"{tmp_path} is a folder. {option[-1]} is written as a file" in refused(pairs, *option, tmp_path)
+    assert "--plot is layers.txt. The ending says what is drawn" in refused(pairs, *sweep, "layers.txt")
+    here = tmp_path / "links.txt"
+    here.write_text("")
+    monkeypatch.setattr("os.access", lambda path, mode: path not in (here, tmp_path))
+    for option, place in ((["--output"], here), (["--html"], tmp_path / "page.html"), (sweep, tmp_path / "x.svg")):
+        assert f"{place} cannot be written: there is no permission" in refused(pairs, *option, place)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["gold.txt", "links.txt", "pairs.txt"]
+
+
+def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments, message in (
+        (("--output", "x", "--html", tmp_path / "x"), "x is --output and --html. One would destroy the other"),
+        (("--output", "x", "--html", "x.word-align.json"), "is --html and what --resume needs of --output"),
+        (("--output", "pairs.txt"), "is --output and the input"),
+        (("--html", "gold.txt", "--gold", gold), "is --html and --gold"),
+        (("--plot", "gold.txt", "--sweep-layers", "--gold", gold), "is --plot and --gold"),
+    ):
+        assert message in refused(pairs, *arguments), arguments
+    assert pairs.read_text(encoding="utf-8").splitlines() == PAIRS
 
 
 @pytest.mark.parametrize("kept", [0, 1, 63, 64, 100, 128, 199, 200])
@@ -201,8 +240,8 @@ def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, 
 def test_resume_refuses_other_settings_other_model_and_other_input(run, refused, many, tmp_path, tiny_veco):
     links, other = tmp_path / "links.txt", tmp_path / "other.txt"
     run(many, "--output", links)
-    assert "made with other settings: method: ot_itermax -> ot." in refused(
-        many, "--output", links, "--resume", "--method", "ot"
+    assert "made with other settings: method: ot -> mutual." in refused(
+        many, "--output", links, "--resume", "--method", "mutual"
     )
     assert "other settings: model: sha256:" in refused(many, "--output", links, "--resume", model=tiny_veco)
     assert "output_format: pharaoh -> json" in refused(many, "--output", links, "--resume", "--output-format", "json")
@@ -213,6 +252,8 @@ def test_resume_refuses_other_settings_other_model_and_other_input(run, refused,
     )
     other.write_text("".join(lines[:150]))
     assert "it has only 150 lines" in refused(other, "--output", links, "--resume")
+    other.write_text("".join(["x ||| y\n", *lines[1:], *lines]))  # longer, too
+    assert "its first 200 lines differ" in refused(other, "--output", links, "--resume")
     before = links.read_bytes()
     (tmp_path / "links.txt.word-align.json").unlink()
     assert "links.txt.word-align.json beside it is missing" in refused(many, "--output", links, "--resume")
@@ -227,7 +268,8 @@ def test_fewer_pairs_than_lines_are_noticed_without_a_digest(run, refused, many,
     assert "has 192 lines, the input 150" in refused(many, "--output", links, "--batch-size", "1", "--resume")
 
 
-def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch):
+@pytest.mark.parametrize("batch_size", [1, 16, 64])
+def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch, batch_size):
     monkeypatch.setattr(alignment_output, "SAVE_EVERY_SECONDS", 0.0)
     saved = []
     write_json = alignment_output.write_json
@@ -235,27 +277,65 @@ def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch):
         alignment_output, "write_json", lambda path, state: (saved.append(state), write_json(path, state))
     )
     many.write_text(many.read_text() * 12)
-    run(many, "--output", tmp_path / "links.txt")
+    run(many, "--output", tmp_path / "links.txt", "--batch-size", batch_size)
     assert [state["lines"] for state in saved] == [0, 1024, 2048, 2400, 2400]
 
 
-def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, many, tmp_path, monkeypatch, capsys, tiny_model):
+@pytest.fixture
+def stop_after(run, monkeypatch, capsys):
+    """stop_after(lines, *arguments) -> stderr of a run that Ctrl-C ends after so many lines."""
+
+    def stopped(lines, *arguments):
+        to_line, calls = command.to_line, []
+
+        def interrupted(*given):
+            calls.append(None)
+            if len(calls) > lines:
+                raise KeyboardInterrupt
+            return to_line(*given)
+
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr(command, "to_line", interrupted)
+            run(*arguments)
+        assert ended.value.code == 130
+        return capsys.readouterr().err
+
+    return stopped
+
+
+@pytest.mark.parametrize("batch_size", [16, 64])
+def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, tmp_path, batch_size):
     links = tmp_path / "links.txt"
-    to_line = command.to_line
-    calls = []
+    many.write_text(many.read_text() * 12)
+    arguments = (many, "--output", links, "--batch-size", batch_size)
+    stop_after(1100, *arguments)
+    lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
+    many.write_text("".join(["x ||| y\n", *lines[1:]]))
+    assert "is not the input of the run to go on with: its first 1,024 lines differ" in refused(*arguments, "--resume")
+    assert before.startswith(links.read_bytes())
+    many.write_text("".join(lines))
+    run(*arguments, "--resume")
+    assert links.read_text() == run(many, "--batch-size", batch_size).out
 
-    def interrupted(*arguments):
-        calls.append(None)
-        if len(calls) > 100:
-            raise KeyboardInterrupt
-        return to_line(*arguments)
 
-    monkeypatch.setattr(command, "to_line", interrupted)
-    with pytest.raises(SystemExit) as stopped:
-        run(many, "--output", links, "--batch-size", "1")
-    assert stopped.value.code == 130
-    assert "stopped after 100 pairs" in (err := capsys.readouterr().err) and "--resume" in err
-    monkeypatch.setattr(command, "to_line", to_line)
+def test_what_is_said_after_a_stop_works(run, stop_after, pairs, gold, tmp_path):
+    pairs.write_text("\n".join(PAIRS * 20) + "\n", encoding="utf-8")
+    links, page = tmp_path / "links.txt", tmp_path / "page.html"
+    arguments = (pairs, "--output", links, "--batch-size", "1")
+    err = stop_after(70, *arguments, "--gold", gold, "--html", page, "--html-limit", "3")
+    assert "the same command without --gold and --html and --html-limit, and --pre-split and --resume." in err
+    run(*arguments, "--pre-split", "--resume")
+    assert links.read_text() == run(pairs, "--batch-size", "1").out
+    links.unlink()
+    assert "stopped after 1 pair. " in (err := stop_after(1, *arguments)) and "the same command and --resume." in err
+    links.unlink()
+    assert stop_after(0, *arguments).strip() == "word-align: stopped after 0 pairs."  # nothing to go on with
+
+
+def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_after, many, tmp_path, monkeypatch):
+    links = tmp_path / "links.txt"
+    err = stop_after(100, many, "--output", links, "--batch-size", "1")
+    assert "stopped after 100 pairs" in err and "--resume" in err
 
     # standard input cannot be looked through beforehand
     lines = many.read_bytes().splitlines(keepends=True)
@@ -287,18 +367,10 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
 # ---- gold
 
 
-@pytest.fixture
-def gold(tmp_path):
-    """Gold links of the five pairs, one of them past its sentence."""
-    path = tmp_path / "gold.txt"
-    path.write_text("1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n")
-    return path
-
-
 def test_scores_at_the_end(run, pairs, gold):
     out, err = run(pairs, "--gold", gold)
     assert out == run(pairs).out
-    assert "1 link points past the words" in err and "sentence 5: 99-1, of 7 and 8 words" in err
+    assert "1 link points past the words" in err and "sentence 5: (99, 1), of 7 and 8 words" in err
     assert "has links for 3 of the 5 sentences" in err
     links = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in out.splitlines()]
     sure = [{(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), set(), {(0, 0)}]
@@ -323,7 +395,7 @@ def test_gold_for_other_sentences_and_without_a_base_is_refused(refused, pairs, 
     assert "has 2 lines, the input 5 sentences" in refused(pairs, "--gold", gold)
     gold.write_text("1-1\n1-1\n\n\n1-1\n")
     assert "--gold-base 1" in refused(pairs, "--gold", gold)
-    assert "has the word" not in refused(pairs, "--gold", tmp_path / "none")
+    assert "Gold file not found" in refused(pairs, "--gold", tmp_path / "none")
 
 
 # ---- what is refused
@@ -331,6 +403,9 @@ def test_gold_for_other_sentences_and_without_a_base_is_refused(refused, pairs, 
 
 def test_models_and_devices_that_there_are_not(refused, pairs, tmp_path):
     assert "Model folder not found" in refused(pairs, model=tmp_path / "none")
+    err = refused(pairs, model="no-such-runs/model")
+    assert f"There is no folder no-such-runs/model in {Path.cwd()}" in err
+    assert "train" not in err and "hub_root" not in err
     assert "--device cuda:77 cannot be used" in refused(pairs, "--device", "cuda:77")
     assert "--device gpu cannot be used" in refused(pairs, "--device", "gpu")
 
@@ -354,6 +429,11 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         (["--sweep-layers", "--gold", "x", "--layer", "1"], "with --layer: it takes every layer"),
         (["--plot", "x"], "--plot is given without --sweep-layers"),
         (["--gold-base", "1"], "--gold-base is given without --gold"),
+        (["--html-limit", "5"], "--html-limit is given without --html"),
+        (["--keys", "de", "en"], "--keys is given with text input .*only JSONL has keys"),
+        (["--sweep-layers", "--gold", "x", "--probabilities"], "--sweep-layers is given with --probabilities"),
+        (["--sweep-layers", "--gold", "x", "--output-format", "pharaoh"], "given with --output-format"),
+        (["--pre-split", "--gold", "x"], "--pre-split is given with --gold: gold links count words"),
         (["--batch-size", "0"], "'0' is no whole number from 1 on"),
         (["--matching", "threshold"], "'threshold' is not of the form NAME=VALUE"),
         (["--method", "giza"], "invalid choice: 'giza'"),

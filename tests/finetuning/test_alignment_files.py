@@ -156,7 +156,7 @@ def test_standard_input(monkeypatch):
     [
         (b"", "x.txt", "x.txt is empty: there are no sentence pairs"),
         (b"a ||| b\na b\n", "x.txt", "x.txt, line 2: no `[|]{3}` in 'a b'"),
-        (b"a|||b\n", "x.txt", "line 1: no `[|]{3}`.*the mark between spaces"),
+        (b"a|||b\n", "x.txt", "line 1: `[|]{3}` without spaces around it in .*the mark between spaces"),
         (b"a ||| b ||| c\n", "x.txt", "line 1: 2 times `[|]{3}`"),
         (b"a ||| b\n\nc \xe4 ||| d\n", "x.txt", "line 3: byte 0xe4 is not UTF-8"),
         (b'{"source": "a", "target": "b"}\n{"source": \n', "x.jsonl", "line 2: no JSON: .*It reads"),

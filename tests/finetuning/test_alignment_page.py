@@ -6,7 +6,7 @@ import re
 import pytest
 
 from finetuning.align import main
-from finetuning.alignment_page import MARKER, Page
+from finetuning.alignment_page import MARKER, MATRIX_WORDS, Page
 from modeling.word_alignment import WordAlignment
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ 1 }}", "المكتبة"]
@@ -45,6 +45,14 @@ def test_the_page_holds_pairs_links_and_similarity(write):
         ],
         "total": 7,
     }
+
+
+def test_no_matrix_of_sentences_too_long_for_one(write):
+    def pair(words):
+        return WordAlignment(["a"] * words, ["x"], [(0, 0)], [1.0], [[0.5]] * words)
+
+    pairs = data_of(write([pair(MATRIX_WORDS), pair(MATRIX_WORDS + 1)]))["pairs"]
+    assert len(pairs[0]["similarity"]) == MATRIX_WORDS and pairs[1]["similarity"] is None
 
 
 def test_words_and_names_cannot_become_markup(write):

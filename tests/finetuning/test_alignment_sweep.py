@@ -48,13 +48,13 @@ def test_one_forward_pass_serves_all_layers_and_methods(tiny_model, monkeypatch)
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     passes, forward = [], type(model).forward
     monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
-    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model))
+    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), encoding="joint")
     options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
     scores = sweep(aligner, PAIRS, GOLD, methods=options)
     assert len(passes) == 1
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
     for layer in (0, 2):  # as one layer and method at a time
-        alone = WordAligner(model, aligner.tokenizer, method="ot", layer=layer, sinkhorn_iterations=5)
+        alone = WordAligner(model, aligner.tokenizer, "ot", layer, "joint", sinkhorn_iterations=5)
         words = [tuple(s.split() if isinstance(s, str) else s for s in PAIRS[n]) for n in GOLD]
         links = {n: found.links for n, found in zip(GOLD, alone.align(words), strict=True)}
         assert score(links, GOLD) == scores["ot"][layer]

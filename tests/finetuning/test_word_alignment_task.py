@@ -63,7 +63,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(aligned, tmp_path, caps
     results = results_of(out)
     assert (results["kind"], results["setting"], results["seeds"]) == ("word_alignment", "feature", [1])
     protocol = results["protocol"]
-    assert (protocol["method"], protocol["encoding"], protocol["layer"], protocol["depth"]) == ("ot", "joint", 1, 2)
+    assert (protocol["method"], protocol["encoding"], protocol["layer"], protocol["depth"]) == ("ot", "separate", 1, 2)
     assert protocol["metric"] == {
         "name": "aer", "module": "aer", "version": load_metric("aer").version, "unit": "percent",
         "greater_is_better": False,
@@ -299,7 +299,7 @@ def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned
     ]
     ours = [row[1:3] for row in table if row[0] == "en-de"][:4]
     assert ours == [["ot", "1"], ["itermax", "1"], ["itermax", "2"], ["position", ""]]
-    assert "published figures are not shown: ot at layer 8, sides in one input, was not scored" in results["warnings"]
+    assert "published figures are not shown: ot at layer 8 was not scored" in results["warnings"]
 
 
 def test_the_card_shows_the_results(aligned, two_seeds, tmp_path):

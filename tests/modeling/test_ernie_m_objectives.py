@@ -5,7 +5,7 @@ import torch
 
 from modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from modeling.configuration_ernie_m import ErnieMConfig
-from modeling.masked_lm import without_dropout
+from modeling.evaluation_mode import without_dropout
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 
 PAD, MASK = 1, 60

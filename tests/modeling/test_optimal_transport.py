@@ -248,6 +248,29 @@ def test_the_paper_s_rule_by_hand():
     assert cells(one(ot_itermax_links, plan, 2, rule="released")) == {(0, 0), (1, 1), (2, 2)}
 
 
+def test_the_paper_s_rule_links_all_of_two_by_two():
+    """Even on a clear diagonal: Eq. 9 leaves the other two cells nine tenths of the little they have, and no rival."""
+    vectors = 4 * torch.eye(2)[None], 4 * torch.eye(2)[None], *whole(2, 2)
+    assert cells(align(*vectors, "ot_itermax").links_BST[0]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    for method, options in [("ot_itermax", {"rule": "released"}), *((m, {}) for m in METHODS if m != "ot_itermax")]:
+        assert cells(align(*vectors, method, **options).links_BST[0]) == {(0, 0), (1, 1)}
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_filtering_never_prefers_what_is_no_number(value):
+    """Cells of which row and column have a link are multiplied by 0, and 0 times infinity is NaN, the highest."""
+    scores = torch.full((4, 4), 0.1)
+    scores[0, 0], scores[1, 1], scores[2, 3], scores[3, 3] = 0.9, 0.8, 0.7, 0.6
+    scores[0, 2], scores[1, 2] = 0.4, 0.3
+    # of the second iteration: (0, 2) is the best of row 0 and of column 2, (3, 3) of row 3 and of column 3
+    expected = {(0, 0), (1, 1), (2, 3), (0, 2), (3, 3)}
+    spoilt = scores.clone()
+    spoilt[0, 1] = spoilt[1, 0] = spoilt[0, 3] = value
+    for matrix in (scores, spoilt):
+        for function, options in ((itermax_links, {}), (ot_itermax_links, {"rule": "released"})):
+            assert cells(one(function, matrix, **options)) == expected
+
+
 @pytest.mark.parametrize("threshold", [0, 1e-3, 0.1])
 def test_softmax_is_a_plain_loop(threshold):
     generator = np.random.default_rng(3)
@@ -372,7 +395,7 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: align(*VECTORS, method="hungarian"), "method='hungarian'.*Give one of ot, ot_itermax"),
+        (lambda: align(*VECTORS, method="hungarian"), "method is 'hungarian'.*Give one of ot, ot_itermax"),
         (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount' with method 'ot'.*sinkhorn_iterations, reg"),
         (lambda: align(*VECTORS, method="mutual", threshold=0.5), "'threshold' with method 'mutual'.*has no options"),
         (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "same number of pairs"),

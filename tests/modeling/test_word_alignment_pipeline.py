@@ -107,6 +107,13 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, tmp_path):
     assert aligner(PAIRS) == WordAlignmentPipeline(ours, sample_tokenizer)(PAIRS)
     expected = as_json(aligner(PAIRS, probabilities=True))
     aligner.save_pretrained(tmp_path / "saved")
+    assert {path.stem for path in (tmp_path / "saved").glob("*.py")} == {
+        "pipeline_word_alignment",
+        "word_alignment",
+        "word_pieces",
+        "optimal_transport",
+        "evaluation_mode",
+    }
     found = in_a_fresh_process({"saved": tmp_path / "saved"}, False, tmp_path / "home")["saved"]
     assert found == [expected, "transformers.models.xlm_roberta.modeling_xlm_roberta"]
 
