@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from finetuning import align as command
-from finetuning import alignment_output
+from finetuning import alignment_options, alignment_output
 from finetuning.align import main
 
 PAIRS = [
@@ -152,12 +152,14 @@ def test_settings_reach_the_aligner(run, refused, pairs):
 def test_help_names_the_methods_with_their_options_and_starts_fast(capsys):
     from modeling.optimal_transport import METHOD_OPTIONS
 
-    assert set(command.METHODS) == set(METHOD_OPTIONS)
-    entries = re.split(r"^  (\w+)  +", command.DESCRIPTION.partition("Methods, and")[2], flags=re.MULTILINE)[1:]
+    assert set(alignment_options.METHODS) == set(METHOD_OPTIONS)
+    entries = re.split(r"^  (\w+)  +", alignment_options.DESCRIPTION.partition("Methods, and")[2], flags=re.MULTILINE)[
+        1:
+    ]
     described = dict(zip(entries[::2], entries[1::2], strict=True))
     for method, options in METHOD_OPTIONS.items():
         text = described[method].replace("Those of ot,", described["ot"])
-        shown = dict(command._setting(item) for item in re.findall(r"\w+=\S+", text))
+        shown = dict(alignment_options._setting(item) for item in re.findall(r"\w+=\S+", text))
         assert shown == options, method
     code = "import sys, finetuning.align; sys.exit(bool({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

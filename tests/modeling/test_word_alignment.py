@@ -345,7 +345,7 @@ def test_bert_has_its_own_format_token_types_and_slow_tokenizers(letters):
         assert of_fast == of_slow and of_fast[1] and {source for source, _ in of_fast[1]} <= {0, 3}
 
 
-TEXTS = ["We do not believe that", "is't so, (1998)? Ünï  code 我喜欢 it", "x"]
+TEXTS = ["We do not believe that", "x", "is't so, (1998)? Ünï code"]
 
 
 def with_spaces_in_pieces(kind):
@@ -372,9 +372,8 @@ def with_spaces_in_pieces(kind):
 @pytest.mark.parametrize("kind", ["byte-level", "normalizer", "metaspace never", "metaspace first", "metaspace always"])
 def test_words_are_cut_with_their_spaces(kind):
     tokenizer = with_spaces_in_pieces(kind)
-    texts = [" ".join(text.split()) for text in TEXTS[:1] + TEXTS[2:]] + ["is't so, (1998)? Ünï code"]
-    pieces = cut_into_pieces(tokenizer, [text.split() for text in texts])
-    assert pieces.ids_F.tolist() == sum(tokenizer(texts, add_special_tokens=False)["input_ids"], [])
+    pieces = cut_into_pieces(tokenizer, [text.split() for text in TEXTS])
+    assert pieces.ids_F.tolist() == sum(tokenizer(TEXTS, add_special_tokens=False)["input_ids"], [])
     assert pieces.words_F[: pieces.bounds[1]].unique().tolist() == [0, 1, 2, 3, 4]
     assert not cut_into_pieces(tokenizer, [[], [""]]).ids_F.numel()
 
