@@ -98,6 +98,8 @@ def test_an_xlmr_folder_loads_and_only_new_parameters_are_fresh(model_type, head
     new = {"veco": (".crossattention.",), "ernie_m": ("pooler.",)}.get(model_type, ())
     if head == "ForTokenClassification":
         new += ("classifier.",)
+    if (model_type, head) == ("xlm_align", "ForPreTraining"):
+        new += ("q_linear.", "k_linear.")
     assert all(any(part in f".{key}" or key.startswith(part) for part in new) for key in report["missing_keys"])
     assert not report["mismatched_keys"]
     unexpected = {key.split(".")[0] for key in report["unexpected_keys"]}

@@ -211,7 +211,8 @@ def test_phases_on_two_processes(recipe_file, tmp_path, pytestconfig):
         trained = "embeddings" in name
         assert torch.equal(tensor, fresh[name]) != trained, name
         moved = not torch.equal(tensor, after_second[name])
-        assert moved or name.endswith(("key.bias", "token_type_embeddings.weight")), name
+        idle = name.startswith(("q_linear.", "k_linear."))  # without dwa nothing points
+        assert moved or idle or name.endswith(("key.bias", "token_type_embeddings.weight")), name
 
 
 @pytest.mark.parametrize("optimizer", ["fresh", "carried"])
