@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -16,6 +17,13 @@ from safetensors.torch import load_file
 
 from pretraining.checkpoints import checkpoints_of, newest_checkpoint
 from pretraining.tracking import plot_curves, read_events
+
+
+def free_port():
+    """Of the system, not of `random`: a run in this process seeds that, and two tests would meet at one port."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 def command(recipe_file, *arguments, processes=1, script="pretraining/run.py"):
@@ -35,7 +43,7 @@ def command(recipe_file, *arguments, processes=1, script="pretraining/run.py"):
             "--dynamo_backend",
             "no",
             "--main_process_port",
-            str(random.randint(20_000, 60_000)),
+            str(free_port()),
         ]
     return [*launch, script, "--config", str(recipe_file), *arguments]
 
