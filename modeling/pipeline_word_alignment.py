@@ -1,13 +1,11 @@
 """`pipeline("word-alignment", model=..., trust_remote_code=True)`: the word aligner as a pipeline of the library.
 
 A folder that a model of this zoo was saved in brings this file along, and its configuration names it. For any other
-encoder, import the class and name it:
+encoder, import `WordAlignmentPipeline` from this module and name it:
 
-    from transformers import pipeline
-    from modeling.pipeline_word_alignment import WordAlignmentPipeline
-    aligner = pipeline("word-alignment", model="FacebookAI/xlm-roberta-base", pipeline_class=WordAlignmentPipeline)
+    >>> pipeline("word-alignment", model="FacebookAI/xlm-roberta-base", pipeline_class=WordAlignmentPipeline)
 
-`aligner.save_pretrained(folder)` then writes a folder that loads as those of this zoo.
+Its `save_pretrained(folder)` then writes a folder that loads as those of this zoo.
 """
 
 import difflib

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import (
     AutoModel,
@@ -34,8 +34,8 @@ from modeling.modeling_veco import VecoConfig, VecoForConditionalGeneration, Vec
 from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForTokenClassification, XlmAlignModel
 from modeling.optimal_transport import METHODS
 from modeling.tokenization_ernie_m import ErnieMTokenizer
-from modeling.word_alignment import ENCODINGS, WordAligner, is_decided_here
-from modeling.word_pieces import cut_into_pieces, cut_into_windows, split_words
+from modeling.word_alignment import ENCODINGS, WordAligner
+from modeling.word_pieces import cut_into_pieces
 
 MEANINGS = 200  # of the hand-made language
 TINY = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
@@ -161,13 +161,6 @@ def test_an_empty_side_gives_no_links(tokenizer):
     assert [one.windows for one in found] == [0, 0, 0, 0, 1]
     assert found[0].similarity == [] and found[3].similarity == [[0.0], [0.0]]
     assert list(aligner.align([])) == [] and links(aligner, [("", "")]) == [[]]
-
-
-def test_plain_text_is_split():
-    assert split_words(" the  house\u3000is\n") == ["the", "house", "is"]
-    assert split_words("我喜欢iPhone手机，对吗？") == ["我", "喜", "欢", "iPhone", "手", "机", "，", "对", "吗", "？"]
-    assert split_words("我 喜欢 猫") == ["我", "喜欢", "猫"]  # somebody has segmented it
-    assert split_words("カメラ") == ["カ", "メ", "ラ"] and split_words("고양이") == ["고양이"] and split_words("") == []
 
 
 # layers
@@ -345,47 +338,6 @@ def test_bert_has_its_own_format_token_types_and_slow_tokenizers(letters):
         assert of_fast == of_slow and of_fast[1] and {source for source, _ in of_fast[1]} <= {0, 3}
 
 
-TEXTS = ["We do not believe that", "x", "is't so, (1998)? Ünï code"]
-
-
-def with_spaces_in_pieces(kind):
-    """Tokenizers whose pieces hold the space before a word: RoBERTa's kind, Gemma's, and Llama's of today."""
-    backend = Tokenizer(models.BPE(unk_token="<unk>"))
-    if kind == "byte-level":
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    elif kind == "normalizer":
-        backend.normalizer = normalizers.Replace(" ", "▁")
-    else:
-        scheme = kind.removeprefix("metaspace ")
-        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    specials = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=specials, show_progress=False)
-    seen = [space + word for text in [*TEXTS, "a b"] for word in text.split() for space in ("", " ") for _ in range(3)]
-    backend.train_from_iterator(seen, trainer)
-    backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    names = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
-
-
-@pytest.mark.parametrize("kind", ["byte-level", "normalizer", "metaspace never", "metaspace first", "metaspace always"])
-def test_words_are_cut_with_their_spaces(kind):
-    tokenizer = with_spaces_in_pieces(kind)
-    pieces = cut_into_pieces(tokenizer, [text.split() for text in TEXTS])
-    assert pieces.ids_F.tolist() == sum(tokenizer(TEXTS, add_special_tokens=False)["input_ids"], [])
-    assert pieces.words_F[: pieces.bounds[1]].unique().tolist() == [0, 1, 2, 3, 4]
-    assert not cut_into_pieces(tokenizer, [[], [""]]).ids_F.numel()
-
-
-def test_words_that_get_no_space():
-    tokenizer = with_spaces_in_pieces("byte-level")
-    pieces = cut_into_pieces(tokenizer, [["we", "", "</s>", " ", "so,"], ["我", "喜", "欢"]])
-    assert set(pieces.words_F[: pieces.bounds[1]].tolist()) == {0, 4}
-    together = cut_into_pieces(tokenizer, [["我"], ["喜"], ["欢"]])
-    assert torch.equal(pieces.ids_F[pieces.bounds[1] :], together.ids_F)
-
-
 def test_ernie_ms_own_tokenizer(ernie_m_oracle, tmp_path):
     tokenizer = ErnieMTokenizer.from_pretrained(ernie_m_oracle.save_tokenizer(tmp_path))
     sizes = dict(vocab_size=len(tokenizer), max_position_embeddings=100) | TINY
@@ -402,39 +354,6 @@ def test_ernie_ms_own_tokenizer(ernie_m_oracle, tmp_path):
 
 
 # long sentences
-
-
-def test_windows_cover_both_sides_and_decide_every_pair_of_pieces_once():
-    cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33], [True, False], [0.0, 0.3, 0.5, 0.9])
-    for source, target, room, is_joint, overlap in cases:
-        rows = cut_into_windows([source, target], room, is_joint, overlap)
-        fits = source + target <= room if is_joint else max(source, target) <= room
-        assert rows == [(0, source, 0, target)] if fits else len(rows) > 1
-        rows_R5 = torch.tensor([(0, *row) for row in rows])
-        for begin, end, length in ((1, 2, source), (3, 4, target)):
-            begins, ends = rows_R5[:, begin], rows_R5[:, end]
-            assert begins[0] == 0 and ends[-1] == length and (begins < ends).all()
-            assert (begins[1:] >= begins[:-1]).all() and (begins[1:] <= ends[:-1]).all()
-        sizes = rows_R5[:, [2, 4]] - rows_R5[:, [1, 3]]
-        assert (sizes.sum(1) if is_joint else sizes.max(1).values).max() <= room
-        row_L, pieces_L2 = [], []
-        for number, (_, x, x_end, y, y_end) in enumerate(rows_R5.tolist()):
-            cells = torch.cartesian_prod(torch.arange(x, x_end), torch.arange(y, y_end)).view(-1, 2)
-            row_L.append(torch.full((len(cells),), number))
-            pieces_L2.append(cells)
-        row_L, pieces_L2 = torch.cat(row_L), torch.cat(pieces_L2)
-        decided = is_decided_here(row_L, pieces_L2, rows_R5, overlap)
-        seen, linked = (list(map(tuple, cells.tolist())) for cells in (pieces_L2, pieces_L2[decided]))
-        assert len(set(linked)) == len(linked)
-        swapped = is_decided_here(row_L, pieces_L2.flip(1), rows_R5[:, [0, 3, 4, 1, 2]], overlap)
-        assert torch.equal(decided, swapped)
-        if fits or overlap == 0 or (rows_R5[0, [2, 4]] == rows_R5[-1, [2, 4]]).any():
-            assert set(linked) == set(seen)
-        elif overlap == 0.5 and min(sizes[0]) > 4:
-            # half a window ahead and behind, less what is lost because pieces are whole
-            reach = sizes[0, 1] * (0.5 - 1.5 / sizes[0].min())
-            near = [(x, y) for x in range(source) for y in range(target) if abs(y - x * target / source) <= reach]
-            assert set(near) <= set(linked)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
