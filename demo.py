@@ -63,7 +63,8 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     pretrained, topics = folder / model, folder / f"{model}-topics"
     checkpoint = str(pretrained / "model")
     recipe = f"pretraining/recipes/{model}/smoke.yaml"
-    launch("pretraining/run.py", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}")
+    start = meta_pretrain(folder, tokenizer) if model == "metaxlm" else ()
+    launch("pretraining/run.py", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
     shown = f"python -c '... <every Auto class>.from_pretrained({checkpoint!r}, trust_remote_code=True)'"
     console.print(run("-c", RELOAD, str(ROOT / checkpoint), shown=shown, cwd=ROOT.parent), markup=False)
     recipe = f"finetuning/recipes/{model}/sample.yaml"
@@ -77,6 +78,18 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     records = [str(task / "results.json") for task in (topics, alignment)]
     run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records)
     return json.loads((ROOT / topics / "results.json").read_text(encoding="utf-8"))
+
+
+def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
+    """MetaXLM's first phase: English alone, with pieces of its own. Prints what the shared vocabulary takes over."""
+    recipe, own, first = "pretraining/recipes/metaxlm/meta_smoke.yaml", folder / "tokenizer-en", folder / "metaxlm-en"
+    run("-m", "pretraining.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
+    launch("pretraining/run.py", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
+    start = f"model.meta_pretrained.path={first}/model"
+    recipe = "pretraining/recipes/metaxlm/smoke.yaml"
+    report = run("-m", "pretraining.vocabulary_matching", "--config", recipe, f"tokenizer={tokenizer}", start)
+    console.print(report, markup=False)
+    return (start,)
 
 
 def summary(results: dict[str, dict]) -> Table:

@@ -13,10 +13,9 @@ from transformers.utils import logging
 from common.provenance import folder_fingerprint
 from common.recipes import nearest
 from common.tables import looks_like_missing_folder, resolve_hub_path
+from common.vocabularies import check_vocabulary, longest_input
 
 TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
-# vocabularies are padded to a multiple of at most this many rows, for the hardware's sake
-LARGEST_VOCABULARY_PADDING = 128
 
 
 def describe_model(
@@ -48,18 +47,7 @@ def describe_model(
         config = AutoConfig.from_pretrained(path, trust_remote_code=True)
         loaded = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
 
-    pieces, rows = len(loaded), config.vocab_size
-    if not pieces <= rows < pieces + LARGEST_VOCABULARY_PADDING:
-        raise ValueError(
-            f"The tokenizer of {tokenizer_path} has {pieces} pieces, and the model of {path} {rows} embeddings. Pieces "
-            "would meet embeddings that were trained for others, or none. Name the model's own tokenizer."
-        )
-    if None not in (config.pad_token_id, loaded.pad_token_id) and config.pad_token_id != loaded.pad_token_id:
-        raise ValueError(
-            f"The padding id is {loaded.pad_token_id} in the tokenizer of {tokenizer_path} and "
-            f"{config.pad_token_id} in the model of {path}. They were not made for each other. Name the model's own "
-            "tokenizer."
-        )
+    check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
     positions = longest_input(config)
     if max_length is not None and max_length > positions:
         raise ValueError(
@@ -72,13 +60,6 @@ def describe_model(
         "type": config.model_type,
     }
     return path, config, loaded, identity
-
-
-def longest_input(config: Any) -> int:
-    """Positions of a model. RoBERTa's family numbers them from the padding id on: two of 514 are never used."""
-    return getattr(config, "longest_input", None) or config.max_position_embeddings - (
-        config.pad_token_id + 1 if config.pad_token_id else 0
-    )
 
 
 def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> Any:

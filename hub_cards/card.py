@@ -49,6 +49,7 @@ TASK_TYPES = {
     "question_answering": "question-answering",
     "translation": "translation",
     "word_alignment": "word-alignment",
+    "retrieval": "sentence-similarity",
 }
 PIPELINES = {  # of the class that was saved; what is not here is used for its hidden states
     "ForSequenceClassification": "text-classification",
@@ -106,7 +107,7 @@ def card_data(
     tables = [table for corpus in run.get("corpora", []) for table in corpus["tables"]]
     tables += [table for result in results for table in result["protocol"]["training_data"]]
     datasets = dict.fromkeys(table["path"] for table in tables if _is_hub_id(table["path"]))
-    base = recipe.get("model", {}).get("start_from")
+    base = _start(recipe)
     return ModelCardData(
         model_name=name,
         language=list(dict.fromkeys(languages)) or None,
@@ -119,6 +120,26 @@ def card_data(
         metrics=list(dict.fromkeys(result["protocol"]["metric"]["name"] for result in results)) or None,
         eval_results=[entry for result in results for entry in _eval_results(result)] or None,
     )
+
+
+def _start(recipe: dict) -> str:
+    """The checkpoint that pre-training took weights from, as the recipe names it; empty for random weights."""
+    model = recipe.get("model", {})
+    meta_pretrained = model.get("meta_pretrained") or {}
+    if meta_pretrained.get("initialize") == "none":  # the baseline takes its shape alone
+        meta_pretrained = {}
+    return model.get("start_from") or meta_pretrained.get("path") or ""
+
+
+def _carried_over(recipe: dict) -> str:
+    """What a model with a vocabulary of its own took over from another's; empty for other starts."""
+    start = recipe.get("model", {}).get("meta_pretrained")
+    if not start or start["initialize"] == "none":
+        return ""
+    parts = {"both": "body and embeddings", "body": "body", "embeddings": "embeddings"}[start["initialize"]]
+    rows = f"rows {start['rows']}"
+    languages = list(dict.fromkeys(dictionary["language"] for dictionary in start["dictionaries"]))
+    return f"{parts}, {rows}" + (f", with dictionaries of {', '.join(languages)}" if languages else "")
 
 
 def _eval_results(result: dict[str, Any]) -> list[EvalResult]:
@@ -170,7 +191,8 @@ def card_values(config: dict, parameters: int, recipe: dict, run: dict, results:
         "paper": PAPERS.get(config["model_type"], ""),
         "auto_class": AUTO_CLASSES.get(head, "AutoModel"),
         "fine_tuned_on": config.get("fine_tuned_on", []),
-        "start_from": _name(recipe.get("model", {}).get("start_from") or ""),
+        "start_from": _name(_start(recipe)),
+        "carried_over": _carried_over(recipe),
         "phases": [_phase(phase) for phase in recipe.get("phases", [])],
         "corpora": [_corpus(corpus) for corpus in run.get("corpora", [])],
         "facts": _facts(recipe, run),

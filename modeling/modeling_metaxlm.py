@@ -1,11 +1,20 @@
 """MetaXLM: cross-lingual language model meta-pretraining (Chi et al., 2021).
 
-XLM-R's shape; what the paper adds happens before and between training phases, in pretraining/.
+XLM-R's shape; what the paper adds happens before and between training phases, in pretraining/. Its baseline XLM+KD
+learns from a teacher of one language too, which is no part of the model.
+
+Legend: `B` rows, `T` positions; `N` positions at which the teacher answered, `C` pieces that it has in common with the
+model; `H` hidden size.
 """
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
 
 from .configuration_metaxlm import MetaXlmConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
-from .masked_lm import ForMaskedLM, ForPreTraining
+from .masked_lm import ForMaskedLM, ForPreTraining, Losses, Predictions, check_labels, encoder_inputs
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 
@@ -20,9 +29,72 @@ class MetaXlmModel(MetaXlmPreTrainedModel, EncoderModel):
 
 
 class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
-    """MLM and TLM; see `ForPreTraining.forward`."""
+    r"""MLM and TLM, and for the baseline XLM+KD knowledge distillation (section 5.3, Table 3); see
+    `ForPreTraining.forward`.
+
+    Equation (Hinton et al. 2015, section 2): KD = T^2 sum_{i in K} sum_{v in C} p_i(v) (log p_i(v) - log q_i(v)),
+    p_i = softmax(z_i / T) of the teacher's logits z_i at the masked word i, q_i likewise of the model's, both over the
+    pieces C that the two vocabularies have in common. T^2 keeps the gradients' size as T changes.
+
+    Notation: K are `positions_N`, C `pieces_C`, log p `log_probabilities_NC`. `kd` reads the rows of `mlm`, in the same
+    forward; `pretraining/distillation.py` adds the teacher's answers to them as `mlm["teacher"]`, a dict of
+    - positions_N (N,): where the words stand, as positions of the flattened (B * T) rows;
+    - pieces_C (C,): ids of the common pieces;
+    - log_probabilities_NC (N, C), float32: the teacher's, at the temperature;
+    - temperature: T.
+    Without it an `mlm` sub-batch has no `kd`, unless `objective_weights` gives it a weight: then it is a ValueError.
+
+    Relation to its neighbours: MLM learns which piece was masked, KD which others a teacher would have put there.
+
+    Deviations from the paper, which does not say how models of different vocabularies are compared: the common pieces,
+    and the words that are one piece in both (`pretraining/distillation.py`).
+
+    Example: `model(mlm=texts, objective_weights={"kd": 0.5}).loss.backward()`; losses are `mlm`, `tlm` and `kd`.
+    """
 
     encoder_class = MetaXlmModel
+    objectives = ForPreTraining.objectives | {"kd": ()}
+
+    @classmethod
+    def losses_of_sub_batch(cls, name: str) -> list[str]:
+        """KD reads the texts of MLM."""
+        return ["mlm", "kd"] if name == "mlm" else [name]
+
+    def predictions(
+        self, name: str, batch: dict, weights: dict[str, float]
+    ) -> Iterator[tuple[str, Predictions | Losses]]:
+        """The losses of one sub-batch: `mlm` and `kd` from one forward."""
+        if name != "mlm" or not weights.get("kd", float("teacher" in batch)):
+            if weights.get(name, 1.0):
+                yield from super().predictions(name, batch, weights)
+            return
+        if "teacher" not in batch:
+            raise ValueError(
+                "sub-batch 'mlm' has no `teacher`: what it would say at the masked words is not there, and KD has "
+                "nothing to learn from. Add it as pretraining/distillation.py does, or set the weight of kd to 0."
+            )
+        check_labels(name, batch)
+        states_BTH = self.roberta(**encoder_inputs(batch)).last_hidden_state
+        if weights.get(name, 1.0):
+            yield name, Predictions(states_BTH, batch["labels"])
+        yield "kd", self.distillation_losses(states_BTH, **batch["teacher"])
+
+    def distillation_losses(
+        self,
+        states_BTH: torch.Tensor,
+        positions_N: torch.Tensor,
+        pieces_C: torch.Tensor,
+        log_probabilities_NC: torch.Tensor,
+        temperature: float,
+    ) -> Losses:
+        """KL divergences from the teacher's distributions, in nats, times the squared temperature."""
+        states_NH = self.lm_head.transform(states_BTH.flatten(0, 1)[positions_N])
+        decoder = self.lm_head.decoder
+        logits_NC = nn.functional.linear(states_NH, decoder.weight[pieces_C], decoder.bias[pieces_C]).float()
+        log_own_NC = (logits_NC / temperature).log_softmax(-1)
+        losses_N = nn.functional.kl_div(log_own_NC, log_probabilities_NC, reduction="none", log_target=True).sum(-1)
+        losses_N = losses_N * temperature**2
+        return Losses(losses_N.sum(), losses_N.detach(), positions_N // states_BTH.shape[1])
 
 
 class MetaXlmForMaskedLM(MetaXlmPreTrainedModel, ForMaskedLM):

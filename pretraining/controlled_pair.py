@@ -11,11 +11,14 @@ K et al. 2020 and Dufter and Schuetze 2020): what an objective does for alignmen
 
 The tokenizer's pieces are doubled: the twin of a piece has every character c replaced by the private-use character
 0xF0000 + c, and the same score, so that a twin text is segmented exactly as its original. Twin id = id + constant;
-special tokens, the unknown piece and the word mark are shared.
+special tokens, the unknown piece and the word mark are shared. en-fake.txt is their dictionary in MUSE's format: every
+word of the text and its twin, the most frequent first.
 """
 
 import argparse
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ TWIN_PLANE = 0xF0000  # Supplementary Private Use Area-A, and B for what is beyo
 LAST_CODE_POINT = 0x10FFFF
 WORD_MARK = "▁"  # SentencePiece's, for a space
 ORIGINAL, TWIN = "en", "fake"  # configurations of the dataset
+DICTIONARY = f"{ORIGINAL}-{TWIN}.txt"
+WORD = re.compile(r"[^\W\d_]+")
 
 
 def twin_of(text: str) -> str:
@@ -128,6 +133,24 @@ def write_pair(splits: dict[str, Any], text_columns: list[str], tokenizer: Any, 
     (output / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_dictionary(texts: Iterable[str], tokenizer: Any, path: Path) -> int:
+    """Writes every word of normalised `texts` and its twin, the most frequent first; returns how many there are."""
+    normaliser = tokenizer.backend_tokenizer.normalizer
+    counts = Counter(word for text in texts for word in WORD.findall(normaliser.normalize_str(text)))
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    path.write_text("".join(f"{word}\t{twin_of(word)}\n" for word in words), encoding="utf-8")
+    return len(words)
+
+
+def texts_of(splits: dict[str, Any], text_columns: list[str]) -> Iterable[str]:
+    """The texts of the split to learn from (`train`, or the first); lists of words as one text."""
+    rows = splits.get("train", next(iter(splits.values())))
+    for column in text_columns:
+        for text in rows[column]:
+            if text is not None:
+                yield " ".join(word for word in text if word) if isinstance(text, list) else text
+
+
 def load_splits(path: str, config: str | None, text_columns: list[str]) -> dict[str, Any]:
     """All splits of a dataset. Raises ValueError for a text column that is missing or holds something else."""
     splits = {}
@@ -162,19 +185,17 @@ def main(argv: list[str] | None = None) -> None:
         folder = flags.tokenizer
         if folder is None:
             folder = str(Path(flags.output) / "tokenizer")
-            rows = splits.get("train", next(iter(splits.values())))
-            texts = (
-                " ".join(text) if isinstance(text, list) else text
-                for column in flags.text_columns
-                for text in rows[column]
-            )
+            texts = texts_of(splits, flags.text_columns)
             # every character has a piece: the unknown one would be shared by both languages
             model = train_unigram(texts, flags.vocab_size - SPECIALS_BESIDE_SPM, character_coverage=1.0)
             save_tokenizer(double_pieces(model), folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         offset = twin_offset(tokenizer)
         write_pair(splits, flags.text_columns, tokenizer, flags.output)
+        path = Path(flags.output) / DICTIONARY
+        words = write_dictionary(texts_of(splits, flags.text_columns), tokenizer, path)
         print(f"{len(tokenizer):,} ids, twin id = id + {offset}: {folder}\n{', '.join(splits)}: {flags.output}")
+        print(f"{words:,} words and their twins: {path}")
 
 
 if __name__ == "__main__":

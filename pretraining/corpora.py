@@ -7,12 +7,14 @@
 import logging
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
+from common.recipes import nearest
 from pretraining.collators import Collator, MaskedExample, Masker
 from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, with_examples
 from pretraining.sampling import (
@@ -49,7 +51,8 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
     windowed, cut, unmatched or held out is logged once for each corpus.
 
     Raises ValueError for what `open_sources` lists, a corpus without text, a pattern of a phase that matches no corpus,
-    an objective for which its phase has no text, and a batch_size below processes x accumulation.
+    an objective for which its phase has no text, or none that its teacher reads, and a batch_size below processes x
+    accumulation.
     """
     names = {corpus_name(corpus): "monolingual" for corpus in recipe.monolingual}
     names |= {corpus_name(corpus): "bitext" for corpus in recipe.bitext}
@@ -58,6 +61,7 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
         _check_texts({name: names[name] for name in match_corpora(phase.corpora, list(names), where)}, phase, where)
         check_batch_sizes(phase, where, num_processes, recipe.gradient_accumulation_steps)
         _check_targets(recipe, phase, where)
+        _check_teacher(recipe, phase, where)
 
     fingerprint = tokenizer_fingerprint(tokenizer)
     corpora = []
@@ -184,8 +188,8 @@ def held_out_batches(
 
 
 def read_by_others(phase: Phase) -> frozenset[str]:
-    """The objectives of a phase whose examples others learn from too."""
-    return frozenset(OBJECTIVES[name].reads for name in phase.objectives) - {None}
+    """The objectives of a phase whose examples are drawn from once more, for labels that the model makes itself."""
+    return frozenset(OBJECTIVES[name].reads for name in phase.objectives if OBJECTIVES[name].self_labelled)
 
 
 def held_out_examples(corpus: Corpus, phase: Phase, name: str, languages: Languages | None = None) -> list[Example]:
@@ -244,6 +248,19 @@ def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
             logger.info(
                 "%s: %s leaves out %s, which `bitext` pairs with no other language.", where, name, ", ".join(alone)
             )
+
+
+def _check_teacher(recipe: Recipe, phase: Phase, where: str) -> None:
+    """Raises ValueError where a phase learns from a teacher and reads no text in its language."""
+    taught = [name for name in phase.objectives if OBJECTIVES[name].taught]
+    texts = [corpus_name(corpus) for corpus in recipe.monolingual]
+    read = [name for name in texts if any(fnmatchcase(name, pattern) for pattern in phase.corpora)]
+    if taught and recipe.teacher.language not in read:
+        raise ValueError(
+            f"teacher.language is {recipe.teacher.language!r}, and the monolingual corpora of {where} ({phase.name}), "
+            f"which learns {taught[0]}, are {', '.join(read)}: the teacher would never be asked. "
+            f"{nearest(recipe.teacher.language, read)} Name one of these, or widen the patterns of {where}.corpora."
+        )
 
 
 def _report(corpora: list[Corpus], recipe: Recipe) -> None:

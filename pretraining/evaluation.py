@@ -4,7 +4,7 @@ Legend: `B` sequences, `T` positions, `S` positions of the other side, `H` hidde
 (0 = embeddings).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from modeling.attention_masks import cross_stream_mask
 from modeling.encoder import position_ids_of
 from pretraining.collators import Row, encode_pieces, encode_side, pad_rows, pseudo_count
 from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
+from pretraining.distillation import TeacherModel
 from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names, unused_losses, with_examples
 from pretraining.sampling import Languages
 from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, text_length
@@ -33,6 +34,7 @@ def evaluate(
     tokenizer,
     accelerator,
     languages: Languages | None = None,
+    teachers: Sequence[TeacherModel] = (),
 ) -> dict:
     """Held-out losses in nats by objective and corpus, their unigram entropies, and of translation pairs the accuracy
     of retrieval and of word alignment, and of back-translation, as the recipe asks for.
@@ -51,6 +53,8 @@ def evaluate(
             if number % accelerator.num_processes == accelerator.process_index:
                 batch = _to(batch, accelerator.device)
                 with accelerator.autocast():
+                    for teach in teachers:
+                        teach(batch, unused)
                     meter.add(batch, model(**batch, objective_weights=unused))
     means, _ = meter.means(accelerator)
     figures |= {f"held_out/{key}": value for key, value in means.items()}

@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from common.recipes import nearest
-from common.tables import looks_like_missing_folder, resolve_hub_path
-from pretraining.recipe import OBJECTIVES, Recipe
+from common.tables import resolve_hub_path
+from pretraining.meta_pretrained import Source, carry_over, start_settings
+from pretraining.pretrained import existing_path, read_tokenizer
+from pretraining.recipe import OBJECTIVES, Phase, Recipe
+from pretraining.vocabulary_matching import Matching
 
 logger = logging.getLogger(__name__)
 
@@ -22,35 +25,30 @@ ALSO_LOADS = "xlm-roberta"
 def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
     """The tokenizer of the recipe, or that of the checkpoint it starts from."""
     name = recipe.tokenizer or recipe.model.start_from
+    if recipe.model.meta_pretrained and not name:
+        raise ValueError(
+            "model.meta_pretrained is given, and the recipe names no tokenizer: the vocabulary that its rows are "
+            "matched to is missing. Set `tokenizer`, such as FacebookAI/xlm-roberta-base, or train one: python -m "
+            "pretraining.train_tokenizer --config RECIPE --vocab_size 8000 --output DIR."
+        )
     if not name:
         raise ValueError(
             "the recipe names no tokenizer: with random weights there is no checkpoint to take one from. Set "
             "`tokenizer`, or train one: python -m pretraining.train_tokenizer --config RECIPE --vocab_size 8000 "
             "--output DIR."
         )
-    path = resolve_hub_path(name, recipe.hub_root)
-    _require_folder(path, "tokenizer" if recipe.tokenizer else "model.start_from")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"no tokenizer could be loaded from {name!r}: {str(error).splitlines()[0]} Give a folder that holds one, "
-            "or a Hub id that can be reached; if protobuf or sentencepiece is missing, install this project with pip."
-        ) from error
+    field = "tokenizer" if recipe.tokenizer else "model.start_from"
+    remedy = (
+        "Give a folder that holds one, or a Hub id that can be reached; if protobuf or sentencepiece is missing, "
+        "install this project with pip."
+    )
+    tokenizer = read_tokenizer(name, field, recipe.hub_root, remedy)
     if tokenizer.mask_token_id is None:
         raise ValueError(
             f"the tokenizer {name!r} has no mask token: masked language modelling cannot hide a piece without one. "
             "Take a masked-LM tokenizer such as XLM-R's."
         )
     return tokenizer
-
-
-def _require_folder(path: str, field: str) -> None:
-    if looks_like_missing_folder(path):
-        raise ValueError(
-            f"{field} {path!r} is not there: neither a folder nor, by its form, a Hub id. Check the path; the first "
-            "lines of a recipe name the command that makes what it needs."
-        )
 
 
 def model_class(model_type: str) -> type[PreTrainedModel]:
@@ -76,13 +74,17 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     for name in recipe.model.config:
         if name not in known:
             raise ValueError(f"model.config.{name}: {config_class.__name__} has no such field. {nearest(name, known)}")
-    start = recipe.model.start_from
+    start, meta_pretrained = recipe.model.start_from, recipe.model.meta_pretrained
     languages = _languages(recipe, known, tokenizer)
     if start:
         config = _config_of_checkpoint(config_class, start, recipe, languages)
         source = f"the checkpoint {start!r}"
     else:
-        settings = {"vocab_size": len(tokenizer), **languages, **recipe.model.config}
+        settings = {"vocab_size": len(tokenizer), **languages}
+        if meta_pretrained:
+            given = recipe.model.config
+            settings |= start_settings(meta_pretrained, given, tokenizer.pad_token_id, recipe.hub_root)
+        settings |= recipe.model.config
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             settings.setdefault(name, getattr(tokenizer, name))
         config = config_class(**settings)
@@ -121,7 +123,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                 raise ValueError(
                     f"phases.{index}.objectives.{name}.max_length is {objective.max_length}, but the model has "
                     f"{config.longest_input} positions. Lower it, or raise model.config.max_position_embeddings "
-                    "(random start only)."
+                    "(not with start_from)."
                 )
     _check_languages(recipe, config, tokenizer, source)
     _check_labelling(recipe, config)
@@ -139,7 +141,8 @@ def _check_labelling(recipe: Recipe, config: PreTrainedConfig) -> None:
                 f"phases.{index} learns {', '.join(learnt)} alone, and model.config.query_positions is none: nothing "
                 "would be learnt. Give another objective a weight, or choose query_positions."
             )
-    first = recipe.phases[0]
+    # vocabulary matching writes models that are not trained
+    first = recipe.phases[0] if recipe.phases else Phase()
     for name, objective in first.objectives.items():
         if OBJECTIVES[name].self_labelled and objective.weight and asks and not recipe.model.start_from:
             logger.warning(
@@ -218,8 +221,7 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTra
 
 
 def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
-    path = resolve_hub_path(start, recipe.hub_root)
-    _require_folder(path, "model.start_from")
+    path = existing_path(start, "model.start_from", recipe.hub_root)
     try:
         found, _ = PreTrainedConfig.get_config_dict(path)
     except OSError as error:
@@ -250,8 +252,13 @@ def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: d
     return config_class.from_dict({**found, **languages, **recipe.model.config})
 
 
-def build_model(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
-    """The model to train: random weights from `recipe.seed`, or the checkpoint's with fresh ones where it has none."""
+def build_model(
+    recipe: Recipe, config: PreTrainedConfig, matched: tuple[Source, Matching] | None = None
+) -> PreTrainedModel:
+    """The model to train: random weights from `recipe.seed`, or the checkpoint's with fresh ones where it has none.
+
+    `matched`: what `meta_pretrained.match` returns, of a recipe with model.meta_pretrained.
+    """
     attention = recipe.model.attention
     if attention == "flex_attention" and not torch.cuda.is_available():
         raise ValueError(
@@ -261,6 +268,10 @@ def build_model(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     torch.manual_seed(recipe.seed)
     try:
         model = _load_or_make(recipe, config)
+        if matched:
+            notes = carry_over(model, *matched, recipe.model.meta_pretrained.initialize)
+            for note in notes:
+                logger.info("%s: %s", matched[0].name, note)
     except SafetensorError as error:
         raise ValueError(
             f"the weights of {recipe.model.start_from!r} are damaged or incomplete: {error}. Copy the folder again."

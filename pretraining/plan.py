@@ -1,5 +1,8 @@
 """`--dry_run`: what a recipe would do, without doing it."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -8,16 +11,26 @@ from rich.text import Text
 from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
+from pretraining.distillation import TeacherModel
 from pretraining.initialization import model_class
+from pretraining.meta_pretrained import source_tokenizer
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, with_examples
 from pretraining.sampling import Languages
 from pretraining.training import check_trainable, is_trainable
+from pretraining.vocabulary_matching import match_vocabularies
 
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are no losses
 
 
-def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_processes: int) -> None:
+def print_plan(
+    recipe: Recipe,
+    config,
+    corpora: list[Corpus],
+    tokenizer,
+    num_processes: int,
+    teachers: Sequence[TeacherModel] = (),
+) -> None:
     """Print parameters by part, corpora with their sampling, the phases with tokens and predictions a step, a memory
     estimate, and the first batch decoded with its masks."""
     console = Console(soft_wrap=True, highlight=False)
@@ -32,6 +45,13 @@ def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_pro
     table.add_row("all", f"{sum(parts.values()):,}", style="bold")
     check_trainable(model, recipe.phases)
     console.print(table)
+    if start := recipe.model.meta_pretrained:
+        matching = match_vocabularies(source_tokenizer(start, recipe.hub_root), tokenizer, start, recipe.hub_root)
+        counts = ", ".join(f"{route} {count:,}" for route, count in Counter(matching.routes).most_common())
+        console.print(
+            f"start: {start.initialize} of {start.path}; rows of the vocabulary: {counts}\n"
+            "(in full: python -m pretraining.vocabulary_matching)"
+        )
     console.print(_corpora_table(corpora, recipe))
     languages = Languages.of(config, corpora, recipe.alpha)
     for index, phase in enumerate(recipe.phases):
@@ -40,7 +60,8 @@ def print_plan(recipe: Recipe, config, corpora: list[Corpus], tokenizer, num_pro
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         console.print(_phase_table(phase, index, micro_batches, num_processes))
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
-        console.print(_memory_table(config, recipe, phase, sum(parts.values()), trainable, micro_batches[0]))
+        taught = sum(teacher.model.num_parameters() for teacher in teachers)
+        console.print(_memory_table(config, recipe, phase, sum(parts.values()), trainable, micro_batches[0], taught))
         if index == 0:
             _print_first_batch(console, micro_batches[0], tokenizer, languages)
     console.print("dry run: nothing was trained or written.")
@@ -89,6 +110,7 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
     title = (
         f"phase {index}, {phase.name!r}: {phase.steps:,} steps, learning rate {phase.learning_rate:g}, "
         f"{phase.warmup_steps:,} warm-up, {phase.schedule}; trainable: {', '.join(phase.trainable)}"
+        + (", without the body" if phase.freeze_body else "")
     )
     caption = "examples, tokens and predictions of one step, over all processes"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
@@ -113,11 +135,14 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
         )
     for name, objective in phase.objectives.items():
         if kind := OBJECTIVES[name].reads:
-            table.add_row(name, f"{objective.weight:g}", f"those of {kind}", "", "", "labelled by the model")
+            labeller = "labelled by the teacher" if OBJECTIVES[name].taught else "labelled by the model"
+            table.add_row(name, f"{objective.weight:g}", f"those of {kind}", "", "", labeller)
     return table
 
 
-def _memory_table(config, recipe: Recipe, phase: Phase, total: int, trainable: int, batch: dict) -> Table:
+def _memory_table(
+    config, recipe: Recipe, phase: Phase, total: int, trainable: int, batch: dict, of_teachers: int
+) -> Table:
     """Bytes a process needs, from the shapes of its first micro-batch; an estimate, to choose hardware by."""
     half = recipe.precision != "fp32"
     width = 2 if half else 4
@@ -148,6 +173,8 @@ def _memory_table(config, recipe: Recipe, phase: Phase, total: int, trainable: i
         * min(predictions * config.vocab_size, max(LOGITS_AT_ONCE, config.vocab_size)),
         "gradient of the head before it joins the embeddings'": 4 * config.vocab_size * hidden,
     }
+    if of_teachers:
+        lines["weights of the teacher (fp32)"] = 4 * of_teachers
     table = Table(
         title="memory of one process, estimated from the shapes of its first micro-batch", title_justify="left"
     )

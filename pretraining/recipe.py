@@ -1,17 +1,16 @@
 """The pre-training recipe: every field that `pretraining/run.py` reads, with its type, default and meaning.
 
 A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them
-(`phases.0.steps=10`). Reading, checking and printing is done by `common.recipes`.
+(`phases.0.steps=10`). `common.recipes` reads and prints it; `recipe_checks.py` checks it across fields.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from common.recipes import nearest, option
+from common.recipes import option
 from common.tables import Table
 
 
@@ -60,12 +59,75 @@ class Bitext:
 
 
 @dataclass
+class Dictionary:
+    """A bilingual dictionary in MUSE's format: a word and a translation a line, a line for each translation."""
+
+    language: str = option(
+        MISSING, "language code of the words that are looked up: the one that is not the checkpoint's"
+    )
+    path: str = option(MISSING, "text file, a pair a line, apart by a tab or a space; under hub_root if it is there")
+    first: Literal["word", "translation"] | None = option(
+        None,
+        "which side stands first in a line: the word of `language`, or its translation into the checkpoint's language; "
+        "default: what the file's name says, `de-en.txt` the word of de, `en-de.txt` its translation",
+    )
+    limit: int | None = option(None, "lines to read; MUSE's files begin with the most frequent words; default: all")
+
+
+@dataclass
+class MetaPretrained:
+    """A meta-pretrained model, of one language: MetaXLM starts from it, its rows matched to a new vocabulary (3.2)."""
+
+    path: str = option(
+        MISSING, "checkpoint of one language: a folder or a Hub id, BERT- or RoBERTa-shaped, or of this zoo"
+    )
+    tokenizer: str | None = option(None, "its tokenizer, a folder or a Hub id; default: the checkpoint's own")
+    initialize: Literal["both", "body", "embeddings", "none"] = option(
+        "both",
+        "what is carried over (Table 5): the Transformer layers, the embeddings, or both, and then the dense layer of "
+        "the head as well; none: random weights in the checkpoint's shape, the single-phase baseline XLM",
+    )
+    rows: Literal["matched", "matched_or_subpieces", "subpieces", "random"] = option(
+        "matched",
+        "rows of the new vocabulary. matched: by dictionary and by equal pieces, the rest random (the paper); "
+        "subpieces: the mean of the rows of the pieces that the checkpoint's tokenizer cuts a piece into; "
+        "matched_or_subpieces: the first where there is one, else the second; random: none is carried over",
+    )
+    dictionaries: list[Dictionary] = option([], "bilingual dictionaries, in the order in which they are asked")
+    dictionary: Literal["first", "fallback"] = option(
+        "first",
+        "whether a word is looked up in the dictionaries before equal pieces are looked for (the paper, 3.2) or after",
+    )
+    translations: Literal["first", "average"] = option(
+        "first", "of several translations that the checkpoint's vocabulary has: the first row, or the mean of all"
+    )
+
+
+@dataclass
+class Teacher:
+    """A model of one language that the student learns from, by the objective kd (MetaXLM's XLM+KD, section 5.3)."""
+
+    path: str = option(
+        MISSING,
+        "masked language model: a folder or a Hub id, BERT- or RoBERTa-shaped, or of this zoo; it is not trained",
+    )
+    tokenizer: str | None = option(None, "its tokenizer, a folder or a Hub id; default: the teacher's own")
+    language: str = option(MISSING, "language code of the texts it is asked about: those of the monolingual corpus")
+    temperature: float = option(
+        1.0, "logits of both are divided by it: above 1, unlikely pieces count for more (Hinton et al. 2015)"
+    )
+
+
+@dataclass
 class ModelStart:
     """Which model, and what it starts from."""
 
     type: Literal["veco", "ernie_m", "xlm_align", "metaxlm"] = option(MISSING, "architecture of the zoo")
     start_from: str | None = option(
         None, "checkpoint to start from: a folder or a Hub id (of this zoo, or XLM-R's); empty: random weights"
+    )
+    meta_pretrained: MetaPretrained | None = option(
+        None, "instead of start_from: a checkpoint of one language with a vocabulary of its own (MetaXLM)"
     )
     config: dict[str, Any] = option(
         {}, "configuration fields to set, such as hidden_size or num_hidden_layers; the rest keep their defaults"
@@ -83,7 +145,7 @@ class Objective:
     batch_size: int | None = option(
         None,
         "examples per update over all processes and accumulated micro-batches (a pair is one example); required, but "
-        "of dwa, which reads the pairs of tlm",
+        "of dwa, which reads the pairs of tlm, and of kd, which reads the texts of mlm",
     )
     weight: float = option(1.0, "factor of this objective's cross-entropies in the loss")
     terms: list[str] = option(
@@ -123,12 +185,16 @@ class Phase:
         "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
         "segments of monolingual text) and ca_mlm_pairs (translation pairs); ERNIE-M's camlm (translation pairs) and "
         "btmlm (monolingual text); XLM-Align's dwa (on the masked pairs of tlm: only `weight` is its own; what it "
-        "labels and asks is set in model.config). Those that read text of one kind with the same batch_size and "
+        "labels and asks is set in model.config); MetaXLM's kd (on the masked texts of mlm in the language of "
+        "`teacher`: only `weight` is its own). Those that read text of one kind with the same batch_size and "
         "max_length see the same text, each with masks of its own (btmlm: where its windows and corpora are those of "
         "mlm)",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
+    )
+    freeze_body: bool = option(
+        False, "freeze the Transformer layers: embeddings and head alone are trained (MetaXLM, section 5.4)"
     )
     corpora: list[str] = option(["*"], "glob patterns over corpus names (`en`, `en-de`); which text this phase reads")
     learning_rate: float = option(MISSING, "peak learning rate")
@@ -190,6 +256,7 @@ class Recipe:
     )
     monolingual: list[Monolingual] = option([], "monolingual corpora")
     bitext: list[Bitext] = option([], "translation pairs")
+    teacher: Teacher | None = option(None, "model that the objective kd learns from, beside the text")
     alpha: float = option(0.7, "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha")
     shuffle_buffer: int = option(10_000, "rows held for shuffling a streamed corpus")
     phases: list[Phase] = option([], "stages of training, in order")
@@ -216,7 +283,7 @@ class ObjectiveKind:
     predicted from the other one alone, so that predicted pieces are <mask> always, a side keeps one piece or more,
     and which comes first is drawn; generates: the model writes another side to the text, at its end; reads: the
     objective whose examples it learns from, having none of its own; self_labelled: the model makes its own labels,
-    which are noise before it has learnt anything.
+    which are noise before it has learnt anything; taught: a `teacher` does.
     """
 
     text: Literal["monolingual", "bitext"]
@@ -228,6 +295,7 @@ class ObjectiveKind:
     generates: bool = False
     reads: str | None = None
     self_labelled: bool = False
+    taught: bool = False
 
 
 OBJECTIVES = {
@@ -240,9 +308,8 @@ OBJECTIVES = {
     "camlm": ObjectiveKind("bitext", languages=True, one_sided=True),
     "btmlm": ObjectiveKind("monolingual", languages=True, generates=True),
     "dwa": ObjectiveKind("bitext", reads="tlm", self_labelled=True),
+    "kd": ObjectiveKind("monolingual", reads="mlm", taught=True),
 }
-OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
-OF_EXAMPLES = ("batch_size", "mask_probability", "max_length")  # those that one without examples has no use for
 
 
 def loss_names(objectives: Iterable[str]) -> list[str]:
@@ -272,185 +339,3 @@ def loss_weights(phase: Phase) -> dict[str, float]:
         for name, objective in phase.objectives.items()
         for loss in loss_names([name])
     }
-
-
-def check_recipe(recipe: Recipe) -> None:
-    """Checks across fields.
-
-    Raises `ValueError` that names the field, for: no phase; unknown objectives; text that an objective lacks; sizes
-    and rates out of range; a phase name used twice.
-    """
-    if not recipe.phases:
-        raise ValueError(
-            "phases is empty: a run needs at least one stage of training. Give name, steps, objectives "
-            "and learning_rate of one."
-        )
-    names = [phase.name for phase in recipe.phases]
-    for name in names:
-        _require(names.count(name) == 1, "phases.name", name, "the logs tell phases apart by name; rename one")
-    for index, phase in enumerate(recipe.phases):
-        field_name = f"phases.{index}"
-        _require(phase.steps > 0, f"{field_name}.steps", phase.steps, "a phase has at least one update")
-        _require(phase.learning_rate > 0, f"{field_name}.learning_rate", phase.learning_rate, "it must be positive")
-        _require(
-            0 <= phase.warmup_steps <= phase.steps,
-            f"{field_name}.warmup_steps",
-            phase.warmup_steps,
-            f"the phase has {phase.steps} steps, and the peak rate would never be reached",
-        )
-        if not phase.objectives:
-            raise ValueError(
-                f"{field_name}.objectives is empty: nothing would be learnt. Choose from: {', '.join(OBJECTIVES)}."
-            )
-        for name, objective in phase.objectives.items():
-            place = f"{field_name}.objectives.{name}"
-            if name not in OBJECTIVES:
-                raise ValueError(f"{place}: there is no objective {name!r}. {nearest(name, OBJECTIVES)}")
-            kind = OBJECTIVES[name].text
-            if not getattr(recipe, kind):
-                raise ValueError(
-                    f"{place} reads {kind} text, but `{kind}` lists no corpus. Add one, or take {name} out "
-                    "of the phase."
-                )
-            _check_examples(objective, name, phase, place)
-            _require(
-                0 < objective.mask_probability < 1,
-                f"{place}.mask_probability",
-                objective.mask_probability,
-                "it is a share between 0 and 1, such as 0.15",
-            )
-            _require(
-                objective.max_length >= 8,
-                f"{place}.max_length",
-                objective.max_length,
-                "an example needs room for a few pieces beside its special tokens; give 8 or more",
-            )
-            _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
-            default = Objective()
-            for option_name in OF_GENERATION:
-                value = getattr(objective, option_name)
-                _require(
-                    OBJECTIVES[name].generates or value == getattr(default, option_name),
-                    f"{place}.{option_name}",
-                    value,
-                    f"{name} generates no pseudo tokens, and it would do nothing",
-                )
-            _require(
-                0 < objective.pseudo_share <= 1,
-                f"{place}.pseudo_share",
-                objective.pseudo_share,
-                "it is a share of the text's length above 0, such as 0.2",
-            )
-            _require(
-                objective.temperature >= 0,
-                f"{place}.temperature",
-                objective.temperature,
-                "logits are divided by it; 0 takes the likeliest piece",
-            )
-            terms = OBJECTIVES[name].terms
-            if unknown := [term for term in objective.terms if term not in terms]:
-                known = (
-                    f"the terms of {name} are {', '.join(terms)}" if terms else f"{name} has no terms to choose from"
-                )
-                raise ValueError(f"{place}.terms names {unknown[0]!r}: {known}. Leave it out, or name one of those.")
-        if not any(objective.weight for objective in phase.objectives.values()):
-            raise ValueError(
-                f"all objectives of {field_name} have weight 0: nothing would be learnt. Give one of "
-                f"{', '.join(phase.objectives)} a weight."
-            )
-    for index, corpus in enumerate(recipe.monolingual):
-        _check_document(corpus, f"monolingual.{index}")
-    for kind in ("monolingual", "bitext"):
-        for index, corpus in enumerate(getattr(recipe, kind)):
-            size, place = corpus.size, f"{kind}.{index}"
-            _require(size is None or size > 0, f"{place}.size", size, "a corpus that is drawn from holds something")
-            for name in ("language", "source_language", "target_language"):
-                _require(getattr(corpus, name, "x") != "", f"{place}.{name}", "", "a corpus is named by its language")
-    accumulation = recipe.gradient_accumulation_steps
-    _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "an update has one micro-batch or more")
-    evaluation = recipe.evaluation
-    for name, value, least in (
-        ("log_every_steps", recipe.log_every_steps, 1),
-        ("shuffle_buffer", recipe.shuffle_buffer, 1),
-        ("save_every_steps", recipe.save_every_steps, 0),
-        ("keep_checkpoints", recipe.keep_checkpoints, 0),
-        ("num_workers", recipe.num_workers, 0),
-        ("evaluation.batch_size", evaluation.batch_size, 1),
-        ("evaluation.max_examples", evaluation.max_examples, 1),
-        ("evaluation.every_steps", evaluation.every_steps, 0),
-    ):
-        _require(value >= least, name, value, f"it counts something; give {least} or more")
-    held_out = evaluation.held_out_fraction
-    _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
-    share = evaluation.back_translation
-    _require(
-        0 <= share <= 1, "evaluation.back_translation", share, "it is a share of the sentence, such as 0.2; 0: off"
-    )
-    if share:
-        why = "back-translation is measured on held-out translation pairs, and "
-        _require(bool(recipe.bitext), "evaluation.back_translation", share, f"{why}`bitext` lists none")
-        _require(held_out > 0, "evaluation.back_translation", share, f"{why}evaluation.held_out_fraction keeps none")
-    if evaluation.alignment:
-        why = "word alignment is measured on held-out translation pairs, and "
-        _require(bool(recipe.bitext), "evaluation.alignment", True, f"{why}`bitext` lists none")
-        _require(held_out > 0, "evaluation.alignment", True, f"{why}evaluation.held_out_fraction keeps none")
-    _require(0 <= recipe.alpha <= 1, "alpha", recipe.alpha, "0 draws all languages alike, 1 by their size")
-    betas = recipe.optimizer.betas
-    two = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
-    _require(two, "optimizer.betas", betas, "Adam has two, beta1 and beta2, each from 0 to below 1")
-    _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "random generators take a number from 0 to 2^32 - 1")
-
-
-def _check_examples(objective: Objective, name: str, phase: Phase, place: str) -> None:
-    """Raises `ValueError` where an objective has no examples, or says something of examples that are not its own."""
-    reads = OBJECTIVES[name].reads
-    if not reads:
-        if objective.batch_size is None:
-            raise ValueError(
-                f"{place}.batch_size is missing: how many examples an update has cannot be guessed. Give a number, "
-                "such as 32."
-            )
-        _require(objective.batch_size > 0, f"{place}.batch_size", objective.batch_size, "it must be positive")
-        return
-    if reads not in phase.objectives:
-        raise ValueError(
-            f"{place} reads the examples of {reads}, which the phase does not have: there would be nothing to learn "
-            f"from. Add {reads} to its objectives; with weight 0 it is not learnt itself."
-        )
-    default = Objective()
-    for option_name in OF_EXAMPLES:
-        value = getattr(objective, option_name)
-        _require(
-            value == getattr(default, option_name),
-            f"{place}.{option_name}",
-            value,
-            f"{name} reads the examples of {reads}, and it would do nothing. Set that of {reads}",
-        )
-
-
-def _check_document(corpus: Monolingual, place: str) -> None:
-    _require(
-        corpus.document_column is None or not corpus.streaming,
-        f"{place}.document_column",
-        corpus.document_column,
-        "the rows of a shuffled stream have no neighbours, and each gives the two halves of a window. Take it out, or "
-        "set streaming to false",
-    )
-    pattern = corpus.document_pattern
-    if pattern is None:
-        return
-    _require(
-        corpus.document_column is not None, f"{place}.document_pattern", pattern, "it needs document_column to match in"
-    )
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"{place}.document_pattern is {pattern!r}, which is no regular expression: {error}. Mend it, such as "
-            "'^\\d{5}'."
-        ) from error
-
-
-def _require(condition: bool, name: str, value, why: str) -> None:
-    if not condition:
-        raise ValueError(f"{name} is {value!r}: {why}.")

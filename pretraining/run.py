@@ -3,7 +3,8 @@
 import sys
 
 from common.recipes import parse_command_line, user_errors
-from pretraining.recipe import Recipe, check_recipe
+from pretraining.recipe import Recipe
+from pretraining.recipe_checks import check_recipe
 
 DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from common.recipes import parse_command_line, user_errors
 from common.tables import require_empty
-from pretraining.recipe import Recipe, check_recipe
+from pretraining.recipe import Recipe
+from pretraining.recipe_checks import check_recipe
 
 DESCRIPTION = """Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
 

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,8 +37,10 @@ from pretraining.checkpoints import (
 )
 from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_batches
+from pretraining.distillation import TeacherModel, load_teachers
 from pretraining.evaluation import evaluate
 from pretraining.initialization import build_config, build_model, load_tokenizer
+from pretraining.meta_pretrained import BODY, match, report_match, start_facts
 from pretraining.recipe import Phase, Recipe, loss_names, loss_weights, unused_losses
 from pretraining.sampling import Languages
 from pretraining.tokenised import tokenizer_fingerprint
@@ -69,20 +72,25 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         # what `truncation=True` cuts to, for those who use the folder
         tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
+        teachers = load_teachers(recipe, tokenizer)
     if dry_run:
         from pretraining.plan import print_plan
 
         if accelerator.is_main_process:
-            print_plan(recipe, config, corpora, tokenizer, accelerator.num_processes)
+            print_plan(recipe, config, corpora, tokenizer, accelerator.num_processes, teachers)
         return
     if resume:
-        check_same_data(recipe, data_facts(corpora, tokenizer))
-    model = build_model(recipe, config)
+        check_same_data(recipe, data_facts(corpora, tokenizer, teachers))
+    # what is resumed has the weights of its checkpoint
+    matched = match(recipe, tokenizer) if recipe.model.meta_pretrained and not checkpoint else None
+    model = build_model(recipe, config, matched)
     check_trainable(model, recipe.phases)
     if accelerator.is_main_process:
         start_run_folder(recipe)
+        if matched:
+            report_match(matched, tokenizer, corpora, Path(recipe.output_dir))
     accelerator.wait_for_everyone()
-    Training(recipe, model, tokenizer, corpora, accelerator, argv or []).run(checkpoint)
+    Training(recipe, model, tokenizer, corpora, accelerator, argv or [], teachers).run(checkpoint)
     accelerator.end_training()
 
 
@@ -104,9 +112,19 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
 class Training:
     """One run. `run` goes through the phases; each phase wraps the model anew, with its own trainable parameters."""
 
-    def __init__(self, recipe: Recipe, model, tokenizer, corpora: list[Corpus], accelerator: Accelerator, argv):
+    def __init__(
+        self,
+        recipe: Recipe,
+        model,
+        tokenizer,
+        corpora: list[Corpus],
+        accelerator: Accelerator,
+        argv,
+        teachers: Sequence[TeacherModel] = (),
+    ):
+        """`teachers` are shown every batch before the model, and add to it what the model learns from them."""
         self.recipe, self.tokenizer, self.accelerator, self.argv = recipe, tokenizer, accelerator, argv
-        self.model, self.corpora = model, corpora
+        self.model, self.corpora, self.teachers = model, corpora, teachers
         self.languages = Languages.of(model.config, corpora, recipe.alpha)
         self.folder = Path(recipe.output_dir)
         self.step = 0  # updates done in all phases
@@ -188,6 +206,9 @@ class Training:
             totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # predictions, loss
             for micro in range(recipe.gradient_accumulation_steps):
                 batch = send_to_device(next(batches), accelerator.device)
+                with accelerator.autocast():
+                    for teach in self.teachers:
+                        teach(batch, weights)
                 last = micro == recipe.gradient_accumulation_steps - 1
                 # gradients travel between processes once an update
                 with nullcontext() if last else accelerator.no_sync(self.model):
@@ -285,7 +306,8 @@ class Training:
         if not any(corpus.held_out for corpus in corpora):
             return
         model = self.accelerator.unwrap_model(self.model)
-        figures = evaluate(model, corpora, phase, self.recipe, self.tokenizer, self.accelerator, self.languages)
+        common = (self.tokenizer, self.accelerator, self.languages, self.teachers)
+        figures = evaluate(model, corpora, phase, self.recipe, *common)
         if self.accelerator.is_main_process and figures:
             self.events.write(step=self.step, phase=phase.name, **figures)
             wanted = (
@@ -315,15 +337,18 @@ class Training:
     def _write_run_json(self, checkpoint: Path | None) -> None:
         """run.json: one entry a session of the run, what it read, and the size of the model."""
         path = self.folder / "run.json"
-        earlier = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else []
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        earlier = before.get("sessions", [])
         session = run_facts(self.argv) | {"resumed_from": checkpoint.name if checkpoint else None}
         model = self.accelerator.unwrap_model(self.model)
         self.run_json = {
             "sessions": [*earlier, session],
             "model_type": self.recipe.model.type,
             "start_from": self.recipe.model.start_from,
+            # read once, at the start of the run
+            "meta_pretrained": before.get("meta_pretrained") if before else start_facts(self.recipe),
             "parameters": sum(p.numel() for p in model.parameters()),
-            **data_facts(self.corpora, self.tokenizer),
+            **data_facts(self.corpora, self.tokenizer, self.teachers),
         }
         self.session_started = time.time()
         write_json(path, self.run_json)
@@ -335,16 +360,18 @@ class Training:
         write_json(self.folder / "run.json", self.run_json)
 
 
-def data_facts(corpora: list[Corpus], tokenizer) -> dict:
-    """What a run reads, with fingerprints, as run.json keeps it."""
+def data_facts(corpora: list[Corpus], tokenizer, teachers: Sequence[TeacherModel] = ()) -> dict:
+    """What a run reads and learns from, with fingerprints, as run.json keeps it."""
     return {
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
         "corpora": [corpus.facts() for corpus in corpora],
+        "teachers": [teacher.facts() for teacher in teachers],
     }
 
 
 def check_same_data(recipe: Recipe, now: dict) -> None:
-    """Raises `ValueError` where a resumed run would read other text, or other pieces, than it was started with."""
+    """Raises `ValueError` where a resumed run would read other text, or other pieces, than it was started with, or
+    learn from another teacher."""
     path = Path(recipe.output_dir) / "run.json"
     if not path.exists():
         return
@@ -356,6 +383,12 @@ def check_same_data(recipe: Recipe, now: dict) -> None:
     for corpus in now["corpora"]:
         if fingerprints[corpus["name"]] != [table["fingerprint"] for table in corpus["tables"]]:
             changed.append(f"corpus {corpus['name']}")
+    for teacher, was in zip(now["teachers"], before.get("teachers", []), strict=True):
+        changed += [
+            f"{what} {teacher['path']}"
+            for what, key in (("the teacher", "fingerprint"), ("the tokenizer of the teacher", "tokenizer_fingerprint"))
+            if teacher[key] != was[key]
+        ]
     if changed:
         raise ValueError(
             f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started: what it has learnt and "
@@ -378,6 +411,8 @@ def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
 
 def is_trainable(name: str, phase: Phase) -> bool:
     """Whether a parameter trains in a phase; the others are frozen."""
+    if phase.freeze_body and name.startswith(BODY):
+        return False
     return any(fnmatchcase(name, pattern) for pattern in phase.trainable)
 
 

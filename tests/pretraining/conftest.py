@@ -9,7 +9,8 @@ from accelerate.state import AcceleratorState, PartialState
 
 from common.recipes import load_recipe
 from pretraining import run
-from pretraining.recipe import Recipe, check_recipe
+from pretraining.recipe import Recipe
+from pretraining.recipe_checks import check_recipe
 
 LANGUAGES = ("en", "de", "zh")
 
@@ -131,3 +132,65 @@ def fails(train, capsys):
         return capsys.readouterr().err
 
     return message
+
+
+@pytest.fixture(scope="session")
+def teacher_dir(tmp_path_factory, sample_corpus_dir):
+    """Folder of a random English BERT with a WordPiece tokenizer of its own, lower case."""
+    import datasets
+    import torch
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+
+    folder = tmp_path_factory.mktemp("teacher")
+    wordpiece = BertWordPieceTokenizer(lowercase=True)
+    texts = datasets.load_dataset(str(sample_corpus_dir), "en", split="train")["text"]
+    wordpiece.train_from_iterator(texts, vocab_size=600, show_progress=False)
+    wordpiece.save_model(str(folder))
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=40,
+        initializer_range=0.5,
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer_of():
+    """A tokenizer with these pieces: `wordpiece` with BERT's special tokens in front, `unigram` (SentencePiece) and
+    `byte_level` with RoBERTa's in front and <mask> last."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    def make(kind: str, pieces: list[str], **specials: str | None) -> PreTrainedTokenizerFast:
+        if kind == "wordpiece":
+            names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+            vocabulary = {piece: number for number, piece in enumerate([*names.values(), *pieces])}
+            backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+            backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+            backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            backend.decoder = decoders.WordPiece()
+        else:
+            names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+            names |= {"cls": "<s>", "sep": "</s>"}
+            listed = ["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"]
+            if kind == "unigram":
+                backend = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(listed)], unk_id=3))
+                backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+            else:
+                backend = Tokenizer(models.BPE({piece: i for i, piece in enumerate(listed)}, []))
+                backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+                backend.decoder = decoders.ByteLevel()
+        names |= specials
+        given = {f"{name}_token": token for name, token in names.items() if token is not None}
+        return PreTrainedTokenizerFast(tokenizer_object=backend, **given)
+
+    return make

@@ -13,14 +13,15 @@ import pytest
 import torch
 import yaml
 from accelerate.state import AcceleratorState, PartialState
-from transformers import XLMRobertaConfig
+from transformers import RobertaConfig, XLMRobertaConfig
 
 from common.recipes import load_recipe
 from common.tables import load_table
 from pretraining import run, sources
 from pretraining.initialization import model_class
 from pretraining.plan import parameters_by_part
-from pretraining.recipe import Recipe, check_recipe, with_examples
+from pretraining.recipe import Recipe, with_examples
+from pretraining.recipe_checks import check_recipe
 
 RECIPES = Path(__file__).parents[2] / "pretraining" / "recipes"
 LANGUAGES_AND_PAIRS = {
@@ -39,6 +40,7 @@ SIZES = {  # declared N_i: sentences (VECO) or MB
     "metaxlm/base": {"en": 12_580, "ckb": 2, "sw": 30, "zh": 1_080},
 }  # fmt: skip
 XLM_R = {"base": (12, 768, 3072, 12), "large": (24, 1024, 4096, 16)}  # layers, hidden, feed-forward, heads
+ROBERTA = "FacebookAI/roberta-base"
 ROWS = 12  # of each corpus in the mirror of the Hub
 
 
@@ -148,6 +150,17 @@ def test_xlm_align_labels_as_table_11_prints(recipes):
     assert {objective.weight for objective in phase.objectives.values()} == {1.0}
 
 
+def test_metaxlm_starts_from_roberta_and_its_first_phase_has_the_same_shape(recipes):
+    """Section 4.1: English RoBERTa-base is the meta-pretrained model; Table 7 has its shape."""
+    start = recipes["metaxlm/base"].model.meta_pretrained
+    assert (start.path, start.initialize, start.rows, start.dictionary) == (ROBERTA, "both", "matched", "first")
+    first = read("metaxlm/meta_base")
+    shape = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
+    assert [first.model.config[name] for name in shape] == [12, 768, 3072, 12]
+    assert [corpus.language for corpus in first.monolingual] == ["en"]
+    assert [list(phase.objectives) for phase in first.phases] == [["mlm"]]
+
+
 def test_veco_first_trains_cross_attention_alone(recipes):
     first, _ = recipes["veco/large"].phases
     assert first.trainable == ["*.crossattention.*"]
@@ -224,13 +237,17 @@ def hub_root(recipes, sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer,
             intermediate_size=feed_forward, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
             pad_token_id=1, bos_token_id=0, eos_token_id=2,
         ).save_pretrained(folder)  # fmt: skip
+    # MetaXLM's start, with a stand-in for its tokenizer; a plan reads no weights
+    shutil.copytree(sample_tokenizer_dir, root / ROBERTA)
+    RobertaConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=514, type_vocab_size=1,
+                  layer_norm_eps=1e-5).save_pretrained(root / ROBERTA)  # fmt: skip
     return root
 
 
 def empty_model(recipe, vocab_size):
     """The recipe's model at its real dimensions, without storage."""
     config_class = model_class(recipe.model.type).config_class
-    start = recipe.model.start_from
+    start = recipe.model.start_from or ("xlm-roberta-base" if recipe.model.meta_pretrained else None)
     layers, hidden, feed_forward, heads = XLM_R[start.rpartition("-")[2]] if start else (None,) * 4
     dimensions = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
                   "intermediate_size": feed_forward} if start else {}  # fmt: skip

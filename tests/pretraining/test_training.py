@@ -84,14 +84,20 @@ ERNIE_M = [
 XLM_ALIGN = ["model.type=xlm_align", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
 
 
+METAXLM = ["model.type=metaxlm", "phases.0.objectives.kd={}", "teacher={path: TEACHER, language: en}"]
+
+
 @pytest.mark.parametrize(
-    "objectives", [[], CA_MLM, ERNIE_M, XLM_ALIGN], ids=["mlm-tlm", "ca-mlm", "ernie-m", "xlm-align"]
+    "objectives",
+    [[], CA_MLM, ERNIE_M, XLM_ALIGN, METAXLM],
+    ids=["mlm-tlm", "ca-mlm", "ernie-m", "xlm-align", "metaxlm"],
 )
 def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(
-    train, objectives, recipe_file, tmp_path, pytestconfig
+    train, objectives, teacher_dir, recipe_file, tmp_path, pytestconfig
 ):
     # VECO: its cross-attention gets no gradient from mlm and tlm, which plain DDP would not bear
     plain = ["optimizer.max_grad_norm=0.5", "model.type=veco", *objectives]
+    plain = [override.replace("TEACHER", str(teacher_dir)) for override in plain]
     train(*plain, f"output_dir={tmp_path / 'whole'}")
     train(*plain, f"output_dir={tmp_path / 'split'}", "gradient_accumulation_steps=2")
     launched(pytestconfig, recipe_file, *plain, f"output_dir={tmp_path / 'two'}", processes=2)

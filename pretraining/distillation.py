@@ -1,0 +1,302 @@
+"""A teacher of one language beside a cross-lingual model (MetaXLM's baseline XLM+KD; Chi et al. 2021, section 5.3).
+
+The teacher reads the text of an `mlm` sub-batch in pieces of its own and says what it would put in place of the masked
+words; `MetaXlmForPreTraining` learns from that. It is no part of the model: it is never trained nor saved.
+
+Legend: `B` rows, `T` positions of the model's pieces, `S` of the teacher's; `N` positions at which the teacher is
+asked; `C` pieces that the two vocabularies have in common.
+"""
+
+import functools
+import itertools
+import logging
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from common.masking import IGNORED
+from common.provenance import folder_fingerprint
+from common.tables import resolve_hub_path
+from common.vocabularies import check_vocabulary, longest_input
+from pretraining.collators import pad_rows
+from pretraining.pieces import UNSPACED, Piece, read_pieces, script_of
+from pretraining.pretrained import read_config, read_masked_lm, read_tokenizer
+from pretraining.recipe import MetaPretrained, Recipe, Teacher
+from pretraining.tokenised import tokenizer_fingerprint
+from pretraining.vocabulary_matching import match_vocabularies
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN = "\ufffd"  # what the teacher reads where the student's own piece does not say
+
+
+class Spelling(NamedTuple):
+    """A row of pieces as text, cut into words: what stands between spaces, punctuation apart. In scripts without spaces
+    a piece is a word."""
+
+    text: str
+    words_T: list[int]  # the word of each piece
+    words_of_text: np.ndarray  # the word of each character; -1: a space
+
+
+class Question(NamedTuple):
+    """A row as the teacher reads it, with the words of the masked positions masked, and where it is asked."""
+
+    input_ids_S: np.ndarray
+    columns_N: list[int]  # positions of the row (of T)
+    places_N: list[int]  # positions of the same pieces in `input_ids_S`
+
+
+class TeacherModel:
+    """The teacher of a recipe; called with a batch, it adds its answers to the `mlm` sub-batch as `teacher`.
+
+    It is asked in examples of `teacher.language`, at the predicted positions whose word is one piece in both
+    segmentations, and these two pieces the same. It reads the text without the predictions: every piece of a word that
+    the model has a prediction in is the teacher's mask, also where the model is shown the word, or another.
+    Its distribution is renormalised over the common pieces, at `teacher.temperature`. The fields of its answers are
+    those of `MetaXlmForPreTraining`.
+
+    The common pieces are those that match exactly (`vocabulary_matching`); of several pieces of the model that match
+    one of the teacher's (`,` and `▁,` BERT's `,`) it is the first, which a vocabulary sorted by frequency has for the
+    more frequent one.
+
+    Deviations from the paper: it does not say how a RoBERTa and an XLM-R, which cut words differently, are compared, at
+    which positions, nor the temperature; these are this project's. Text beyond the teacher's positions is not asked
+    about.
+
+    Raises ValueError for a teacher that is not there or has no masked-LM head, a tokenizer that does not belong to it,
+    has no mask piece or is not of a kind that can be compared (`read_pieces`), and vocabularies without a common piece.
+    """
+
+    def __init__(self, teacher: Teacher, tokenizer: PreTrainedTokenizerBase, hub_root: str | None = None):
+        """`tokenizer` is the student's."""
+        self.settings, self.path = teacher, resolve_hub_path(teacher.path, hub_root)
+        self.tokenizer = _load_tokenizer(teacher, hub_root)
+        self.model = _load_model(teacher, self.tokenizer, hub_root)
+        self.longest_input = min(longest_input(self.model.config), self.tokenizer.model_max_length)
+        pieces = read_pieces(tokenizer, "of the student")
+        # WordPiece knows a word or does not; SentencePiece leaves the mark of the word's start out of it
+        unknown = Piece(UNKNOWN, pieces.kind == "wordpiece")
+        self.said = [unknown if said is None else said for said in pieces.said]
+        self.partners = _common_pieces(self.tokenizer, tokenizer)
+        if not self.partners:
+            raise ValueError(
+                f"no piece of the teacher {teacher.path!r} is a piece of the student's tokenizer: both could "
+                "predict nothing alike, and nothing would be learnt. Take a teacher of the student's script, or none."
+            )
+        self.own_C, self.theirs_C = torch.tensor(sorted(self.partners.items())).T
+        logger.info(
+            "teacher %s: %s parameters, %s of its %s pieces are the student's too; asked about %s",
+            teacher.path,
+            f"{self.model.num_parameters():,}",
+            f"{len(self.partners):,}",
+            f"{len(self.tokenizer):,}",
+            teacher.language,
+        )
+
+    def __call__(self, batch: dict[str, dict], weights: dict[str, float]) -> None:
+        """Adds `teacher` to the `mlm` sub-batch, on its device, unless `weights` leaves `kd` out."""
+        fields = batch.get("mlm")
+        if fields is None or not weights.get("kd", 1.0):
+            return
+        device, length = fields["input_ids"].device, fields["input_ids"].shape[1]
+        rows = [row for row, name in enumerate(fields["languages"]) if name == self.settings.language]
+        questions = list(zip(rows, self._questions(fields, rows), strict=True))
+        questions = [(row, question) for row, question in questions if question.columns_N]
+        positions = [row * length + column for row, question in questions for column in question.columns_N]
+        fields["teacher"] = {
+            "positions_N": torch.tensor(positions, dtype=torch.long, device=device),
+            "pieces_C": self.own_C.to(device),
+            "log_probabilities_NC": self._answers([question for _, question in questions], device),
+            "temperature": self.settings.temperature,
+        }
+
+    def facts(self) -> dict:
+        """What run.json says of the teacher."""
+        folder = Path(self.path)
+        commit = getattr(self.model.config, "_commit_hash", None)
+        return {
+            "path": self.settings.path,
+            "fingerprint": folder_fingerprint(folder) if folder.is_dir() else f"hub:{commit}",
+            "tokenizer_fingerprint": tokenizer_fingerprint(self.tokenizer),
+            "parameters": self.model.num_parameters(),
+            "language": self.settings.language,
+            "common_pieces": len(self.partners),
+        }
+
+    def _questions(self, fields: dict, rows: list[int]) -> list[Question]:
+        """What the teacher is asked in some rows of an `mlm` sub-batch."""
+        if not rows:
+            return []
+        ordinary_RT = fields["special_tokens_mask"][rows].cpu().numpy() == 0
+        labels_RT, ids_RT = (fields[name][rows].cpu().numpy() for name in ("labels", "input_ids"))
+        gold_RT = np.where(labels_RT == IGNORED, ids_RT, labels_RT)
+        columns = [np.flatnonzero(ordinary_T) for ordinary_T in ordinary_RT]
+        spelled = [
+            spell([self.said[piece] for piece in gold_T[kept]]) for gold_T, kept in zip(gold_RT, columns, strict=True)
+        ]
+        encoded = self.tokenizer(
+            [spelling.text for spelling in spelled],
+            truncation=True,
+            max_length=self.longest_input,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            split_special_tokens=True,  # a text may spell them
+        )
+        return [
+            self._question(
+                spelling,
+                gold_T[kept],
+                labels_T[kept] != IGNORED,
+                kept,
+                *(encoded[name][row] for name in ("input_ids", "offset_mapping", "special_tokens_mask")),
+            )
+            for row, (spelling, gold_T, labels_T, kept) in enumerate(
+                zip(spelled, gold_RT, labels_RT, columns, strict=True)
+            )
+        ]
+
+    def _question(
+        self,
+        spelling: Spelling,
+        gold_T: np.ndarray,
+        predicted_T: np.ndarray,
+        columns_T: np.ndarray,
+        ids_S: Sequence[int],
+        offsets_S: Sequence[tuple[int, int]],
+        special_S: Sequence[int],
+    ) -> Question:
+        """`T` here are the ordinary pieces of the row, which stand in its `columns_T`."""
+        masked = {word for word, predicted in zip(spelling.words_T, predicted_T, strict=True) if predicted}
+        own_count, their_count = Counter(spelling.words_T), Counter()
+        input_ids_S, place_of = np.array(ids_S), {}
+        for place, ((begin, end), special) in enumerate(zip(offsets_S, special_S, strict=True)):
+            if special:
+                continue
+            # a piece that is a space alone is of the word behind it
+            words = set(spelling.words_of_text[begin:end].tolist()) - {-1} or set(
+                spelling.words_of_text[end : end + 1].tolist()
+            )
+            # a piece of two words is the single piece of neither
+            their_count.update({word: len(words) for word in words})
+            if masked & words:
+                input_ids_S[place] = self.tokenizer.mask_token_id
+            place_of |= dict.fromkeys(words, place)
+        found = [
+            (int(column), place_of[word])
+            for word, piece, predicted, column in zip(spelling.words_T, gold_T, predicted_T, columns_T, strict=True)
+            if predicted
+            and own_count[word] == their_count[word] == 1
+            and self.partners.get(int(piece)) == ids_S[place_of[word]]
+        ]
+        return Question(input_ids_S, [column for column, _ in found], [place for _, place in found])
+
+    @torch.no_grad()
+    def _answers(self, questions: list[Question], device: torch.device) -> torch.Tensor:
+        """(N, C) log-probabilities of the common pieces, float32."""
+        if not questions:
+            return torch.zeros(0, len(self.partners), device=device)
+        self.model.to(device)
+        padded = pad_rows([{"input_ids": question.input_ids_S} for question in questions], self.tokenizer)
+        rows_N = torch.tensor([row for row, question in enumerate(questions) for _ in question.places_N], device=device)
+        places_N = torch.tensor([place for question in questions for place in question.places_N], device=device)
+        decoder = self.model.get_output_embeddings()
+        # logits of every position would be the largest tensor of the step
+        hooks = [decoder.register_forward_pre_hook(lambda _, inputs: inputs[0][rows_N, places_N])] if decoder else []
+        try:
+            logits = self.model(**{name: field.to(device) for name, field in padded.items()}).logits
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if logits.dim() == 3:  # of a head that does not call its decoder
+            logits = logits[rows_N, places_N]
+        return (logits[:, self.theirs_C.to(device)].float() / self.settings.temperature).log_softmax(-1)
+
+
+def load_teachers(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[TeacherModel]:
+    """The teacher of a recipe, if it has one; see `TeacherModel` for errors."""
+    return [TeacherModel(recipe.teacher, tokenizer, recipe.hub_root)] if recipe.teacher else []
+
+
+def spell(said: Sequence[Piece | bytes]) -> Spelling:
+    """The text of a row of pieces, and which word each piece and each character belongs to.
+
+    A run of bytes is a text of so many pieces; what is no text among them is U+FFFD.
+    """
+    text, words_T, words_of_text = [], [], []
+    word, before = -1, ""  # the last character written of this word
+    for is_bytes, run in itertools.groupby(said, lambda piece: isinstance(piece, bytes)):
+        run = list(run)
+        pieces = [(piece, 1) for piece in run]
+        if is_bytes:
+            content = b"".join(run).decode(errors="replace")
+            pieces = [(Piece(content.removeprefix(" "), content.startswith(" ")), len(run))]
+        for piece, count in pieces:
+            if piece.starts_word:
+                text.append(" ")
+                words_of_text.append(-1)
+                word, before = word + 1, ""
+            elif word < 0 or (before and piece.text and _is_apart(before, piece.text[0])):
+                word += 1
+            words_T += [word] * count
+            words_of_text += [word] * len(piece.text)
+            text.append(piece.text)
+            before = piece.text[-1:] or before
+    # the space that the first word begins with is none of the text
+    start = int(bool(text) and text[0] == " ")
+    return Spelling("".join(text)[start:], words_T, np.array(words_of_text[start:], dtype=np.int64))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _kind(character: str) -> str:
+    if script_of(character) in UNSPACED:
+        return "unspaced"
+    return "word" if unicodedata.category(character)[0] in "LMN" else "other"
+
+
+def _is_apart(before: str, after: str) -> bool:
+    """Whether a word ends between two characters, as BERT's and GPT-2's tokenizers, too, cut there."""
+    return _kind(before) != _kind(after) or _kind(after) == "unspaced"
+
+
+def _common_pieces(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
+    """{id of the student: id of the teacher} of the pieces that match exactly, one to one."""
+    matching = match_vocabularies(teacher, student, MetaPretrained(path="", rows="matched"))
+    theirs: dict[int, int] = {}
+    for piece, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
+        if route == "exact":
+            theirs.setdefault(source[0], piece)
+    return {own: their for their, own in theirs.items()}
+
+
+def _load_tokenizer(teacher: Teacher, hub_root: str | None) -> PreTrainedTokenizerBase:
+    field = "teacher.tokenizer" if teacher.tokenizer else "teacher.path"
+    name = teacher.tokenizer or teacher.path
+    remedy = "The teacher cannot read without one. Name its folder or Hub id as teacher.tokenizer."
+    tokenizer = read_tokenizer(name, field, hub_root, remedy)
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"the tokenizer of {field} {name!r} has no mask token: the teacher cannot be asked what a word was without "
+            "seeing it. Take a masked language model and its tokenizer."
+        )
+    return tokenizer
+
+
+def _load_model(teacher: Teacher, tokenizer: PreTrainedTokenizerBase, hub_root: str | None) -> torch.nn.Module:
+    """The teacher in float32 and evaluation mode, without gradients."""
+    config = read_config(teacher.path, "teacher.path", hub_root)
+    remedy = "Name the teacher's own tokenizer as teacher.tokenizer."
+    check_vocabulary(tokenizer, config, teacher.tokenizer or teacher.path, teacher.path, remedy)
+    model, absent = read_masked_lm(teacher.path, "teacher.path", hub_root, config)
+    if absent:
+        raise ValueError(
+            f"the teacher {teacher.path!r} lacks {len(absent)} weights of a masked language model ({min(absent)}, "
+            "...), or has them in another shape: random numbers would answer. Take a checkpoint with a masked-LM head."
+        )
+    return model.eval().requires_grad_(False)

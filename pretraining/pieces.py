@@ -1,0 +1,252 @@
+"""What the pieces of a tokenizer say, whichever kind it is: a text and whether it starts a word, or bytes.
+
+SentencePiece writes `▁the`, byte-level BPE `Ġthe` and WordPiece `the` for the same thing, ("the", starts a word), and
+`the`, `the` and `##the` where it goes on with a word. The kind is read from the tokenizer's backend.
+"""
+
+import functools
+import itertools
+import json
+import unicodedata
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+ROLES = (("cls", "bos"), ("sep", "eos"), ("pad",), ("unk",), ("mask",))  # of special tokens; names of one role together
+# Scripts written without spaces between words, by the first word of their characters' Unicode names.
+UNSPACED = {
+    *("CJK", "IDEOGRAPHIC", "HANGZHOU", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "BOPOMOFO", "YI", "NUSHU"),
+    *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "BALINESE", "TAI", "NEW"),  # NEW TAI LUE
+}
+
+
+class Piece(NamedTuple):
+    """A piece that stands for text; the space or the mark that starts a word is not part of it."""
+
+    text: str
+    starts_word: bool
+
+
+class Pieces(NamedTuple):
+    """A vocabulary by id (V). `said` holds a `Piece`, the bytes of a piece that is no text by itself (a byte, or a part
+    of a character), or None for special and added tokens and for ids without a token."""
+
+    kind: str  # sentencepiece | byte_level | wordpiece
+    said: list[Piece | bytes | None]
+    tokens: list[str]  # as the tokenizer writes them; empty where an id has none
+    added: dict[str, int]  # special and added tokens
+
+
+def read_pieces(tokenizer: PreTrainedTokenizerBase, name: str) -> Pieces:
+    """Reads the vocabulary of a SentencePiece, byte-level BPE or WordPiece tokenizer; `name` is for error messages.
+
+    Raises ValueError for other kinds, of whose pieces it is not known which start a word.
+    """
+    backend = backend_of(tokenizer, name)
+    kind, mark = _kind(backend, name)
+    vocabulary = backend["model"]["vocab"]
+    # a unigram model is a list, which may hold a piece twice
+    numbered = vocabulary.items() if isinstance(vocabulary, dict) else ((e[0], i) for i, e in enumerate(vocabulary))
+    numbered = list(numbered)
+    added = {token["content"]: token["id"] for token in backend["added_tokens"]}
+    added |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    size = max([len(tokenizer) - 1, *(number for _, number in numbered), *added.values()]) + 1
+    said: list[Piece | bytes | None] = [None] * size
+    tokens = [""] * size
+    for token, number in numbered:
+        said[number], tokens[number] = _read(token, kind, mark), token
+    for token, number in added.items():
+        said[number], tokens[number] = None, token
+    return Pieces(kind, said, tokens, added)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """{`cls`, `bos`, `sep`, `eos`, `pad`, `unk`, `mask`: id}, those that the tokenizer has."""
+    names = [name for role in ROLES for name in role]
+    tokens = {name: tokenizer.special_tokens_map.get(f"{name}_token") for name in names}
+    return {name: tokenizer.convert_tokens_to_ids(str(token)) for name, token in tokens.items() if token is not None}
+
+
+def cut_into_old_pieces(
+    tokenizer: PreTrainedTokenizerBase, name: str, pieces: list[Piece], kind: str
+) -> list[list[int]]:
+    """The ids into which a tokenizer cuts the texts of another's pieces, without special tokens.
+
+    A piece that goes on with a word is cut as the rest of one: no mark of a word's start is put before it, and
+    WordPiece takes its continuing pieces from the first on. Unknown pieces are left out, so that a list may be empty.
+    """
+    backend = backend_of(tokenizer, name) | {"added_tokens": [], "post_processor": None}
+    backend |= {"truncation": None, "padding": None}
+    unknown = special_ids(tokenizer).get("unk")
+    cut: list[list[int]] = [[] for _ in pieces]
+    for starts_word in (True, False):
+        places = [place for place, piece in enumerate(pieces) if piece.starts_word == starts_word]
+        clone, before = _without_own_spaces(backend, kind, starts_word)
+        texts = [before + pieces[place].text for place in places]
+        for place, encoding in zip(places, clone.encode_batch_fast(texts, add_special_tokens=False), strict=True):
+            cut[place] = [number for number in encoding.ids if number != unknown]
+    return cut
+
+
+def never_cut(tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> set[int]:
+    """Ids of WordPiece's continuing pieces that no text is cut into, because the tokenizer always cuts before them.
+
+    BERT takes each punctuation mark and each Han character for a word: `##,` is in its vocabulary, and in no text.
+    """
+    if pieces.kind != "wordpiece":
+        return set()
+    backend = tokenizer.backend_tokenizer
+    known = set(pieces.said)
+
+    def is_cut_off(text: str) -> bool:
+        written = f"a{text}"
+        if backend.normalizer is not None:
+            written = backend.normalizer.normalize_str(written)
+        return backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(written)) > 1
+
+    return {
+        number
+        for number, said in enumerate(pieces.said)
+        if isinstance(said, Piece) and not said.starts_word and Piece(said.text, True) in known
+        if not spaces_tell(said.text) and is_cut_off(said.text)
+    }
+
+
+@functools.lru_cache(maxsize=1024)  # each dictionary asks for the same piece
+def normalise(text: str) -> str:
+    """NFKC, lower case, without accents (the non-spacing marks of NFD); empty where nothing is left to compare."""
+    if text.isascii():
+        return text.lower().strip()
+    text = unicodedata.normalize("NFKC", text).lower()
+    text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    return unicodedata.normalize("NFC", text).strip()
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def script_of(character: str) -> str | None:
+    """The script of a letter or mark, such as `LATIN`, by the first word of its Unicode name; None for other signs."""
+    if unicodedata.category(character)[0] not in "LM":
+        return None
+    word = unicodedata.name(character, "UNNAMED").removeprefix("HALFWIDTH ").removeprefix("FULLWIDTH ").split()[0]
+    return None if word in ("COMBINING", "MODIFIER", "VARIATION") else word
+
+
+def spaces_tell(text: str) -> bool:
+    """Whether a text holds a letter of a script that is written with spaces.
+
+    Elsewhere the mark of a word's start says nothing that two tokenizers would agree on: BERT's cut at punctuation and
+    around every Han character, and a SentencePiece model writes `▁` where a sentence happens to begin.
+    """
+    return any(script is not None and script not in UNSPACED for script in map(script_of, text))
+
+
+def may_be_word(piece: Piece) -> bool:
+    """Whether a piece is a whole word, as far as can be told: it starts one, or is of a script without spaces."""
+    return piece.starts_word or (not spaces_tell(piece.text) and any(script_of(c) in UNSPACED for c in piece.text))
+
+
+def backend_of(tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, Any]:
+    """The tokenizer as its `tokenizer.json` has it. Raises ValueError where it has none."""
+    try:
+        return json.loads(tokenizer.backend_tokenizer.to_str())
+    except Exception as error:  # AttributeError without a backend; a bare Exception for one with parts in Python
+        raise ValueError(
+            f"The tokenizer {name} ({type(tokenizer).__name__}) has no backend of the tokenizers library that can be "
+            "read: what its pieces say, and which of them start a word, cannot be told. Use a fast tokenizer: "
+            "SentencePiece, byte-level BPE or WordPiece."
+        ) from error
+
+
+def _kind(backend: dict[str, Any], name: str) -> tuple[str, str]:
+    """(kind, the mark of a word's start, or that of a continuation for WordPiece)."""
+    model = backend["model"]
+    parts = [*_parts(backend["pre_tokenizer"]), *_parts(backend["decoder"])]
+    if model.get("end_of_word_suffix"):
+        found = f"marks the ends of words ({model['end_of_word_suffix']})"
+    elif model["type"] in ("BPE", "WordPiece") and model.get("continuing_subword_prefix"):
+        return "wordpiece", model["continuing_subword_prefix"]
+    elif model["type"] == "BPE" and any(part["type"] == "ByteLevel" for part in parts):
+        return "byte_level", " "
+    elif model["type"] in ("BPE", "Unigram") and (mark := _space_mark(parts)):
+        return "sentencepiece", mark
+    else:
+        found = f"is a {model['type']} model without a mark of where words start"
+    raise ValueError(
+        f"The tokenizer {name} {found}: its pieces cannot be compared with those of another kind. Use SentencePiece "
+        "(▁ starts a word), byte-level BPE (a space does) or WordPiece (## goes on with one)."
+    )
+
+
+def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """A component of a backend, or those of a sequence."""
+    if component is None:
+        return
+    inner = [component[key] for key in ("pretokenizers", "decoders", "normalizers") if key in component]
+    if not inner:
+        yield component
+    for part in itertools.chain.from_iterable(inner):
+        yield from _parts(part)
+
+
+def _space_mark(parts: list[dict[str, Any]]) -> str | None:
+    """What stands for a space in the pieces: Metaspace's replacement, or what the decoder turns into a space."""
+    for part in parts:
+        if part["type"] == "Metaspace":
+            return part["replacement"]
+        if part["type"] == "Replace" and part["content"] == " ":
+            return part["pattern"].get("String")
+    return None
+
+
+def _read(token: str, kind: str, mark: str) -> Piece | bytes:
+    if kind == "wordpiece":
+        goes_on = token.startswith(mark) and len(token) > len(mark)
+        return Piece(token.removeprefix(mark), False) if goes_on else Piece(token, True)
+    if kind == "sentencepiece":
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes.fromhex(token[3:5])
+        text = token.replace(mark, " ")
+    else:
+        table = _bytes_of_characters()
+        content = bytes(table[c] for c in token) if all(c in table for c in token) else token.encode()
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            return content
+    return Piece(text.removeprefix(" "), text.startswith(" "))
+
+
+@functools.cache
+def _bytes_of_characters() -> dict[str, int]:
+    """The alphabet of byte-level BPE: GPT-2 writes printable bytes of Latin-1 as they are, the others from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _without_own_spaces(backend: dict[str, Any], kind: str, starts_word: bool) -> tuple[Tokenizer, str]:
+    """A copy of a tokenizer that cuts a text as the start of a word or the rest of one, and what to put before it."""
+    backend = json.loads(json.dumps(backend))
+    before = " " if starts_word else ""
+    if kind == "wordpiece":
+        if not starts_word:
+            model, mark = backend["model"], backend["model"]["continuing_subword_prefix"]
+            going_on = {
+                token: number for token, number in model["vocab"].items() if token.startswith(mark) and token != mark
+            }
+            begun = {token.removeprefix(mark): number for token, number in going_on.items()}
+            unknown = {token: number for token, number in model["vocab"].items() if token == model["unk_token"]}
+            model["vocab"] = begun | going_on | unknown
+        return Tokenizer.from_str(json.dumps(backend)), ""
+    for part in _parts(backend["pre_tokenizer"]):
+        if part["type"] == "ByteLevel":
+            part["add_prefix_space"] = False
+        elif part["type"] == "Metaspace":
+            part["prepend_scheme"], before = ("always" if starts_word else "never"), ""
+    normaliser = backend["normalizer"]
+    if normaliser is not None:
+        kept = [part for part in _parts(normaliser) if part["type"] != "Prepend"]
+        backend["normalizer"] = {"type": "Sequence", "normalizers": kept}
+    return Tokenizer.from_str(json.dumps(backend)), before

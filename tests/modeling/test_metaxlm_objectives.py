@@ -1,0 +1,128 @@
+"""Knowledge distillation of MetaXLM's baseline XLM+KD: what is learnt from a teacher's answers."""
+
+import pytest
+import torch
+
+from modeling.configuration_metaxlm import MetaXlmConfig
+from modeling.masked_lm import ForPreTraining
+from modeling.modeling_metaxlm import MetaXlmForPreTraining
+
+PAD, MASK, PIECES = 1, 60, [4, 9, 17, 18, 33, 52]
+
+
+def metaxlm():
+    """Weights far from their initial values, so that no term of the computation vanishes."""
+    config = MetaXlmConfig(
+        vocab_size=61,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=30,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = MetaXlmForPreTraining(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if name.endswith("orm.weight") else 0.0
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15 + mean)
+    return model
+
+
+def texts(teacher=None):
+    """An `mlm` sub-batch of three rows, the last two padded."""
+    generator = torch.Generator().manual_seed(1)
+    gold = torch.randint(4, MASK, (3, 12), generator=generator)
+    mask = (torch.arange(12) < torch.tensor([[12], [9], [7]])).long()
+    labels = torch.where((torch.rand(3, 12, generator=generator) < 0.4) & mask.bool(), gold, -100)
+    batch = {
+        "input_ids": torch.where(labels != -100, MASK, gold).masked_fill(mask == 0, PAD),
+        "attention_mask": mask,
+        "labels": labels,
+    }
+    return batch | ({"teacher": teacher} if teacher else {})
+
+
+def answers(positions, temperature=2.0, seed=2):
+    """Of a teacher, at (row, column) positions."""
+    logits_NC = torch.randn(len(positions), len(PIECES), generator=torch.Generator().manual_seed(seed)) * 2
+    return {
+        "positions_N": torch.tensor([row * 12 + column for row, column in positions], dtype=torch.long),
+        "pieces_C": torch.tensor(PIECES),
+        "log_probabilities_NC": (logits_NC / temperature).log_softmax(-1),
+        "temperature": temperature,
+    }
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_the_loss_is_hintons_and_so_is_its_gradient(temperature):
+    positions = [(0, 2), (0, 7), (1, 3), (2, 1)]
+    model, taught = metaxlm(), answers(positions, temperature)
+    output = model(mlm=texts(taught), objective_weights={"mlm": 0.0, "kd": 3.0})
+    batch = texts()
+    states_BTH = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    expected = []
+    for (row, column), log_p in zip(positions, taught["log_probabilities_NC"], strict=True):
+        logits = model.lm_head(states_BTH[row, column])
+        q = torch.stack([(logits[piece] / temperature).exp() for piece in PIECES])
+        q = q / q.sum()
+        terms = [p.exp() * (p - q_v.log()) for p, q_v in zip(log_p, q, strict=True)]
+        expected.append(temperature**2 * sum(terms))
+    assert torch.allclose(output.token_losses["kd"], torch.stack(expected), rtol=1e-4)
+    assert output.batch_rows["kd"].tolist() == [0, 0, 1, 2] and "mlm" not in output.token_losses
+    found, wanted = gradients(model, output.loss), gradients(model, 3.0 * sum(expected))
+    assert found.keys() == wanted.keys()
+    assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
+
+
+def test_a_teacher_who_says_the_same_teaches_nothing():
+    model, positions = metaxlm(), [(0, 2), (1, 3)]
+    taught, batch = answers(positions), texts()
+    states_BTH = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    rows, columns = zip(*positions, strict=True)
+    logits_NC = model.lm_head(states_BTH[list(rows), list(columns)])[:, PIECES]
+    taught["log_probabilities_NC"] = (logits_NC / 2.0).log_softmax(-1).detach()
+    output = model(mlm=texts(taught), objective_weights={"mlm": 0.0})
+    assert output.loss.abs() < 1e-5
+    assert all(gradient.abs().max() < 1e-5 for gradient in gradients(model, output.loss).values())
+
+
+def test_mlm_and_kd_share_a_forward_and_add_up():
+    model, taught = metaxlm(), answers([(0, 2), (1, 3)])
+    calls = []
+    model.roberta.register_forward_hook(lambda *_: calls.append(1))
+    both = model(mlm=texts(taught), objective_weights={"mlm": 2.0, "kd": 0.5})
+    assert len(calls) == 1 and list(both.token_losses) == ["mlm", "kd"]
+    alone = ForPreTraining.forward(model, mlm=texts())
+    assert torch.equal(both.token_losses["mlm"], alone.token_losses["mlm"])
+    expected = 2.0 * both.token_losses["mlm"].sum() + 0.5 * both.token_losses["kd"].sum()
+    assert torch.allclose(both.loss, expected)
+
+
+def test_without_answers_there_is_no_kd():
+    model = metaxlm()
+    assert list(model(mlm=texts()).token_losses) == ["mlm"]
+    zero = model(mlm=texts(answers([(0, 2)])), objective_weights={"kd": 0.0})
+    assert list(zero.token_losses) == ["mlm"]
+    with pytest.raises(ValueError, match="sub-batch 'mlm' has no `teacher`.* set the weight of kd to 0"):
+        model(mlm=texts(), objective_weights={"kd": 1.0})
+
+
+def test_a_batch_in_which_nothing_was_asked_is_valid():
+    """A micro-batch without text of the teacher's language, and nothing else to learn: zero, with a gradient."""
+    model = metaxlm()
+    output = model(mlm=texts(answers([])), objective_weights={"mlm": 0.0, "kd": 1.0})
+    assert output.loss == 0 and len(output.token_losses["kd"]) == 0
+    assert all((gradient == 0).all() for gradient in gradients(model, output.loss).values())
+
+
+def test_the_model_has_no_parameter_of_its_own_for_it():
+    assert not [name for name in metaxlm().state_dict() if not name.startswith(("roberta.", "lm_head."))]

@@ -1,0 +1,116 @@
+"""Bilingual dictionaries: the format, which side is which, and what is skipped."""
+
+import pytest
+
+from pretraining.dictionaries import read_dictionary
+from pretraining.recipe import Dictionary
+
+
+def test_lines_are_read_in_their_order(files):
+    path = files.lines("de-en.txt", ["\ufeffhaus\thouse", "haus home", "Haus\tbuilding", "regen\t rain "])
+    read = read_dictionary(Dictionary("de", path))
+    assert read.as_written == {"haus": ["house", "home"], "Haus": ["building"], "regen": ["rain"]}
+    assert read.lower_cased == {"haus": ["house", "home", "building"], "regen": ["rain"]}
+    assert (read.language, read.path, read.lines, read.pairs, dict(read.skipped)) == ("de", path, 4, 4, {})
+
+
+def test_what_is_no_pair_of_words_is_skipped_and_counted(files):
+    lines = [
+        "haus\thouse",
+        "",
+        "  ",
+        "\thouse",
+        "haus\t",
+        "haus",
+        "haus\thouse\tnoun",
+        "haus house noun",
+        "onkel\tpaternal uncle",
+        "zum beispiel\texample",
+        "haus house",
+    ]
+    read = read_dictionary(Dictionary("de", files.lines("de-en.txt", lines)))
+    assert read.as_written == {"haus": ["house"]} and (read.lines, read.pairs) == (11, 1)
+    assert read.skipped == {
+        "blank line": 2,
+        "empty side": 2,
+        "one word alone": 1,
+        "more than two columns": 2,
+        "several words on a side": 2,
+        "repeated pair": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("en-de.txt", None),
+        ("en-de.0-5000.txt", None),
+        ("en-DE.txt", None),
+        ("words.txt", "translation"),
+        ("de-en.txt", "translation"),
+    ],
+)
+def test_the_translation_may_stand_first(files, name, first):
+    path = files.lines(name, ["house\thaus", "home\thaus"])
+    assert read_dictionary(Dictionary("de", path, first)).as_written == {"haus": ["house", "home"]}
+
+
+@pytest.mark.parametrize("name", ["words.txt", "en-fr.txt", "de-de.txt", "de.txt", "en-nde.txt"])
+def test_a_name_that_does_not_say_the_side_is_an_error(files, name):
+    path = files.lines(name, ["house\thaus"])
+    with pytest.raises(ValueError, match="is of de, and its name does not begin with de-.*cannot be told.*Set `first`"):
+        read_dictionary(Dictionary("de", path))
+
+
+@pytest.mark.parametrize("language", ["fake", "zh-CN", "en_2"])
+def test_a_language_may_be_called_anything(files, language):
+    path = files.lines(f"en-{language}.all.txt", ["house\thaus"])
+    assert read_dictionary(Dictionary(language, path)).as_written == {"haus": ["house"]}
+
+
+def test_look_up_goes_from_the_spelling_to_the_normalised_form(files):
+    path = files.lines("fr-en.txt", ["thé\ttea", "été\tsummer", "Paris\tParis", "cafe\tcafe", "oeuf\tegg"])
+    read = read_dictionary(Dictionary("fr", path))
+    assert list(read.look_up("Été")) == [["summer"]]
+    assert list(read.look_up("PARIS")) == [["Paris"]] * 2  # lower-cased and normalised
+    assert list(read.look_up("café")) == [["cafe"]]
+    assert list(read.look_up("the")) == []  # the English word is not the French one without its accent
+
+
+def test_letters_are_composed_as_in_a_tokenizer(files):
+    read = read_dictionary(Dictionary("fr", files.lines("fr-en.txt", ["e\u0301te\u0301\tsummer"])))
+    assert list(read.look_up("été"))[0] == ["summer"]
+
+
+def test_limit_and_hub_root(files, tmp_path):
+    (tmp_path / "words").mkdir()
+    files.lines("words/de-en.txt", ["haus\thouse", "", "regen\train"])
+    read = read_dictionary(Dictionary("de", "words/de-en.txt", limit=2), str(tmp_path))
+    assert (read.lines, read.pairs, dict(read.skipped)) == (2, 1, {"blank line": 1})
+
+
+def test_errors(files, tmp_path):
+    with pytest.raises(ValueError, match=r"de-en.txt is no file.*Under hub_root \(.*it is not either.*Correct"):
+        read_dictionary(Dictionary("de", "nowhere/de-en.txt"), str(tmp_path))
+    path = files.lines("de-en.txt", ["haus", "a b c"])
+    with pytest.raises(ValueError, match="no pair of words .1 lines: one word alone, 1 lines: more than two columns"):
+        read_dictionary(Dictionary("de", path))
+    with pytest.raises(ValueError, match="no pair of words .it is empty.*Give a file in MUSE's format"):
+        read_dictionary(Dictionary("de", files.lines("de-en.txt", [])))
+    with pytest.raises(ValueError, match="has limit 0: nothing would be read"):
+        read_dictionary(Dictionary("de", path, limit=0))
+    (tmp_path / "de-en.txt").write_bytes(b"haus\thouse\nt\xfcr\tdoor\n")
+    with pytest.raises(ValueError, match="line 2: byte 0xfc is not UTF-8"):
+        read_dictionary(Dictionary("de", path))
+
+
+@pytest.mark.parametrize("language", ["de", "fr", "es", "zh"])
+def test_the_sample_dictionaries_are_clean_and_of_the_sample_corpus(sample_corpus_dir, language):
+    import datasets
+
+    read = read_dictionary(Dictionary(language, str(sample_corpus_dir / "dictionaries" / f"en-{language}.txt")))
+    assert not read.skipped and read.pairs > 200
+    splits = datasets.load_dataset(str(sample_corpus_dir), language)
+    text = " ".join(sentence.lower() for split in splits.values() for sentence in split["text"])
+    known = sum(word in text for word in read.as_written)
+    assert known > 0.8 * len(read.as_written)

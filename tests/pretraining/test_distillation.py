@@ -1,0 +1,388 @@
+"""A teacher beside the run: what it is asked, what it answers, and that it stays out of the model."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import ByteLevelBPETokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, RobertaConfig, RobertaForMaskedLM
+
+from modeling.modeling_metaxlm import MetaXlmForPreTraining
+from pretraining.collators import Collator, Masker
+from pretraining.distillation import TeacherModel, spell
+from pretraining.pieces import Piece
+from pretraining.recipe import Objective, Teacher
+from pretraining.tokenised import Example, encode_texts
+from pretraining.tracking import read_events
+
+TEXTS = [
+    "On the way, the train was late and we were not in the house.",
+    "It is not the same (for us), said the old man at the door!",
+    "one",
+]
+
+
+def teacher_of(path, student, language="en", temperature=1.0, tokenizer=None):
+    return TeacherModel(
+        Teacher(path=str(path), language=language, temperature=temperature, tokenizer=tokenizer), student
+    )
+
+
+def batch_of(texts, tokenizer, names=None, probability=0.3):
+    examples = [
+        Example([np.array(ids)], names[row] if names else "en", row)
+        for row, ids in enumerate(encode_texts(texts, tokenizer))
+    ]
+    masker, settings = Masker(tokenizer, (1, 0)), Objective(batch_size=4, mask_probability=probability)
+    return Collator(tokenizer)([masker(example, "mlm", settings) for example in examples])
+
+
+def predict(fields, tokenizer, rows_and_columns):
+    """The same sub-batch with other predictions: all of them <mask>."""
+    gold = torch.where(fields["labels"] != -100, fields["labels"], fields["input_ids"])
+    labels = torch.full_like(gold, -100)
+    for row, column in rows_and_columns:
+        labels[row, column] = gold[row, column]
+    masked = gold.masked_fill(labels != -100, tokenizer.mask_token_id)
+    return fields | {"input_ids": masked, "labels": labels}
+
+
+@pytest.fixture(scope="session")
+def roberta_dir(tmp_path_factory):
+    """Folder of a random RoBERTa with a byte-level BPE of its own, trained on the texts above."""
+    folder = tmp_path_factory.mktemp("roberta")
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    byte_level = ByteLevelBPETokenizer()
+    byte_level.train_from_iterator(
+        TEXTS * 20, vocab_size=400, min_frequency=1, special_tokens=specials, show_progress=False
+    )
+    byte_level.save_model(str(folder))
+    (folder / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=70, initializer_range=0.5, **sizes)
+    RobertaForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+# what it is asked
+
+
+@pytest.mark.parametrize(
+    "said, text, words",
+    [
+        ([Piece("don", True), Piece("'", False), Piece("t", False)], "don't", [0, 1, 2]),
+        ([Piece("play", True), Piece("ing", False), Piece("(", True), Piece("a", False)], "playing (a", [0, 0, 1, 2]),
+        ([Piece("ing", False), Piece("a", True)], "ing a", [0, 1]),  # a window that begins within a word
+        ([Piece("", True), Piece("中国", False), Piece("人", False)], "中国人", [0, 0, 1]),
+        ([b" \xc3", b"\xa9", Piece("s", False), b"\xff"], "és\ufffd", [0, 0, 0, 1]),
+        ([Piece("नमस", True), Piece("्ते", False)], "नमस्ते", [0, 0]),  # a mark goes on with its word
+        ([], "", []),
+    ],
+)
+def test_rows_as_text(said, text, words):
+    spelling = spell(said)
+    assert spelling.text == text and spelling.words_T == words
+    assert len(spelling.words_of_text) == len(text)
+    assert all((word == -1) == (c == " ") for c, word in zip(text, spelling.words_of_text, strict=True))
+
+
+@pytest.mark.parametrize("folder", ["teacher_dir", "roberta_dir"])
+def test_words_of_one_piece_in_both_are_asked_about_and_nothing_else(folder, sample_tokenizer, request):
+    teacher = teacher_of(request.getfixturevalue(folder), sample_tokenizer)
+    fields = batch_of(TEXTS, sample_tokenizer)["mlm"]
+    ordinary = (fields["special_tokens_mask"] == 0).nonzero().tolist()
+    fields = predict(fields, sample_tokenizer, ordinary)
+    before = " " if folder == "roberta_dir" else ""
+    for row, question in enumerate(teacher._questions(fields, [0, 1, 2])):
+        inner = question.input_ids_S[1:-1]
+        assert (inner == teacher.tokenizer.mask_token_id).all() and len(question.input_ids_S) > 2
+        asked = {}
+        for column, place in zip(question.columns_N, question.places_N, strict=True):
+            asked[column] = sample_tokenizer.convert_ids_to_tokens(int(fields["labels"][row, column]))
+            assert 0 < place < len(question.input_ids_S) - 1
+        # word by word: the tokens of either tokenizer, of a word alone
+        tokens = sample_tokenizer.convert_ids_to_tokens(fields["labels"][row].clamp(min=0).tolist())
+        for column, token in enumerate(tokens):
+            follows = tokens[column + 1] if column + 1 < len(tokens) else "</s>"
+            is_word = token.startswith("▁") and token[1:].isalpha() and not follows[0].isalpha()
+            if is_word and token[1:].islower():
+                ids = teacher.tokenizer(before + token[1:], add_special_tokens=False)["input_ids"]
+                # the first word of a text has no space before it, in byte-level pieces
+                single = len(ids) == 1 and (column > 1 or not before)
+                assert (column in asked) == single, token
+            elif token.startswith("▁") and follows[0].isalpha() and len(follows) < 3:
+                assert column not in asked
+    assert {"▁the", "▁not"} & set(asked.values()) or row == 2
+
+
+def test_the_teacher_sees_the_text_but_for_the_predicted_words(teacher_dir, sample_tokenizer):
+    """Its masks cover a word that the student predicts a part of; a wrong or a kept piece is not shown to it."""
+    teacher = teacher_of(teacher_dir, sample_tokenizer)
+    fields = batch_of([TEXTS[0]], sample_tokenizer)["mlm"]
+    plain = teacher.tokenizer(TEXTS[0])["input_ids"]
+    nothing = predict(fields, sample_tokenizer, [])
+    (question,) = teacher._questions(nothing, [0])
+    assert question.input_ids_S.tolist() == plain and question.columns_N == []
+    tokens = sample_tokenizer.convert_ids_to_tokens(nothing["input_ids"][0].tolist())
+    one = tokens.index("▁the")
+    begin = next(i for i, token in enumerate(tokens) if not token.startswith("▁") and token.isalpha()) - 1
+    changed = predict(fields, sample_tokenizer, [(0, one), (0, begin + 1)])
+    (question,) = teacher._questions(changed, [0])
+    assert question.columns_N == [one]
+    masked = np.flatnonzero(question.input_ids_S == teacher.tokenizer.mask_token_id)
+    words = teacher.tokenizer(TEXTS[0]).word_ids()
+    assert question.places_N[0] in masked
+    others = [words[place] for place in masked if place != question.places_N[0]]
+    assert len(set(others)) == 1 and others[0] != words[question.places_N[0]]
+    assert [place for place, word in enumerate(words) if word == others[0]] == [
+        place for place in masked if words[place] == others[0]
+    ]
+    # the student is shown another piece there: the teacher's question is the same
+    shown = changed | {"input_ids": changed["input_ids"].clone()}
+    shown["input_ids"][0, one] = nothing["input_ids"][0, one + 1]
+    assert (teacher._questions(shown, [0])[0].input_ids_S == question.input_ids_S).all()
+
+
+def test_texts_beyond_its_positions_and_pieces_that_say_nothing(teacher_dir, sample_tokenizer):
+    teacher = teacher_of(teacher_dir, sample_tokenizer)
+    fields = batch_of(["the [MASK] \u0e51\u1234 " + "the old man " * 30], sample_tokenizer, probability=0.9)["mlm"]
+    assert int((fields["input_ids"] != 1).sum()) > 40
+    (question,) = teacher._questions(fields, [0])
+    assert len(question.input_ids_S) == 40 and max(question.places_N) < 39
+    none = predict(fields, sample_tokenizer, [])
+    assert teacher.tokenizer.mask_token_id not in teacher._questions(none, [0])[0].input_ids_S
+
+
+# what it answers
+
+
+def test_answers_are_the_teachers_own_over_the_common_pieces(teacher_dir, sample_tokenizer):
+    teacher = teacher_of(teacher_dir, sample_tokenizer, temperature=2.0)
+    reference = AutoModelForMaskedLM.from_pretrained(teacher_dir).eval()
+    batch = batch_of([TEXTS[0], "Das ist the house.", TEXTS[1]], sample_tokenizer, ["en", "de", "en"], 0.9)
+    teacher(batch, {})
+    given = batch["mlm"]["teacher"]
+    length = batch["mlm"]["input_ids"].shape[1]
+    assert set((given["positions_N"] // length).tolist()) == {0, 2}  # none of the German row
+    vocabularies = [{id: token for token, id in t.get_vocab().items()} for t in (sample_tokenizer, teacher.tokenizer)]
+    theirs = [teacher.partners[piece] for piece in given["pieces_C"].tolist()]
+    assert len(set(theirs)) == len(theirs) > 100
+    for own, their in zip(given["pieces_C"].tolist(), theirs, strict=True):
+        assert vocabularies[0][own].removeprefix("▁") == vocabularies[1][their].removeprefix("##")
+    expected = []
+    for row in (0, 2):
+        (question,) = teacher._questions(batch["mlm"], [row])
+        logits = reference(torch.tensor(question.input_ids_S)[None]).logits[0, question.places_N][:, theirs]
+        expected.append((logits / 2.0).log_softmax(-1))
+    assert torch.allclose(given["log_probabilities_NC"], torch.cat(expected), atol=1e-5)
+    assert not given["log_probabilities_NC"].requires_grad and given["temperature"] == 2.0
+    left_out = batch_of(TEXTS, sample_tokenizer)
+    teacher(left_out, {"kd": 0.0})
+    assert "teacher" not in left_out["mlm"]
+    german = batch_of(["Das ist gut."], sample_tokenizer, ["de"])
+    teacher(german, {"kd": 1.0})
+    assert german["mlm"]["teacher"]["log_probabilities_NC"].shape == (0, len(theirs))
+
+
+def test_a_model_that_is_its_own_teacher_learns_nothing(train, tmp_path, sample_tokenizer):
+    """A pre-training folder of this zoo as the teacher; where words are masked whole, both read the same."""
+    train("model.type=metaxlm", "phases.0.steps=1")
+    folder = tmp_path / "run" / "model"
+    teacher, student = teacher_of(folder, sample_tokenizer), MetaXlmForPreTraining.from_pretrained(folder).eval()
+    fields = batch_of(TEXTS, sample_tokenizer)["mlm"]
+    every = predict(fields, sample_tokenizer, (fields["special_tokens_mask"] == 0).nonzero().tolist())
+    places = [(row, q.columns_N[0]) for row, q in enumerate(teacher._questions(every, [0, 1])) if q.columns_N]
+    batch = {"mlm": predict(fields, sample_tokenizer, places)}
+    teacher(batch, {})
+    assert len(batch["mlm"]["teacher"]["positions_N"]) == len(places) == 2
+    output = student(**batch)
+    assert output.token_losses["kd"].max() < 1e-5 < output.token_losses["mlm"].min()
+    # every ordinary piece is common
+    assert len(teacher.partners) > 0.95 * len(sample_tokenizer)
+
+
+# in a run
+
+
+@pytest.fixture
+def taught(train, teacher_dir):
+    """The command with a teacher."""
+
+    def command(*arguments):
+        teacher = f"teacher={{path: {teacher_dir}, language: en, temperature: 2.0}}"
+        train("model.type=metaxlm", "phases.0.objectives.kd={weight: 2.0}", teacher, *arguments)
+
+    return command
+
+
+def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir, tmp_path):
+    copy = tmp_path / "teacher"
+    shutil.copytree(teacher_dir, copy)
+    common = [
+        f"teacher.path={copy}",
+        "save_every_steps=1",
+        "keep_checkpoints=0",
+        "evaluation={held_out_fraction: 0.1, max_examples: 8, retrieval: false}",
+        "phases.0.steps=2",
+        "model.config.hidden_dropout_prob=0.1",
+    ]
+    taught(*common)
+    run = tmp_path / "run"
+    lines = read_events(run)
+    keys = {key for line in lines for key in line}
+    assert {"loss/kd/en", "held_out/kd/en", "loss/mlm/de", "held_out/mlm/zh"} <= keys
+    assert not {f"{kind}/kd/{name}" for kind in ("loss", "held_out") for name in ("de", "zh")} & keys
+    assert not any(key.startswith("unigram_entropy/kd") for key in keys)
+    (facts,) = json.loads((run / "run.json").read_text(encoding="utf-8"))["teachers"]
+    assert facts["fingerprint"].startswith("sha256:") and facts["language"] == "en" and facts["common_pieces"] > 100
+    saved = load_file(run / "model" / "model.safetensors")
+    fresh = MetaXlmForPreTraining(MetaXlmForPreTraining.config_class.from_pretrained(run / "model"))
+    assert saved.keys() <= fresh.state_dict().keys()
+    assert not [path for path in (run / "model").iterdir() if "distillation" in path.name]
+    resumed = tmp_path / "resumed"
+    shutil.copytree(run, resumed)
+    shutil.rmtree(resumed / "model")
+    shutil.rmtree(resumed / "checkpoints" / "step-2")
+    taught(*common, f"output_dir={resumed}", "--resume")
+    again = load_file(resumed / "model" / "model.safetensors")
+    assert all(torch.equal(saved[name], again[name]) for name in saved)
+    shutil.rmtree(run / "model")
+    weights = load_file(copy / "model.safetensors")
+    save_file({name: tensor + 1.0 for name, tensor in weights.items()}, copy / "model.safetensors", {"format": "pt"})
+    teacher = f"teacher={{path: {copy}, language: en, temperature: 2.0}}"
+    changed = fails("model.type=metaxlm", "phases.0.objectives.kd={weight: 2.0}", teacher, *common[1:], "--resume")
+    assert "the teacher" in changed and "changed since the run" in changed
+
+
+def test_weight_0_is_the_baseline(taught, train, tmp_path):
+    """XLM with the same text, masks and updates; the teacher is not asked."""
+    taught("phases.0.steps=2", f"output_dir={tmp_path / 'with'}")
+    taught("phases.0.steps=2", "phases.0.objectives.kd.weight=0", f"output_dir={tmp_path / 'zero'}")
+    train("model.type=metaxlm", "phases.0.steps=2", f"output_dir={tmp_path / 'without'}")
+    first = {name: read_events(tmp_path / name) for name in ("with", "zero", "without")}
+    assert first["with"][0]["loss/mlm/en"] == first["zero"][0]["loss/mlm/en"]
+    assert first["zero"][-1]["loss"] == first["without"][-1]["loss"] != first["with"][-1]["loss"]
+    assert "loss/kd/en" not in first["zero"][0]
+    assert first["with"][0]["predictions"] > first["zero"][0]["predictions"]
+
+
+def test_the_plan_names_the_teacher(taught, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    taught("--dry_run")
+    shown = capsys.readouterr().out
+    assert "labelled by the teacher" in shown and "weights of the teacher" in shown
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["phases.0.objectives.kd={}"], "phases.0.objectives.kd learns from a teacher, and the recipe names none"),
+        (["teacher={path: x, language: en}"], "no phase has the objective kd"),
+        (["KD", "teacher={path: x, language: en, temperature: 0}"], "teacher.temperature is 0.0"),
+        (["KD", "teacher={path: runs/no/such, language: en}"], "teacher.path 'runs/no/such' is not there"),
+        (["KD", "teacher={path: x}"], "teacher.language"),
+        (["KD", "TEACHER", "teacher.language=sw"], "teacher.language is 'sw', and the monolingual corpora of phases.0"),
+        (["KD", "TEACHER", "phases.0.corpora=[de, en-de]"], "(main), which learns kd, are de: the teacher would never"),
+        (["KD", "TEACHER", "model.type=xlm_align"], "a 'xlm_align' model does not have this objective"),
+        (["KD", "TEACHER", "phases.0.objectives.mlm=null"], "kd reads the examples of mlm"),
+        (["KD", "TEACHER", "phases.0.objectives.kd.batch_size=4"], "kd.batch_size is 4: kd reads the examples of mlm"),
+    ],
+)
+def test_recipe_errors(fails, teacher_dir, overrides, message):
+    known = {"KD": "phases.0.objectives.kd={}", "TEACHER": f"teacher={{path: {teacher_dir}, language: en}}"}
+    overrides = [known.get(override, override) for override in overrides]
+    if "phases.0.objectives.mlm=null" in overrides:
+        overrides = [override for override in overrides if ".objectives." not in override]
+        overrides.append("phases.0.objectives={tlm: {batch_size: 8}, kd: {}}")
+    assert message in " ".join(fails("model.type=metaxlm", *overrides).split())
+
+
+@pytest.fixture
+def broken(teacher_dir, tmp_path):
+    """A copy of the teacher to break, with another configuration if told so."""
+
+    def copy(**config):
+        folder = tmp_path / "broken"
+        shutil.copytree(teacher_dir, folder)
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config), encoding="utf-8")
+        return folder
+
+    return copy
+
+
+def test_a_teacher_without_a_head(broken, sample_tokenizer):
+    folder = broken()
+    AutoModel.from_pretrained(folder).save_pretrained(folder)
+    with pytest.raises(ValueError, match=r"lacks \d+ weights of a masked language model \(cls.predictions.*masked-LM"):
+        teacher_of(folder, sample_tokenizer)
+
+
+def test_a_teacher_whose_weights_are_damaged_or_of_another_shape(broken, sample_tokenizer):
+    folder = broken(intermediate_size=48)
+    with pytest.raises(ValueError, match="or has them in another shape"):
+        teacher_of(folder, sample_tokenizer)
+    (folder / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(ValueError, match="weights of teacher.path .* cannot be read"):
+        teacher_of(folder, sample_tokenizer)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="weights of teacher.path .* cannot be read"):
+        teacher_of(folder, sample_tokenizer)
+
+
+@pytest.mark.parametrize("rows", [-5, 200])
+def test_a_teacher_with_another_vocabulary_than_its_tokenizer(broken, sample_tokenizer, rows):
+    folder = broken()
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    model.resize_token_embeddings(model.config.vocab_size + rows, mean_resizing=False)
+    model.save_pretrained(folder)
+    with pytest.raises(ValueError, match="Pieces would meet embeddings.*teacher.tokenizer"):
+        teacher_of(folder, sample_tokenizer)
+
+
+def test_a_teacher_with_another_padding_id(broken, sample_tokenizer):
+    with pytest.raises(ValueError, match="The padding id is 0 in the tokenizer.* and 3 in the model"):
+        teacher_of(broken(pad_token_id=3), sample_tokenizer)
+
+
+def test_a_tokenizer_that_cannot_ask(broken, sample_tokenizer):
+    folder = broken()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match="has no mask token: the teacher cannot be asked"):
+        teacher_of(folder, sample_tokenizer)
+    shutil.rmtree(folder)
+    folder = broken()
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    # transformers makes one of its special tokens alone
+    with pytest.raises(ValueError, match="has 5 pieces, and the model .* 600 embeddings"):
+        teacher_of(folder, sample_tokenizer)
+
+
+def test_vocabularies_without_a_common_piece(teacher_dir, sample_tokenizer, tmp_path):
+    folder = tmp_path / "other_script"
+    shutil.copytree(teacher_dir, folder)
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {
+        token
+        if token.startswith("[") and token.endswith("]")
+        else chr(0x10400 + number % 40) * (number // 40 + 1): number
+        for token, number in vocabulary.items()
+    }
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (folder / "vocab.txt").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match="no piece of the teacher .* is a piece of the student's tokenizer"):
+        teacher_of(folder, sample_tokenizer)

@@ -1,0 +1,184 @@
+"""The report of vocabulary matching, its figures counted by hand, and the command that prints it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pretraining.corpora import load_corpora
+from pretraining.matching_report import piece_counts, recipe_piece_counts, report, to_text, write_report
+from pretraining.recipe import Dictionary, MetaPretrained
+from pretraining.vocabulary_matching import main, match_vocabularies
+
+
+@pytest.fixture
+def matched(tokenizer_of, files):
+    """(matching, old, new): ids 4 to 11 of the new vocabulary are the pieces below."""
+    old = tokenizer_of("wordpiece", ["rain", "the", "die", "##s", ",", "12"])
+    new = tokenizer_of("unigram", ["▁Regen", "▁die", "▁The", "s", ",", "▁12", "上", "▁жар"])
+    path = files.lines("de-en.txt", ["regen\train", "die\tthe", "x", "", "y"])
+    start = MetaPretrained(path="unused", dictionaries=[Dictionary("de", path)])
+    return match_vocabularies(old, new, start), old, new
+
+
+def test_rows_by_route_script_and_dictionary(matched, files):
+    found = report(*matched)
+    assert found["old_pieces"] == 11
+    by_route = {"special": 5, "dictionary": 2, "exact": 3, "normalised": 1, "random": 2}
+    assert found["rows"] == {"all": 13, "filled": 11, "share": 11 / 13, "by_route": by_route}
+    assert {script: (rows["all"], rows["filled"]) for script, rows in found["by_script"].items()} == {
+        "special and added": (5, 5),
+        "Latin": (4, 4),
+        "punctuation and symbols": (1, 1),
+        "digits": (1, 1),
+        "Han": (1, 0),
+        "Cyrillic": (1, 0),
+    }
+    assert found["by_dictionary_language"] == {"de": 2}
+    (dictionary,) = found["dictionaries"]
+    assert dictionary["skipped"] == {"one word alone": 2, "blank line": 1} and dictionary["lines"] == 5
+    assert found["overruled"]["rows"] == 1 and found["overruled"]["examples"][0]["piece"] == "▁die"
+    assert found["examples"]["dictionary"][0] == {
+        "piece": "▁Regen",
+        "from": ["rain"],
+        "language": "de",
+        "translations": ["rain"],
+    }
+    assert found["examples"]["normalised"] == [{"piece": "▁The", "from": ["the"]}]
+    assert [entry["piece"] for entry in found["left_random"]["all"]] == ["上", "▁жар"]
+    assert found["coverage"] == {}
+
+
+def test_coverage_counts_pieces_and_running_text(matched):
+    counts = np.zeros(13, dtype=np.int64)
+    counts[[4, 6, 10, 11]] = [3, 2, 1, 4]
+    found = report(*matched, {"de": counts, "sw": np.zeros(13, dtype=np.int64)})
+    assert found["coverage"]["de"]["pieces"] == {
+        "all": 4,
+        "filled": 2,
+        "share": 0.5,
+        "by_route": {"dictionary": 1, "normalised": 1, "random": 2},
+    }
+    text = {"all": 10, "filled": 5, "share": 0.5, "by_route": {"dictionary": 3, "normalised": 2, "random": 5}}
+    assert found["coverage"]["de"]["text"] == text
+    assert found["coverage"]["sw"]["text"] == {"all": 0, "filled": 0, "share": 0.0, "by_route": {}}
+    expected = [{"piece": "▁жар", "count": 4}, {"piece": "上", "count": 1}]
+    assert found["left_random"] == {"de": expected}
+
+
+def test_it_is_written_as_json_and_as_text(matched, tmp_path):
+    found = report(*matched, {"de": np.arange(13)})
+    write_report(found, tmp_path)
+    assert json.loads((tmp_path / "vocabulary_matching.json").read_text(encoding="utf-8")) == found
+    text = (tmp_path / "vocabulary_matching.txt").read_text(encoding="utf-8")
+    assert text == to_text(found)
+    for part in (
+        "11 are filled (84.6%), 2 start random",
+        "▁Regen <- rain (de)",
+        "2 one word alone",
+        "Cyrillic",
+        "▁жар 11",
+    ):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_missing_special_tokens_and_byte_pieces_are_shown(tokenizer_of):
+    old, new = tokenizer_of("wordpiece", ["a"], mask=None), tokenizer_of("byte_level", ["ĠÃ©", "Ã", "Ġa"])
+    found = report(match_vocabularies(old, new, MetaPretrained(path="unused")), old, new)
+    assert found["specials_without_counterpart"] == ["<mask>"] and found["by_script"]["bytes"]["all"] == 1
+    assert [entry["piece"] for entry in found["left_random"]["all"]] == ["Ġé", "Ã", "<mask>"]
+    assert "no counterpart of: <mask>" in to_text(found)
+
+
+def test_pieces_are_counted_by_language_each_text_once(recipe_of, files, tokenizer_of):
+    tokenizer = tokenizer_of("unigram", ["▁a", "▁b", "▁c"])
+    english = files.jsonl("en.jsonl", [{"id": "1", "text": "a a b"}, {"id": "2", "text": "c"}])
+    german = files.jsonl("de.jsonl", [{"id": "1", "text": "b b"}, {"id": "2", "text": "c a"}])
+    recipe = recipe_of(
+        monolingual=[{"language": "en", "path": english}],
+        bitext=[
+            {
+                "source_language": "en",
+                "target_language": "de",
+                "source": {"path": english},
+                "target": {"path": german},
+                "join_on": "id",
+            }
+        ],
+    )
+    for counts in (
+        recipe_piece_counts(recipe, tokenizer),
+        piece_counts(load_corpora(recipe, tokenizer), len(tokenizer)),
+    ):
+        assert {language: of.tolist() for language, of in counts.items()} == {
+            "en": [0, 0, 0, 0, 2, 1, 1, 0],
+            "de": [0, 0, 0, 0, 1, 2, 1, 0],
+        }
+    recipe.monolingual[0].streaming, recipe.monolingual[0].size, recipe.bitext = True, 2, []
+    assert recipe_piece_counts(recipe, tokenizer) == {}
+
+
+@pytest.fixture
+def checkpoint(tokenizer_of, tmp_path):
+    """Folder of a BERT with its tokenizer."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    tokenizer = tokenizer_of("wordpiece", ["rain", "bread", "the", "##s"])
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+def test_the_command_needs_no_recipe(checkpoint, sample_tokenizer_dir, sample_corpus_dir, capsys):
+    dictionary = sample_corpus_dir / "dictionaries" / "en-de.txt"
+    main(
+        [
+            f"model.meta_pretrained.path={checkpoint}",
+            f"tokenizer={sample_tokenizer_dir}",
+            f"model.meta_pretrained.dictionaries=[{{language: de, path: {dictionary}}}]",
+        ]
+    )
+    shown = capsys.readouterr().out
+    assert "rows of the new vocabulary, 9 of the checkpoint's" in shown and "▁Regen <- rain (de)" in shown
+    assert "running text" not in shown
+
+
+def test_the_command_reads_the_corpora_of_a_recipe_and_writes_the_start(
+    checkpoint, sample_tokenizer, sample_tokenizer_dir, sample_corpus_dir, tmp_path, files, capsys
+):
+    import torch
+    from transformers import AutoModelForMaskedLM, BertForMaskedLM
+
+    recipe = {
+        "output_dir": "unused",
+        "tokenizer": str(sample_tokenizer_dir),
+        "model": {"type": "metaxlm", "meta_pretrained": {"path": str(checkpoint)}},
+        "monolingual": [{"language": "en", "path": str(sample_corpus_dir), "config": "en"}],
+    }
+    config, output = files.lines("recipe.yaml", [json.dumps(recipe)]), tmp_path / "out"
+    main(["--config", config, "--output", str(output)])
+    assert "Share of the running text whose row is filled" in capsys.readouterr().out
+    found = json.loads((output / "vocabulary_matching.json").read_text(encoding="utf-8"))
+    assert found["coverage"]["en"]["text"]["by_route"]["exact"] > 0
+    model = AutoModelForMaskedLM.from_pretrained(output / "model", trust_remote_code=True)
+    old = BertForMaskedLM.from_pretrained(checkpoint)
+    number = sample_tokenizer.convert_tokens_to_ids("▁rain")
+    assert torch.equal(model.get_input_embeddings().weight[number], old.get_input_embeddings().weight[5])
+    with pytest.raises(SystemExit):
+        main(["--config", config, "--output", str(output)])
+    assert "is there already and not empty" in capsys.readouterr().err
+
+
+def test_the_command_says_what_is_missing(sample_tokenizer_dir, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([f"tokenizer={sample_tokenizer_dir}"])
+    assert stop.value.code == 2 and "model.meta_pretrained is empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert stop.value.code == 0 and "--output" in shown and "model.meta_pretrained.dictionaries" in shown

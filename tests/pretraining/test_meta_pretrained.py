@@ -1,0 +1,309 @@
+"""MetaXLM's start: what a model of one language hands over computes what it computed there; what is frozen stays."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from pretraining.initialization import build_config, build_model, load_tokenizer
+from pretraining.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, TOKEN_TYPES, WORDS, match
+
+WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+# large weights, LayerNorms among them: what is not carried over shows
+SIZES = SMALL | {"initializer_range": 0.3, "layer_norm_eps": 1e-3, "max_position_embeddings": 24}
+TEXT = "the sun is warm and the moon is cold"
+
+
+def shaken(model):
+    """A model whose LayerNorms and biases say something too."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.tie_weights()
+    return model.eval()
+
+
+@pytest.fixture
+def sources(tokenizer_of, tmp_path):
+    """kind -> (folder, model, tokenizer) of a tiny monolingual checkpoint with all words of the text."""
+
+    def make(kind):
+        folder = tmp_path / kind
+        torch.manual_seed(0)
+        if kind.startswith("bert"):
+            tokenizer = tokenizer_of("wordpiece", [*WORDS_OF_TEXT, "##s", "day"])
+            config = BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **SIZES)
+            model = BertForMaskedLM(config) if kind == "bert" else BertModel(config)
+        else:
+            pieces = [f"Ġ{word}" for word in reversed(WORDS_OF_TEXT)]
+            tokenizer = tokenizer_of("byte_level", pieces)
+            sizes = SIZES | {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+            model = RobertaForMaskedLM(RobertaConfig(vocab_size=len(tokenizer), **sizes))
+        model = shaken(model)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder, model, tokenizer
+
+    return make
+
+
+@pytest.fixture
+def new_tokenizer(tokenizer_of):
+    return tokenizer_of("unigram", ["▁neu", *(f"▁{word}" for word in sorted(WORDS_OF_TEXT)), "s"])
+
+
+@pytest.fixture
+def start(recipe_of, new_tokenizer, tmp_path):
+    """(recipe, model, matching) that a meta-pretrained folder makes; fields are those of model.meta_pretrained."""
+    folder = tmp_path / "new_tokenizer"
+    new_tokenizer.save_pretrained(folder)
+
+    def make(path, config=None, seed=1, type="metaxlm", vocabulary=None, **fields):
+        meta_pretrained = {"path": str(path), **fields}
+        model = {"type": type, "meta_pretrained": meta_pretrained, "config": config or {}}
+        objectives = {"mlm": {"batch_size": 8, "max_length": 16}}
+        monolingual = [{"language": name, "path": "unused"} for name in ("en", "de")]
+        recipe = recipe_of(
+            objectives, model=model, tokenizer=str(vocabulary or folder), monolingual=monolingual, seed=seed
+        )
+        loaded = load_tokenizer(recipe)
+        config = build_config(recipe, loaded)
+        matched = match(recipe, loaded)
+        return build_model(recipe, config, matched).eval(), matched[1]
+
+    return make
+
+
+def ids_of(tokenizer, prefix):
+    words = tokenizer.convert_tokens_to_ids([prefix + word for word in TEXT.split()])
+    assert tokenizer.unk_token_id not in words
+    return torch.tensor([[tokenizer.cls_token_id, *words, tokenizer.sep_token_id]])
+
+
+@pytest.mark.parametrize("kind, prefix", [("bert", ""), ("roberta", "Ġ")])
+def test_the_same_text_gives_the_same_states_and_predictions(sources, start, new_tokenizer, kind, prefix):
+    folder, old, old_tokenizer = sources(kind)
+    model, matching = start(folder)
+    assert (model.config.layer_norm_eps, model.config.hidden_act) == (1e-3, "gelu")
+    old_ids, new_ids = ids_of(old_tokenizer, prefix), ids_of(new_tokenizer, "▁")
+    with torch.no_grad():
+        wanted = old(old_ids, output_hidden_states=True)
+        found = model.roberta(new_ids, output_hidden_states=True)
+        logits = model.lm_head(found.last_hidden_state)
+    for theirs, ours in zip(wanted.hidden_states, found.hidden_states, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+    shared = [row for row, source in enumerate(matching.sources) if source]
+    assert len(shared) == len(WORDS_OF_TEXT) + 5 + (kind == "bert")  # specials, and "##s"
+    rows = [matching.sources[row][0] for row in shared]
+    torch.testing.assert_close(logits[..., shared], wanted.logits[..., rows], atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "metaxlm"])
+def test_identical_vocabularies_give_the_identical_model(sources, start, kind, tmp_path):
+    folder, old, tokenizer = sources("roberta")
+    if kind == "metaxlm":  # a model of this zoo, saved as pre-training saves it
+        old = shaken(start(folder, vocabulary=folder)[0])
+        folder = tmp_path / "zoo"
+        old.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    model, matching = start(folder, vocabulary=folder)
+    assert matching.sources == [(number,) for number in range(len(tokenizer))]
+    before, after = old.state_dict(), model.state_dict()
+    assert before.keys() - {"lm_head.decoder.bias"} == after.keys() - {"lm_head.decoder.bias"}
+    assert not [name for name in after if not torch.equal(before[name], after[name])]
+
+
+@pytest.mark.parametrize("initialize", ["body", "embeddings", "both", "none"])
+def test_what_is_carried_over_is_what_table_5_names(sources, start, initialize):
+    folder, old, _ = sources("bert")
+    model, matching = start(folder, initialize=initialize)
+    random, _ = start(folder, initialize="none")
+    assert initialize != "none" or all(map(torch.equal, model.parameters(), random.parameters()))
+    carried = {
+        name
+        for (name, value), other in zip(model.named_parameters(), random.parameters(), strict=True)
+        if not torch.equal(value, other)
+    }
+    body = {name for name, _ in model.named_parameters() if name.startswith(BODY)}
+    embeddings = {name for name, _ in model.named_parameters() if name.startswith(EMBEDDINGS)} | {"lm_head.bias"}
+    wanted = {"none": set(), "body": body, "embeddings": embeddings, "both": body | embeddings | {*HEAD}}
+    assert carried == wanted[initialize]
+    if initialize in ("embeddings", "both"):
+        unmatched = [row for row, source in enumerate(matching.sources) if not source]
+        assert unmatched and torch.equal(model.get_parameter(WORDS)[unmatched], random.get_parameter(WORDS)[unmatched])
+        assert not model.get_parameter("lm_head.bias")[unmatched].any()
+    mine = model.get_parameter(f"{BODY}layer.1.output.dense.weight")
+    theirs = old.bert.encoder.layer[1].output.dense.weight
+    assert torch.equal(mine, theirs) == (initialize in ("body", "both"))
+
+
+def test_a_row_of_several_translations_is_their_mean_and_its_bias_too(sources, start, files):
+    folder, old, tokenizer = sources("bert")
+    path = files.lines("en-de.txt", ["sun neu", "moon neu"])
+    dictionaries = [{"language": "de", "path": path}]
+    model, matching = start(folder, dictionaries=dictionaries, translations="average")
+    rows = tokenizer.convert_tokens_to_ids(["sun", "moon"])
+    place = matching.routes.index("dictionary")
+    torch.testing.assert_close(
+        model.get_parameter(WORDS)[place], old.bert.embeddings.word_embeddings.weight[rows].mean(0)
+    )
+    torch.testing.assert_close(model.lm_head.bias[place], old.cls.predictions.bias[rows].mean())
+    first, _ = start(folder, dictionaries=dictionaries)
+    assert torch.equal(first.get_parameter(WORDS)[place], old.bert.embeddings.word_embeddings.weight[rows[0]])
+
+
+@pytest.mark.parametrize("positions", [20, 40])
+def test_positions_go_up_to_the_shorter_table(sources, start, positions):
+    folder, old, _ = sources("bert")
+    model, _ = start(folder, {"max_position_embeddings": positions})
+    random, _ = start(folder, {"max_position_embeddings": positions}, initialize="none")
+    old_PH = old.bert.embeddings.position_embeddings.weight + old.bert.embeddings.token_type_embeddings.weight[0]
+    count = min(24, positions - 2)
+    new_PH = model.get_parameter(POSITIONS)
+    torch.testing.assert_close(new_PH[2 : 2 + count], old_PH[:count])
+    assert torch.equal(new_PH[2 + count :], random.get_parameter(POSITIONS)[2 + count :])
+    assert not model.get_parameter(TOKEN_TYPES).any()
+
+
+def test_a_model_without_a_head_hands_over_the_rest(sources, start):
+    folder, old, _ = sources("bert without head")
+    model, _ = start(folder)
+    random, _ = start(folder, initialize="none")
+    assert torch.equal(model.get_parameter(f"{BODY}layer.0.attention.self.query.weight"),
+                       old.encoder.layer[0].attention.self.query.weight)  # fmt: skip
+    for name in (*HEAD, "lm_head.bias"):
+        assert torch.equal(model.get_parameter(name), random.get_parameter(name))
+
+
+def test_vecos_cross_attention_starts_random_and_the_seed_decides_how(sources, start):
+    folder, *_ = sources("roberta")
+    models = [start(folder, type="veco", seed=seed)[0] for seed in (1, 1, 2)]
+    name = next(name for name, _ in models[0].named_parameters() if ".crossattention." in name and "weight" in name)
+    first, again, other = (model.get_parameter(name) for model in models)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    same = f"{BODY}layer.0.output.dense.weight"
+    assert torch.equal(models[0].get_parameter(same), models[2].get_parameter(same))
+
+
+def test_a_run_reports_its_start_and_a_frozen_body_stays(train, teacher_dir, tmp_path):
+    arguments = [
+        "model.type=metaxlm",
+        "model.config={}",
+        f"model.meta_pretrained.path={teacher_dir}",
+        "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}",
+        "phases.0.freeze_body=true",
+    ]
+    train(*arguments)
+    run = tmp_path / "run"
+    report = json.loads((run / "vocabulary_matching.json").read_text(encoding="utf-8"))
+    assert report["rows"]["by_route"]["exact"] > 50
+    assert (run / "vocabulary_matching.txt").read_text(encoding="utf-8").count("\n") > 5
+    facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert facts["meta_pretrained"]["path"] == str(teacher_dir) and facts["meta_pretrained"]["fingerprint"]
+
+    before = BertForMaskedLM.from_pretrained(teacher_dir).state_dict()
+    after = load_file(run / "model" / "model.safetensors")
+    body = [name for name in after if name.startswith(BODY)]
+    assert len(body) == 32
+    assert all(torch.equal(after[name], before[name.replace("roberta", "bert", 1)]) for name in body)
+    head = after["lm_head.dense.weight"]
+    assert not torch.equal(head, before["cls.predictions.transform.dense.weight"]), "nothing was trained"
+    state = torch.load(run / "checkpoints" / "step-3" / "optimizer.bin", weights_only=True)
+    trained = [name for name in after if not name.startswith(BODY)]
+    assert len(state["state"]) == len(trained) == sum(len(group["params"]) for group in state["param_groups"])
+
+    # its weights are the checkpoint's, and what it started from is not read again
+    (run / "model").rename(tmp_path / "finished")
+    (run / "checkpoints" / "step-3").rename(run / "checkpoints" / "step-3-moved")
+    for leftover in (run / "checkpoints").iterdir():
+        leftover.rename(tmp_path / leftover.name)
+    train(*arguments, "--resume")  # without a checkpoint it starts again, from the same weights
+    again = load_file(run / "model" / "model.safetensors")
+    assert not [name for name in after if not torch.equal(after[name], again[name])]
+
+
+def damaged(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_checkpoint_without_embeddings_or_with_weights_of_another_shape(sources, start):
+    folder, *_ = sources("bert")
+    damaged(folder, lambda weights: weights.pop("bert.embeddings.word_embeddings.weight"))
+    with pytest.raises(ValueError, match=r"lacks .* weights of its embeddings and layers.*Name a folder that has them"):
+        start(folder)
+    folder, *_ = sources("roberta")
+    name = "roberta.encoder.layer.0.output.dense.weight"
+    damaged(folder, lambda weights: weights.update({name: torch.zeros(3, 3)}))
+    with pytest.raises(ValueError, match=r"another shape than its config.json says \(roberta.encoder.layer.0"):
+        start(folder)
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"weights of model.meta_pretrained.path .* cannot be read"):
+        start(folder)
+
+
+@pytest.mark.parametrize(
+    "config, fields, message",
+    [
+        ({"hidden_size": 64}, {}, r"model.config.hidden_size is 64, and the checkpoint .* has 32"),
+        ({"num_hidden_layers": 3}, {"initialize": "body"}, r"num_hidden_layers is 3.*has 2.*Leave it out"),
+        ({"num_attention_heads": 4}, {}, r"num_attention_heads is 4"),
+        ({"layer_norm_eps": 1e-5}, {"initialize": "embeddings"}, r"layer_norm_eps is 1e-05"),
+        ({}, {"tokenizer": "NEW"}, r"padding id is 1 in the tokenizer of .* and 0 in the model of"),
+        ({}, {"tokenizer": "nowhere/at_all/x"}, r"meta_pretrained.tokenizer .nowhere/at_all/x. is not there"),
+        ({}, {"rows": "random", "dictionaries": [{"language": "de", "path": "x"}]}, r"rows is 'random', which asks"),
+        ({}, {"dictionaries": [{"language": "dee", "path": "x"}]}, r"no text of it \(en, de\).*Did you mean 'de'"),
+    ],
+)
+def test_starts_that_cannot_be(sources, start, tmp_path, config, fields, message):
+    folder, *_ = sources("bert")
+    if fields.get("tokenizer") == "NEW":
+        fields = {"tokenizer": str(tmp_path / "new_tokenizer")}
+    with pytest.raises(ValueError, match=message):
+        start(folder, config, **fields)
+
+
+def test_other_sizes_are_free_where_nothing_depends_on_them(sources, start):
+    folder, *_ = sources("bert")
+    model, _ = start(folder, {"num_hidden_layers": 1}, initialize="embeddings")
+    assert model.config.num_hidden_layers == 1
+    model, _ = start(folder, {"hidden_size": 16}, initialize="none")
+    assert model.config.hidden_size == 16 and model.config.num_hidden_layers == 2
+
+
+def test_checkpoints_that_are_no_start(start, recipe_of, sources, new_tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=r"model.meta_pretrained.path 'runs/nowhere/model' is not there"):
+        start("runs/nowhere/model")
+    DistilBertModel(DistilBertConfig(vocab_size=20, dim=32, n_layers=1, n_heads=2, hidden_dim=16)).save_pretrained(
+        tmp_path / "distil"
+    )
+    with pytest.raises(ValueError, match=r"is a checkpoint of 'distilbert'.*Take an encoder of bert, roberta"):
+        start(tmp_path / "distil")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match=r"holds no configuration that transformers can read"):
+        start(empty)
+    folder, *_ = sources("bert")
+    config = json.loads((folder / "config.json").read_text()) | {"is_decoder": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"is a decoder"):
+        start(folder)
+    model = {"type": "metaxlm", "start_from": "a", "meta_pretrained": {"path": "b"}}
+    with pytest.raises(ValueError, match=r"start_from is .a. and model.meta_pretrained.path .b..*one start"):
+        load_tokenizer(recipe_of(model=model, tokenizer="x", monolingual=[{"language": "en", "path": "unused"}]))
+    with pytest.raises(ValueError, match=r"the recipe names no tokenizer: the vocabulary that its rows"):
+        model.pop("start_from")
+        load_tokenizer(recipe_of(model=model, monolingual=[{"language": "en", "path": "unused"}]))

@@ -1,0 +1,232 @@
+"""Vocabulary matching on hand-made vocabularies: each route, their order, and what must stay as it is."""
+
+import pytest
+from transformers import AutoTokenizer
+
+from pretraining.recipe import Dictionary, MetaPretrained
+from pretraining.vocabulary_matching import match_vocabularies
+
+
+class Matched:
+    """The matching of two tokenizers, read by token."""
+
+    def __init__(self, old, new, **fields):
+        self.old, self.new = old, new
+        self.matching = match_vocabularies(old, new, MetaPretrained(path="unused", **fields))
+
+    def __getitem__(self, token: str) -> tuple:
+        """(route, the old tokens that the row comes from)."""
+        number = self.new.convert_tokens_to_ids(token)
+        return self.matching.routes[number], *self.old.convert_ids_to_tokens(list(self.matching.sources[number]))
+
+
+@pytest.fixture
+def dictionary(files):
+    """A dictionary of the given lines, from a language into English."""
+
+    def make(language: str, *lines: str) -> Dictionary:
+        return Dictionary(language, files.lines(f"{language}-en.txt", list(lines)))
+
+    return make
+
+
+MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level": ("Ġ{}", "{}")}
+
+
+@pytest.mark.parametrize("old_kind", MARKED)
+@pytest.mark.parametrize("new_kind", MARKED)
+def test_equal_pieces_meet_across_kinds(tokenizer_of, old_kind, new_kind):
+    starts, goes_on = MARKED[new_kind]
+    old_starts, old_goes_on = MARKED[old_kind]
+    old = tokenizer_of(old_kind, [old_goes_on.format("the"), old_starts.format("the"), old_starts.format("ing")])
+    matched = Matched(old, tokenizer_of(new_kind, [starts.format("the"), goes_on.format("the"), goes_on.format("ing")]))
+    assert matched[starts.format("the")] == ("exact", old_starts.format("the"))
+    assert matched[goes_on.format("the")] == ("exact", old_goes_on.format("the"))
+    assert matched[goes_on.format("ing")] == ("random",)  # it starts no word here and does there
+
+
+def test_normalised_pieces(tokenizer_of):
+    old = tokenizer_of("wordpiece", ["Ete", "ete", "the", "##the", "Über", "ÜBER", "café"])
+    new = tokenizer_of("unigram", ["▁Été", "▁Ete", "▁The", "The", "▁uber", "▁cafe", "▁Café", "▁ﬀ"])
+    matched = Matched(old, new)
+    assert matched["▁Été"] == ("normalised", "ete")  # written in that form, though its id is higher
+    assert matched["▁Ete"] == ("exact", "Ete")
+    assert matched["▁The"] == ("normalised", "the") and matched["The"] == ("normalised", "##the")
+    assert matched["▁uber"] == ("normalised", "Über")  # the lowest id
+    assert matched["▁cafe"] == matched["▁Café"] == ("normalised", "café")
+    assert matched["▁ﬀ"] == ("random",)
+
+
+def test_the_mark_says_nothing_without_letters_of_a_script_with_spaces(tokenizer_of):
+    old = tokenizer_of("byte_level", ["Ġ;", "12", "Ġ12", "ä¸Ĭ", "Ġa", "(", "a!"])
+    new = tokenizer_of("unigram", [";", "▁12", "▁上", "a", "▁（", "▁a!"])
+    matched = Matched(old, new)
+    assert matched[";"] == ("exact", "Ġ;")
+    assert matched["▁12"] == ("exact", "Ġ12")  # the same mark first
+    assert matched["▁上"] == ("exact", "ä¸Ĭ")
+    assert matched["▁（"] == ("normalised", "(")
+    assert matched["a"] == matched["▁a!"] == ("random",)
+
+
+def test_pieces_that_no_text_of_the_checkpoint_had_give_no_row(tokenizer_of):
+    old = tokenizer_of("wordpiece", [",", "##,", "上", "##上", "1", "##1", "##?"])
+    matched = Matched(old, tokenizer_of("unigram", [",", "▁,", "上", "1", "?"]))
+    assert matched[","] == matched["▁,"] == ("exact", ",") and matched["上"] == ("exact", "上")
+    assert matched["1"] == ("exact", "##1")  # BERT does not cut before a digit
+    assert matched["?"] == ("exact", "##?")  # better than none
+
+
+def test_bytes(tokenizer_of):
+    old = tokenizer_of("byte_level", ["a", "Ġ!", "Ã", "Ċ", "ãģ"])
+    matched = Matched(old, tokenizer_of("unigram", ["<0x61>", "<0xC3>", "<0x0A>", "<0xC4>", "<0x21>", "<0x62>"]))
+    assert matched["<0x61>"] == ("exact", "a") and matched["<0xC3>"] == ("exact", "Ã")
+    assert matched["<0x0A>"] == ("exact", "Ċ") and matched["<0x21>"] == ("exact", "Ġ!")
+    assert matched["<0xC4>"] == matched["<0x62>"] == ("random",)
+    old = tokenizer_of("unigram", ["<0x61>", "▁b", "<0x62>", "b", "<0xE3>"])
+    matched = Matched(old, tokenizer_of("byte_level", ["a", "Ġa", "b", "ãģ", "ã"]))
+    assert matched["a"] == ("exact", "<0x61>") and matched["b"] == ("exact", "b")
+    assert matched["Ġa"] == matched["ãģ"] == ("random",) and matched["ã"] == ("exact", "<0xE3>")
+
+
+def test_the_dictionary_comes_first_or_last(tokenizer_of, dictionary):
+    old = tokenizer_of("wordpiece", ["the", "die", "hut", "hat", "gift", "poison"])
+    new = tokenizer_of("unigram", ["▁die", "▁Hut", "▁gift", "die"])
+    german = [dictionary("de", "die\tthe", "hut\that", "gift\tpoison")]
+    matched = Matched(old, new, dictionaries=german)
+    assert matched["▁die"] == ("dictionary", "the") and matched["▁Hut"] == ("dictionary", "hat")
+    assert matched["die"] == ("random",)  # no whole word
+    overruled = new.convert_ids_to_tokens(matched.matching.overruled)
+    assert overruled == ["▁die", "▁gift"]
+    number = new.convert_tokens_to_ids("▁die")
+    assert matched.matching.languages[number] == "de" and matched.matching.translations[number] == ("the",)
+    matched = Matched(old, new, dictionaries=german, dictionary="fallback")
+    assert matched["▁die"] == ("exact", "die") and matched["▁gift"] == ("exact", "gift")
+    assert matched["▁Hut"] == ("normalised", "hut") and not matched.matching.overruled
+
+
+def test_translations_are_matched_as_words_exactly_then_normalised(tokenizer_of, dictionary):
+    old = tokenizer_of("byte_level", ["rain", "ĠRain", "Ġrain", "ĠCafe", "Ġ12", "Ġhouse", "Ġhome"])
+    lines = ["regen\train", "kaffee\tcafé", "zwölf\t12", "haus\tdwelling", "haus\thouse", "haus\thome", "tal\tvalley"]
+    new = tokenizer_of("unigram", ["▁Regen", "▁kaffee", "▁Zwölf", "▁haus", "▁tal"])
+    matched = Matched(old, new, dictionaries=[dictionary("de", *lines)])
+    assert matched["▁Regen"] == ("dictionary", "Ġrain") and matched["▁kaffee"] == ("dictionary", "ĠCafe")
+    assert matched["▁Zwölf"] == ("dictionary", "Ġ12") and matched["▁tal"] == ("random",)
+    assert matched["▁haus"] == ("dictionary", "Ġhouse")  # the first that the old vocabulary has
+    matched = Matched(old, new, dictionaries=[dictionary("de", *lines)], translations="average")
+    assert matched["▁haus"] == ("dictionary", "Ġhouse", "Ġhome")
+
+
+def test_words_of_a_script_without_spaces_are_looked_up_without_the_mark(tokenizer_of, dictionary):
+    old = tokenizer_of("wordpiece", ["rain", "the", "rainy"])
+    new = tokenizer_of("unigram", ["下雨", "▁雨", "雨a", ","])
+    chinese = dictionary("zh", "下雨\train", "雨\train", "雨a\trainy", ",\tthe")
+    matched = Matched(old, new, dictionaries=[chinese])
+    assert matched["下雨"] == matched["▁雨"] == ("dictionary", "rain")
+    assert matched["雨a"] == matched[","] == ("random",)
+
+
+def test_dictionaries_are_asked_in_their_order(tokenizer_of, dictionary):
+    old = tokenizer_of("wordpiece", ["end", "purpose", "finally"])
+    new = tokenizer_of("unigram", ["▁fin", "▁final"])
+    french, spanish = dictionary("fr", "fin\tnowhere", "fin\tend"), dictionary("es", "fin\tpurpose", "final\tend")
+    both = Matched(old, new, dictionaries=[french, spanish])
+    assert both["▁fin"] == ("dictionary", "end") and both.matching.languages[4:6] == ["fr", "es"]
+    assert Matched(old, new, dictionaries=[spanish, french])["▁fin"] == ("dictionary", "purpose")
+    average = Matched(old, new, dictionaries=[french, spanish], translations="average")
+    assert average["▁fin"] == ("dictionary", "end", "purpose")
+    assert [read.pairs for read in both.matching.dictionaries] == [2, 2]
+
+
+def test_special_tokens_go_by_their_role(tokenizer_of):
+    old = tokenizer_of("wordpiece", ["<s>", "<mask>"])
+    matched = Matched(old, tokenizer_of("unigram", ["[CLS]"]))
+    tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    assert [matched[token] for token in tokens] == [
+        ("special", token) for token in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+    ]
+    assert matched["[CLS]"] == ("random",)  # a piece of text, that only looks like a special token
+    assert matched.matching.missing_roles == []
+
+
+def test_a_special_token_without_counterpart_is_named(tokenizer_of):
+    old = tokenizer_of("wordpiece", ["a"], mask=None, sep=None)
+    new = tokenizer_of("unigram", ["▁a"])
+    new.add_tokens(["<extra>"], special_tokens=True)
+    matched = Matched(old, new)
+    assert matched["<mask>"] == matched["</s>"] == matched["<extra>"] == ("random",)
+    assert matched.matching.missing_roles == ["</s>", "<mask>"]
+
+
+@pytest.mark.parametrize("kind", MARKED)
+def test_a_vocabulary_is_matched_to_itself_row_by_row(tokenizer_of, kind):
+    starts, goes_on = MARKED[kind]
+    words = ["the", "The", "été", "ete", ",", "上", "1"]
+    tokenizer = tokenizer_of(kind, [form.format(word) for word in words for form in (goes_on, starts)])
+    tokenizer.add_tokens(["<extra>"], special_tokens=True)
+    found = Matched(tokenizer, tokenizer).matching
+    assert found.sources == [(number,) for number in range(len(tokenizer))]
+    assert set(found.routes) == {"special", "exact"}
+
+
+def test_the_sample_tokenizer_is_matched_to_itself(sample_tokenizer):
+    found = Matched(sample_tokenizer, sample_tokenizer, rows="matched_or_subpieces").matching
+    assert found.sources == [(number,) for number in range(len(sample_tokenizer))]
+
+
+def test_the_lowest_id_of_a_text_that_stands_twice(tokenizer_of):
+    old = tokenizer_of("unigram", ["▁a", "▁b", "▁a"])
+    found = Matched(old, tokenizer_of("wordpiece", ["a"])).matching
+    assert found.sources[5] == (4,)
+
+
+def test_rows(tokenizer_of, dictionary):
+    old = tokenizer_of("wordpiece", ["rain", "##bow", "##s", "b"])
+    new = tokenizer_of("unigram", ["▁rain", "▁rainbow", "bow", "▁Rains", "▁xyz", "▁", "<0x62>"])
+    tokens = ["▁rain", "▁rainbow", "▁Rains", "▁xyz", "▁", "<0x62>", "<s>"]
+
+    def routes(rows: str) -> list:
+        return [Matched(old, new, rows=rows)[token] for token in tokens]
+
+    exact, cut, left = ("exact", "rain"), ("subpieces", "rain", "##bow"), ("random",)
+    assert routes("matched") == [exact, left, left, left, left, left, ("special", "[CLS]")]
+    assert routes("matched_or_subpieces") == [exact, cut, left, left, left, left, ("special", "[CLS]")]
+    assert routes("subpieces") == [("subpieces", "rain"), cut, left, left, left, left, ("special", "[CLS]")]
+    assert routes("random") == [left] * 7
+
+
+def test_the_sample_corpus_with_its_dictionaries(tokenizer_of, sample_tokenizer, sample_corpus_dir):
+    words = ["rain", "bread", "sun", "soup", "the", "computer", "train", "team"]
+    folder = sample_corpus_dir / "dictionaries"
+    dictionaries = [Dictionary(language, str(folder / f"en-{language}.txt")) for language in ("de", "fr", "es", "zh")]
+    matched = Matched(tokenizer_of("wordpiece", words), sample_tokenizer, dictionaries=dictionaries)
+    for word, english in (
+        ("▁Regen", "rain"),
+        ("▁pain", "bread"),
+        ("▁sol", "sun"),
+        ("电脑", "computer"),
+        ("队", "team"),
+    ):
+        if word in sample_tokenizer.get_vocab():
+            assert matched[word] == ("dictionary", english)
+    assert matched.matching.routes.count("dictionary") > 8
+
+
+def test_tokenizers_that_are_read_from_a_folder_give_the_same(tokenizer_of, tmp_path):
+    old, new = tokenizer_of("wordpiece", ["a", "##b"]), tokenizer_of("byte_level", ["Ġa", "b"])
+    expected = Matched(old, new).matching
+    for name, tokenizer in (("old", old), ("new", new)):
+        tokenizer.save_pretrained(tmp_path / name)
+    again = Matched(AutoTokenizer.from_pretrained(tmp_path / "old"), AutoTokenizer.from_pretrained(tmp_path / "new"))
+    assert again.matching == expected
+
+
+def test_an_unknown_kind_says_whose_tokenizer_it_is(tokenizer_of):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    fine = tokenizer_of("wordpiece", ["a"])
+    with pytest.raises(ValueError, match="The tokenizer of the checkpoint is a WordLevel model"):
+        Matched(other, fine)
+    with pytest.raises(ValueError, match="The tokenizer of the new vocabulary is a WordLevel model"):
+        Matched(fine, other)
