@@ -135,21 +135,21 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
 
-    from finetuning.alignment_sweep import best_layer, plot_layers, sweep, sweep_table
+    from finetuning.alignment_sweep import AER, sweep, sweep_table
+    from finetuning.layer_curves import plot_layers
     from finetuning.result_files import print_table
 
     with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
         scores = sweep(aligner, pairs, gold)
     aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
     print_table("Word alignment by layer, %", sweep_table(scores, aligner.layer), [], "")
-    best = best_layer(aer)
+    best = AER.best(aer)
     print(
         f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {aligner.layer}, has {aer[aligner.layer]:.1f}."
     )
     if flags.plot:
-        plot_layers(
-            {"": {aligner.method: aer}}, flags.plot, f"{aligner.method}, {aligner.encoding}", mark=aligner.layer
-        )
+        title = f"{aligner.method}, {aligner.encoding}"
+        plot_layers({"": {aligner.method: aer}}, flags.plot, AER, title, mark=aligner.layer)
         print(f"written: {flags.plot}")
 
 

@@ -1,24 +1,16 @@
 """Results of word alignment: results.json and what is made from it, with AER over layers.
 
-The layout is that of `finetuning.results`, with language pairs where it has languages. The score is AER of the first
-method at the reported layer, of which less is better; `layers` holds every score of every method and layer.
+The score is AER of the first method at the reported layer, of which less is better.
 """
 
-import statistics
 from pathlib import Path
 from typing import Any
 
-from finetuning.alignment_sweep import AVERAGE, BEST, BY_POSITION, SCORES, best_layer, plot_layers
-from finetuning.result_files import (
-    FORMAT,
-    markdown_page,
-    markdown_table,
-    print_table,
-    summary,
-    table_names,
-    with_deviation,
-    write_files,
-)
+from finetuning import feature_results
+from finetuning.alignment_sweep import AER, BY_POSITION, SCORES
+from finetuning.feature_results import best_cell, layer_line, layer_table, model_lines, of_pair
+from finetuning.layer_curves import AVERAGE, plot_layers
+from finetuning.result_files import print_table, table_names, with_deviation, write_files
 from finetuning.results import published_figures
 from finetuning.word_alignment_recipe import WordAlignmentRecipe
 
@@ -30,59 +22,13 @@ def build_results(
     records: list[dict[str, Any]],
     warnings: list[str],
 ) -> dict[str, Any]:
-    """The record of one task: one entry of results.json (DESIGN.md, "results.json"), by pair in place of language.
-
-    `records` are the seeds' scores.json. Standard deviations are over seeds (n - 1), None for a single one.
-    """
+    """The record of one task, as `feature_results.build_results` describes it."""
     pairs = list(records[0]["scores"])
-    by_layer = {
-        method: {
-            str(layer): {
-                pair: {
-                    name: summary([record["scores"][pair][method][str(layer)][name] for record in records])
-                    for name in SCORES
-                }
-                for pair in pairs
-            }
-            for layer in protocol["layers"]
-        }
-        for method in protocol["methods"]
-    }
-    reported = by_layer[protocol["method"]][str(protocol["layer"])]
-    metrics = {name: {pair: reported[pair][name] for pair in pairs} for name in SCORES}
     published = [
         {**published_figures(item, pairs), "method": item.method, "layer": item.layer} for item in recipe.published
     ]
-    return {
-        "format": FORMAT,
-        "model": {
-            **model,
-            "fingerprint": "+".join(record["model"]["fingerprint"] for record in records),
-            "parameters": records[0]["parameters"],
-        },
-        "task": recipe.task,
-        "kind": recipe.kind,
-        "setting": "feature",
-        "seeds": [record["seed"] for record in records],
-        "hyperparameters": {"batch_size": recipe.batch_size, "precision": recipe.precision},
-        "protocol": {
-            **protocol,
-            "metric": {**records[0]["metric"], "unit": "percent", "greater_is_better": False},
-        },
-        "languages": metrics["aer"],
-        "metrics": metrics,
-        "average": summary([statistics.fmean(seeds) for seeds in _by_seed(metrics["aer"])]),
-        "layers": by_layer,
-        "source_score": None,  # no language is transferred from
-        "transfer_gap": None,
-        "published": published or None,
-        "warnings": [*warnings, *_published_warnings(published, protocol), *_chance_warnings(records, protocol)],
-    }
-
-
-def _by_seed(entries: dict[str, dict[str, Any]]) -> list[tuple[float, ...]]:
-    """The scores of each seed, from summaries by pair."""
-    return list(zip(*(entry["scores"] for entry in entries.values()), strict=True))
+    warnings = [*warnings, *_published_warnings(published, protocol), *_chance_warnings(records, protocol)]
+    return feature_results.build_results(recipe, model, protocol, records, warnings, AER, published)
 
 
 def _published_warnings(published: list[dict[str, Any]], protocol: dict[str, Any]) -> list[str]:
@@ -110,58 +56,24 @@ def _chance_warnings(records: list[dict[str, Any]], protocol: dict[str, Any]) ->
     return warnings
 
 
-def chance_level(results: dict[str, Any]) -> dict[str, float]:
-    """AER of links by position: of every pair and, of several, their average."""
-    levels = {pair: scores["aer"] for pair, scores in results["protocol"]["by_position"].items()}
-    return levels | ({AVERAGE: statistics.fmean(levels.values())} if len(levels) > 1 else {})
-
-
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Writes results.json, results.md, results.csv and layers.png into a folder."""
     write_files(results, to_markdown(results), to_rows(results), folder)
     panels = {method: curves(results, method) for method in results["protocol"]["methods"]}
     title = f"{results['task']}: {results['model']['folder']}, {results['protocol']['encoding']} encoding"
-    levels = chance_level(results)
-    by_position = dict.fromkeys(panels, levels.get(AVERAGE, next(iter(levels.values()))))
-    plot_layers(panels, folder / "layers.png", title, results["protocol"]["layer"], by_position)
+    levels = feature_results.chance_level(results, AER)
+    chance = dict.fromkeys(panels, levels.get(AVERAGE, next(iter(levels.values()))))
+    plot_layers(panels, folder / "layers.png", AER, title, results["protocol"]["layer"], chance)
 
 
 def curves(results: dict[str, Any], method: str | None = None) -> dict[str, dict[int, list[float]]]:
     """AER of every pair and, of several, their average: by layer, a list of one a seed. Default: the first method."""
-    by_layer = results["layers"][method or results["protocol"]["method"]]
-    lines = {
-        pair: {int(layer): found[pair]["aer"]["scores"] for layer, found in by_layer.items()}
-        for pair in results["languages"]
-    }
-    if len(lines) > 1:
-        lines[AVERAGE] = {int(layer): _of_pair(found, AVERAGE)["aer"]["scores"] for layer, found in by_layer.items()}
-    return lines
+    return feature_results.curves(results, AER, method)
 
 
 def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     """One row a method, layer, pair, metric and seed, so that tables of several runs can simply be joined."""
-    protocol = results["protocol"]
-    return [
-        {
-            "model": results["model"]["folder"],
-            "task": results["task"],
-            "setting": results["setting"],
-            "language": pair,
-            "seed": seed,
-            "metric": metric,
-            "score": score,
-            "split": protocol["evaluated_split"],
-            "encoding": protocol["encoding"],
-            "method": method,
-            "layer": int(layer),
-            "reported": method == protocol["method"] and int(layer) == protocol["layer"],
-        }
-        for method, by_layer in results["layers"].items()
-        for layer, pairs in by_layer.items()
-        for pair, found in pairs.items()
-        for metric, entry in found.items()
-        for seed, score in zip(results["seeds"], entry["scores"], strict=True)
-    ]
+    return feature_results.to_rows(results, encoding=results["protocol"]["encoding"])
 
 
 def score_table(results: dict[str, Any], with_published: bool = True) -> tuple[list[str], list[list[str]]]:
@@ -186,18 +98,11 @@ def score_table(results: dict[str, Any], with_published: bool = True) -> tuple[l
     for pair in [*pairs, *([AVERAGE] if pairs[1:] else [])]:
         title = f"**{pair}**" if pair == AVERAGE else pair
         for method, layer in dict.fromkeys(shown):
-            by_layer = {int(number): _of_pair(found, pair) for number, found in results["layers"][method].items()}
-            means = {number: found["aer"]["mean"] for number, found in by_layer.items()}
-            best = best_layer(means)
+            by_layer = {int(number): of_pair(found, pair, AER) for number, found in results["layers"][method].items()}
             cells = [with_deviation(by_layer[layer][name]) for name in ("aer", *further)]
-            line(title, method, layer, *cells, f"{best} ({means[best]:.1f})")
-        chance = _of_pair(
-            {
-                p: {name: summary([score]) for name, score in found.items()}
-                for p, found in protocol["by_position"].items()
-            },
-            pair,
-        )
+            means = {number: found["aer"]["mean"] for number, found in by_layer.items()}
+            line(title, method, layer, *cells, best_cell(means, AER))
+        chance = feature_results.chance_of_pair(results, pair, AER)
         line(title, BY_POSITION, None, *(with_deviation(chance[name]) for name in ("aer", *further)))
         for item in published if with_published else []:
             figure = item["average"] if pair == AVERAGE else item["languages"].get(pair)
@@ -205,28 +110,6 @@ def score_table(results: dict[str, Any], with_published: bool = True) -> tuple[l
                 name = f"{item['paper']}, {item['table']}: {item['row']} ({item['method']})"
                 line(title, name, item["layer"], f"{figure:.2f}")
     return columns, rows
-
-
-def _of_pair(found: dict[str, dict[str, dict[str, Any]]], pair: str) -> dict[str, dict[str, Any]]:
-    """The scores of a pair, or of the average of all, by name; seed by seed."""
-    if pair != AVERAGE:
-        return found[pair]
-    return {
-        name: summary([statistics.fmean(seeds) for seeds in _by_seed({p: scores[name] for p, scores in found.items()})])
-        for name in SCORES
-    }
-
-
-def layer_table(results: dict[str, Any], method: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: AER of a method by layer, for every pair and their average."""
-    lines = {name: {n: summary(seeds) for n, seeds in line.items()} for name, line in curves(results, method).items()}
-    main = lines.get(AVERAGE) or next(iter(lines.values()))
-    best = best_layer({layer: entry["mean"] for layer, entry in main.items()})
-    rows = []
-    for layer in main:
-        remarks = [name for name, n in (("reported", results["protocol"]["layer"]), (BEST, best)) if n == layer]
-        rows.append([str(layer), *(with_deviation(line[layer]) for line in lines.values()), ", ".join(remarks)])
-    return ["layer", *lines, ""], rows
 
 
 def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str]:
@@ -241,8 +124,7 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"sentences with {links:,} gold links, {sure:,} of them sure; not scored: "
         f"gold links past their sentence, {sum(len(g['left_out']) for g in gold)}; sentences without gold, "
         f"{sum(g['sentences_without_gold'] for g in gold)})",
-        f"layer: {protocol['layer']} of {protocol['depth']} ({protocol['selection']['rule']}), 0 being the embeddings; "
-        "never chosen by the scores",
+        layer_line(protocol),
     ]
     for method, options in protocol["methods"].items():
         shown = ", ".join(f"{name} {value}" for name, value in options.items())
@@ -251,27 +133,18 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"encoding: {protocol['encoding']}; words are linked where any of their pieces are",
         f"{BY_POSITION}: each source word with the word at the same share of the target sentence",
         f"metric: {metric['name']} {metric['version']}, in percent, over the corpus; lower is better",
-        f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
-        f"seeds: {', '.join(map(str, results['seeds']))}",
+        *model_lines(results, with_model),
     ]
-    if with_model:
-        prints = ", ".join(fingerprint[:19] for fingerprint in results["model"]["fingerprint"].split("+"))
-        lines.append(f"model: {results['model']['folder']} ({prints})")
     return lines
 
 
 def to_markdown(results: dict[str, Any]) -> str:
     """The results as a Markdown page: table, warnings, protocol, AER by layer."""
-    page = markdown_page(
-        f"{results['task']}, word alignment",
-        score_table(results),
-        results["warnings"],
-        protocol_lines(results),
-        "[AER by layer](layers.png)",
+    protocol = results["protocol"]
+    layers = {method: layer_table(curves(results, method), protocol["layer"], AER) for method in protocol["methods"]}
+    return feature_results.to_markdown(
+        results, "word alignment", score_table(results), protocol_lines(results), AER, layers
     )
-    for method in results["protocol"]["methods"]:
-        page += "\n".join(["", f"## AER by layer, {method}", "", *markdown_table(layer_table(results, method)), ""])
-    return page
 
 
 def print_results(results: dict[str, Any], folder: Path) -> None:

@@ -27,15 +27,8 @@ def describe_model(
     Hub. Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's,
     or with fewer positions than `max_length`.
     """
-    path = resolve_hub_path(model, hub_root)
+    path, config = find_model(model, hub_root)
     folder = Path(path)
-    if looks_like_missing_folder(path) or folder.is_file():
-        parent = folder.parent
-        names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
-        raise ValueError(
-            f"Model folder not found: {model}. Relative paths start at {Path.cwd()}. Name a folder that "
-            f"save_pretrained wrote, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
-        )
     fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
     tokenizer_path = resolve_hub_path(tokenizer or path, hub_root)
     if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
@@ -44,7 +37,6 @@ def describe_model(
             "without the one the model was trained with. Save it into the folder, or name its folder as `tokenizer`."
         )
     with PartialState().main_process_first(), readable_errors(model):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
         loaded = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
 
     check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
@@ -60,6 +52,21 @@ def describe_model(
         "type": config.model_type,
     }
     return path, config, loaded, identity
+
+
+def find_model(model: str, hub_root: str | None = None) -> tuple[str, Any]:
+    """Resolved path and configuration of a model. Raises ValueError for one that cannot be found."""
+    path = resolve_hub_path(model, hub_root)
+    folder = Path(path)
+    if looks_like_missing_folder(path) or folder.is_file():
+        parent = folder.parent
+        names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
+        raise ValueError(
+            f"Model folder not found: {model}. Relative paths start at {Path.cwd()}. Name a folder that "
+            f"save_pretrained wrote, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
+        )
+    with PartialState().main_process_first(), readable_errors(model):
+        return path, AutoConfig.from_pretrained(path, trust_remote_code=True)
 
 
 def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> Any:

@@ -5,8 +5,8 @@
 
 --run takes a name and one or more folders of finetuning/run.py; several folders are seeds of one experiment that were
 run apart. Writes comparison.md, comparison.csv (a row for each run, language, metric and seed) and comparison.png: BLEU
-on dev over the updates for translation, AER over layers for word alignment (XLM-Align, Figure 2; MetaXLM, Figure 4),
-scores by language for other tasks; means and standard deviations over seeds.
+on dev over the updates for translation, scores over layers for word alignment (XLM-Align, Figure 2; MetaXLM, Figure 4)
+and retrieval (MetaXLM, Figure 3), scores by language for other tasks; means and standard deviations over seeds.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from common.recipes import user_errors
-from finetuning import alignment_results, results, translation_results
-from finetuning.alignment_sweep import AVERAGE, plot_layers
+from finetuning import alignment_results, feature_results, results, retrieval_results, translation_results
+from finetuning.layer_curves import AVERAGE, plot_layers
 from finetuning.result_files import FORMAT, markdown_table, run_name, summary, with_deviation
 from finetuning.run import KINDS
 
@@ -25,7 +25,13 @@ from finetuning.run import KINDS
 MODULES = dict.fromkeys(KINDS, results) | {
     "translation": translation_results,
     "word_alignment": alignment_results,
+    "retrieval": retrieval_results,
 }
+# of kinds that are scored by layer, what is measured
+MEASURES = {"word_alignment": alignment_results.AER, "retrieval": retrieval_results.ACCURACY}
+# Languages, or pairs, beside each other on a page: of more, each is a row of the table, and the plot over layers is of
+# their average alone.
+MOST_LANGUAGES = 12
 
 # Outcomes, which differ between any two runs, sentences for readers of what other fields say, and what else was scored.
 LEFT_OUT = (
@@ -73,7 +79,7 @@ def read_others(recipe: Any) -> dict[str, list[dict[str, Any]]]:
             f"compare_with names {own_name(recipe)}, which is the name of this run's model. Two lines of a plot cannot "
             "have one name. Set `name` for this model, or call the other one something else."
         )
-    own = {"kind": recipe.kind, "task": recipe.task, "languages": [pair.name for pair in recipe.pairs]}
+    own = {"kind": recipe.kind, "task": recipe.task, "languages": recipe.pair_names}
     check_alike({own_name(recipe): own, **{name: record for name, group in others.items() for record in group}})
     return others
 
@@ -190,7 +196,10 @@ def _stamp(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def score_table(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: runs, with their score in each language, the average of several, and the seeds behind it."""
+    """Header and rows: runs, with their score in each language, the average of several, and the seeds behind it.
+
+    Of many languages, rows and columns are exchanged.
+    """
     records = next(iter(runs.values()))
     languages = list(records[0]["languages"])
     several = len(languages) > 1
@@ -202,6 +211,8 @@ def score_table(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[
             averages = [score for record in group for score in record["average"]["scores"]]
             cells.append(with_deviation(summary(averages)))
         rows.append([name, *cells, ", ".join(str(seed) for record in group for seed in record["seeds"])])
+    if len(languages) > MOST_LANGUAGES:
+        columns, *rows = map(list, zip(columns, *rows, strict=True))
     return columns, rows
 
 
@@ -252,11 +263,12 @@ def print_comparison(runs: dict[str, list[dict[str, Any]]], folder: Path) -> Non
 def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """BLEU over updates where every run has a curve, else bars by language; standard deviations over seeds.
 
-    Of word alignment AER over layers: the average, then every pair of languages.
+    Of what is scored by layer, the score over layers: the average, then every pair of languages.
     """
-    if next(iter(runs.values()))[0]["kind"] == "word_alignment":
-        chance = alignment_results.chance_level(next(iter(runs.values()))[0])
-        plot_layers(layer_panels(runs), path, title_of(runs), by_position=chance, one_scale=False)
+    first = next(iter(runs.values()))[0]
+    if measure := MEASURES.get(first["kind"]):
+        chance = feature_results.chance_level(first, measure)
+        plot_layers(layer_panels(runs), path, measure, title_of(runs), chance=chance, one_scale=False)
         return
     import matplotlib
 
@@ -294,15 +306,22 @@ def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def layer_panels(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, dict[int, list[float]]]]:
-    """AER by panel (average or pair of languages), run and layer: one a seed, of the layers that all its seeds have."""
-    curves = {name: [alignment_results.curves(record) for record in records] for name, records in runs.items()}
+    """Scores by panel (average or pair of languages), run and layer: one a seed, of the layers that all seeds have."""
+    curves = {
+        name: [feature_results.curves(record, MEASURES[record["kind"]]) for record in records]
+        for name, records in runs.items()
+    }
     titles = list(next(iter(curves.values()))[0])
+    if len(titles) > MOST_LANGUAGES:
+        titles = [AVERAGE]
     panels: dict[str, dict[str, dict[int, list[float]]]] = {}
     for title in sorted(titles, key=lambda title: title != AVERAGE):
         panels[title] = {}
         for name, found in curves.items():
             layers = [layer for layer in found[0][title] if all(layer in seeds[title] for seeds in found)]
-            panels[title][name] = {layer: [aer for seeds in found for aer in seeds[title][layer]] for layer in layers}
+            panels[title][name] = {
+                layer: [score for seeds in found for score in seeds[title][layer]] for layer in layers
+            }
     return panels
 
 

@@ -44,6 +44,14 @@ class LabelledTable(Table):
     language_column: str | None = option(
         None, "column that names the language of a row, where the table holds several languages"
     )
+    where: dict[str, str] = option(
+        {},
+        "only rows whose columns have these values, as in {domain: books}; `*` stands for any text, and `{language}` "
+        "as in path",
+    )
+    language_names: dict[str, str] = option(
+        {}, "what `{language}` stands for where that is not the code, as in {sw: swahili}"
+    )
     translation_columns: list[str] = option(
         [], "plug-in: columns of the same rows that hold the translations of `text_columns`, in their order"
     )
@@ -114,7 +122,7 @@ class Published:
         {}, "by the name of a further score, such as exact_match: that of each language, in percent"
     )
     average: float | None = option(None, "average as printed, in percent")
-    average_over: list[str] = option([], "languages of that average, where the scores of each are not known")
+    average_over: list[str] = option([], "languages of that average, where the scores of some are not known")
 
 
 @dataclass

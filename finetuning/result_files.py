@@ -54,6 +54,8 @@ def table_names(entries: list[dict[str, Any]]) -> str:
     for entry in entries:
         path = Path(entry["path"])
         name = path.name if path.is_absolute() else str(path)  # where it lies on this machine tells nobody anything
+        if entry.get("where"):
+            name += f" [{', '.join(f'{column}: {value}' for column, value in entry['where'].items())}]"
         target = f"with {table_names([entry['target']])}" if entry.get("target") else None
         groups.setdefault((name, entry["split"], target), []).extend(filter(None, [entry["config"]]))
     return "; ".join(
@@ -62,11 +64,13 @@ def table_names(entries: list[dict[str, Any]]) -> str:
     )
 
 
-def write_files(results: dict[str, Any], page: str, rows: list[dict[str, Any]], folder: Path) -> None:
-    """Writes results.json, results.md (`page`) and results.csv (`rows`) into a folder."""
-    write_json(folder / "results.json", results)
-    (folder / "results.md").write_text(page, encoding="utf-8")
-    with (folder / "results.csv").open("w", encoding="utf-8", newline="") as stream:
+def write_files(
+    results: dict[str, Any], page: str, rows: list[dict[str, Any]], folder: Path, name: str = "results"
+) -> None:
+    """Writes `<name>.json`, `<name>.md` (`page`) and `<name>.csv` (`rows`) into a folder."""
+    write_json(folder / f"{name}.json", results)
+    (folder / f"{name}.md").write_text(page, encoding="utf-8")
+    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

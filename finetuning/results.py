@@ -79,7 +79,7 @@ def published_figures(published: Published | None, languages: list[str]) -> dict
     """The published figures of the evaluated languages; the average only where it is over the same languages."""
     if published is None:
         return None
-    over = list(published.languages or published.average_over)
+    over = list(published.average_over or published.languages)
     return {
         "paper": published.paper,
         "table": published.table,
@@ -140,7 +140,9 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
         if table.note:
             warnings.append(table.note)
         if table.split != "test":
-            warnings.append(f"evaluated on {table.path}, split {table.split}: not comparable with figures on test")
+            warnings.append(
+                f"evaluated on {table.path}, split {table.split}: comparable with figures on that split alone"
+            )
     if recipe.max_evaluation_examples:
         warnings.append(f"at most {recipe.max_evaluation_examples} rows per language were evaluated, drawn at random")
     if recipe.max_train_examples:
@@ -148,7 +150,7 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
     if recipe.source_language not in languages:
         warnings.append(f"the source language {recipe.source_language} was not evaluated: there is no transfer gap")
     if recipe.published:
-        over = recipe.published.languages or recipe.published.average_over
+        over = recipe.published.average_over or recipe.published.languages
         if absent := [name for name in over if name not in languages]:
             warnings.append(f"the published average is over languages that were not evaluated: {', '.join(absent)}")
     return warnings

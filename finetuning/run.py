@@ -4,7 +4,7 @@
     accelerate launch finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco/model
 
 A recipe's `kind` says which fields it has: classification (the default), tagging, question_answering, translation, or
-word_alignment, which trains nothing.
+word_alignment and retrieval, which train nothing.
 `--help` shows those of classification, `--help kind=translation` those of translation, and with --config those of the
 file's kind.
 
@@ -125,33 +125,32 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
     report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
 
 
-def run_word_alignment(recipe: Any, resume: bool, command: list[str]) -> None:
-    """Links between words, read from models as they are; every pair of languages evaluated by itself."""
-    from finetuning import compare
-    from finetuning.alignment_results import build_results, print_results, write_results
+def run_features(recipe: Any, resume: bool, command: list[str]) -> None:
+    """What is read from models as they are, by layer; every pair of languages evaluated by itself."""
+    from finetuning import compare, feature_models
     from finetuning.run_folder import RunFolder
-    from finetuning.tasks import word_alignment as task
-    from finetuning.word_alignment_recipe import check_recipe
 
-    check_recipe(recipe)
-    models = task.describe_models(recipe)
+    importlib.import_module(KINDS[recipe.kind][0]).check_recipe(recipe)
+    task, shown = importlib.import_module(f"finetuning.tasks.{recipe.kind}"), compare.MODULES[recipe.kind]
+    models = feature_models.describe_models(recipe)
     first = models[recipe.seeds[0]]
-    identity = task.identity_of(recipe, models)
+    identity = feature_models.identity_of(recipe, models)
     folder = RunFolder(recipe, identity, resume)
     data = task.read(recipe)
     task.complete_protocol(data, recipe, first.config.num_hidden_layers)
     others = compare.read_others(recipe)
-    task.check_finished(folder, models)
+    feature_models.check_finished(folder, models)
 
     def build(seed: int) -> Any:
-        return task.load_aligner(recipe, models[seed])
+        return task.load(recipe, models[seed])
 
-    def evaluate(seed: int, aligner: Any) -> dict[str, Any]:
-        return task.run_seed(seed, data, aligner, models[seed], folder.of_seed(seed))
+    def evaluate(seed: int, loaded: Any) -> dict[str, Any]:
+        return task.run_seed(seed, data, loaded, models[seed], folder.of_seed(seed))
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, evaluate)
     before = list(getattr(first.config, "fine_tuned_on", None) or [])
-    report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
+    arguments = (recipe, folder, identity, data, before, records)
+    report(*arguments, shown.build_results, shown.write_results, shown.print_results)
     if others:
         compare.write_beside(recipe, others)
 
@@ -196,7 +195,8 @@ KINDS = {
         run_by_language,
     ),
     "translation": ("finetuning.translation_recipe", "TranslationRecipe", run_translation),
-    "word_alignment": ("finetuning.word_alignment_recipe", "WordAlignmentRecipe", run_word_alignment),
+    "word_alignment": ("finetuning.word_alignment_recipe", "WordAlignmentRecipe", run_features),
+    "retrieval": ("finetuning.retrieval_recipe", "RetrievalRecipe", run_features),
 }
 
 if __name__ == "__main__":

@@ -42,25 +42,9 @@ class RunFolder:
                 f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). There is nothing to "
                 "resume. Name another folder."
             )
-        changes = [
-            line
-            for line in recipe_differences(
-                recipe_of_run(self.path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe)
-            )
-            if line.partition(":")[0].partition(".")[0] not in MAY_CHANGE
-        ]
-        if changes:
-            raise ValueError(
-                f"{self.path} was started with another recipe: {'; '.join(changes)}. Seeds of two recipes have no "
-                "mean. Give the recipe it was started with, or name another folder."
-            )
+        check_same_recipe(self.path, recipe)
         self.facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        if self.facts["model"]["fingerprint"] != model["fingerprint"]:
-            raise ValueError(
-                f"The weights of {recipe.model} have changed since {self.path} was started: "
-                f"{self.facts['model']['fingerprint'][:15]} -> {model['fingerprint'][:15]}. Its seeds would come from "
-                "two models. Restore the model, or name another folder."
-            )
+        check_same_weights(self.path, recipe.model, self.facts["model"]["fingerprint"], model["fingerprint"])
 
     def begin(self, protocol: dict[str, Any], argv: list[str]) -> None:
         """Writes recipe.yaml and run.json. Raises ValueError where a resumed run's data have changed."""
@@ -91,3 +75,26 @@ class RunFolder:
         """The scores of a seed that was run to its end."""
         scores = self.path / f"seed-{seed}" / "scores.json"
         return json.loads(scores.read_text(encoding="utf-8")) if scores.is_file() else None
+
+
+def check_same_recipe(path: Path, recipe: Any) -> None:
+    """Raises ValueError where the run in `path` was started with another recipe, but for fields that may change."""
+    changes = [
+        line
+        for line in recipe_differences(recipe_of_run(path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe))
+        if line.partition(":")[0].partition(".")[0] not in MAY_CHANGE
+    ]
+    if changes:
+        raise ValueError(
+            f"{path} was started with another recipe: {'; '.join(changes)}. Seeds of two recipes have no mean. Give "
+            "the recipe it was started with, or name another folder."
+        )
+
+
+def check_same_weights(path: Path, model: str, before: str | None, now: str | None) -> None:
+    """Raises ValueError where a model's fingerprint is not the one that the run in `path` was started with."""
+    if before != now:
+        raise ValueError(
+            f"The weights of {model} have changed since {path} was started: {str(before)[:15]} -> {str(now)[:15]}. Its "
+            "seeds would come from two models. Restore the model, or name another folder."
+        )

@@ -1,5 +1,6 @@
 """Which rows of which table a run trains, selects and is evaluated on, by language; the same for every kind of task."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,7 +74,7 @@ class TableReader:
 
     def rows(self, table: "LabelledTable", languages: list[str]) -> list[Rows]:
         """The rows of each of the languages; of every language in `language_column` where none is named."""
-        if "{language}" in table.path + (table.config or ""):
+        if has_place_for_language(table):
             if not languages:
                 raise ValueError(
                     f"{describe(table)} has a place for the language, and `languages` is empty. Which tables there "
@@ -83,6 +84,7 @@ class TableReader:
         if Path(table.path).is_file():
             table = replace(table, split="train")  # a file has no splits: all of its rows are read
         dataset, fingerprint = self._table(table)
+        dataset = _selected(table, dataset)
         if table.language_column is None:
             if len(languages) != 1:
                 raise ValueError(
@@ -148,14 +150,39 @@ class TableReader:
         return self._read[key]
 
 
+def has_place_for_language(table: "LabelledTable") -> bool:
+    """Whether each language has a table, or rows, of its own, named by `{language}`."""
+    return any("{language}" in text for text in (table.path, table.config or "", *table.where.values()))
+
+
 def _fill(table: "LabelledTable", language: str) -> "LabelledTable":
     """The table of one language; its translations' as well."""
+    name = table.language_names.get(language, language)
 
     def fill(one: Any, **changes: Any) -> Any:
-        config = one.config and one.config.replace("{language}", language)
-        return replace(one, path=one.path.replace("{language}", language), config=config, **changes)
+        config = one.config and one.config.replace("{language}", name)
+        return replace(one, path=one.path.replace("{language}", name), config=config, **changes)
 
-    return fill(table, translations=table.translations and fill(table.translations))
+    where = {column: text.replace("{language}", name) for column, text in table.where.items()}
+    return fill(table, where=where, translations=table.translations and fill(table.translations))
+
+
+def _selected(table: "LabelledTable", dataset: "Dataset") -> "Dataset":
+    """The rows that `where` asks for. Raises ValueError for a column that is not there, and where no row is left."""
+    for column, wanted in table.where.items():
+        require_column(dataset, column, describe(table))
+        values = ["" if value is None else str(value) for value in dataset[column][:]]
+        pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
+        kept = [row for row, value in enumerate(values) if pattern.fullmatch(value)]
+        if not kept:
+            found = list(dict.fromkeys(values))
+            shown = f"{', '.join(found[:9])}{', ...' if found[9:] else ''}"
+            raise ValueError(
+                f"{describe(table)} has no row with {wanted!r} in column {column}. Nothing would be read. The values "
+                f"there are: {shown}. Correct `where`."
+            )
+        dataset = dataset.select(kept)
+    return dataset
 
 
 def _translation_table(table: "LabelledTable") -> Table:
@@ -167,7 +194,7 @@ def _translation_table(table: "LabelledTable") -> Table:
 
 def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     """Languages of a training table; none where `language_column` tells them, or where they must be named."""
-    names_none = table.language_column or "{language}" in table.path + (table.config or "")
+    names_none = table.language_column or has_place_for_language(table)
     if recipe.setting != "zero_shot" and not table.languages and names_none:
         return []
     return table.languages or [recipe.source_language]
@@ -260,7 +287,7 @@ def gather(
     }
     dev_data: Any = identities([rows for parts in tables.dev.values() for rows in parts])
     if recipe.selection == "source_dev" and not dev:
-        _check_holding_out(recipe)
+        _check_holding_out(recipe, {rows.language for rows in tables.train})
         split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
         train, dev = split["train"], {recipe.source_language: split["test"]}
         dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
@@ -297,9 +324,12 @@ def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]
     )
 
 
-def _check_holding_out(recipe: "Recipe") -> None:
-    """Raises ValueError where no development rows of the source language can be held out of the training rows."""
-    if recipe.setting != "zero_shot":
+def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:
+    """Raises ValueError where no development rows of the source language can be held out of the training rows.
+
+    `languages` are those of the training rows.
+    """
+    if recipe.setting == "translate_train_all" or languages != {recipe.source_language}:
         reason = {
             "translate_train_all": "Of training rows held out, translations would stay in training",
             "supervised": "Training rows held out would be of every language",
@@ -350,7 +380,7 @@ def check_tables(recipe: "Recipe") -> None:
             )
         for split in filter(None, (table.split, table.dev_split)):
             for number, evaluated in enumerate(recipe.evaluation):
-                if _shares_rows(replace(table, split=split), evaluated, recipe.hub_root):
+                if _shares_rows(recipe, replace(table, split=split), evaluated):
                     raise ValueError(
                         f"train.{position} reads {describe(replace(table, split=split))}, which is evaluated by "
                         f"evaluation.{number}. A score on rows that were trained or selected on means nothing. "
@@ -386,20 +416,21 @@ def _check_translations(table: "LabelledTable", where: str, plug_in: bool) -> No
         )
 
 
-def _shares_rows(trained: "TrainingTable", evaluated: "EvaluationTable", hub_root: str | None) -> bool:
+def _shares_rows(recipe: "Recipe", trained: "TrainingTable", evaluated: "EvaluationTable") -> bool:
     """Whether any evaluated text or its translation is trained on, in any language.
 
     Two joined translations are not compared: which of their rows are read is up to the tables that they are joined to.
     """
 
-    def tables(table: Any) -> list[list[Table]]:
-        filled = [_fill(table, name) for name in table.languages or [""]]
+    def tables(table: Any, languages: list[str]) -> list[list[Table]]:
+        filled = [_fill(table, name) for name in languages or [""]]
         return [filled, [_translation_table(one) for one in filled if one.translations]]
 
-    (texts, translations), (evaluated_texts, evaluated_translations) = tables(trained), tables(evaluated)
+    texts, translations = tables(trained, training_languages(recipe, trained))
+    evaluated_texts, evaluated_translations = tables(evaluated, evaluated.languages)
     pairs = [(one, other) for one in texts + translations for other in evaluated_texts]
     pairs += [(one, other) for one in texts for other in evaluated_translations]
-    return any(overlap(one, other, hub_root) for one, other in pairs)
+    return any(overlap(one, other, recipe.hub_root) for one, other in pairs)
 
 
 def _place(table: Table, hub_root: str | None) -> str:
@@ -409,8 +440,14 @@ def _place(table: Table, hub_root: str | None) -> str:
 
 
 def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
-    """Whether two tables share rows; two slices of a split, as in train[:9], are taken for a division of it."""
+    """Whether two tables share rows; two slices of a split, as in train[:9], are taken for a division of it.
+
+    Nor do they where `where` asks for different values of a column.
+    """
     if _place(one, hub_root) != _place(other, hub_root) or one.config != other.config:
+        return False
+    wanted, others = (getattr(table, "where", {}) for table in (one, other))
+    if any("*" not in text + others.get(column, "*") and text != others[column] for column, text in wanted.items()):
         return False
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
@@ -431,7 +468,9 @@ def sample(dataset: "Dataset", size: int) -> "Dataset":
 
 def names_of(table: Table) -> dict[str, Any]:
     """What was read, for results.json."""
-    return {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
+    names = {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
+    where = getattr(table, "where", {})
+    return {**names, "where": where} if where else names
 
 
 def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
@@ -439,7 +478,7 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
     tables: dict[tuple, dict[str, Any]] = {}
     for rows in all_rows:
         table, joined = rows.table, rows.translations
-        key = (table.path, table.config, table.split, joined and joined["path"], joined and joined["config"])
+        key = (*map(str, names_of(table).values()), joined and joined["path"], joined and joined["config"])
         entry = {**names_of(table), "languages": [], "rows": 0, "fingerprint": rows.fingerprint}
         entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
         entry["languages"].append(rows.language)

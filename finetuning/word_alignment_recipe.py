@@ -9,9 +9,8 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from common.recipes import option
-from finetuning.recipe import Published, check_ranges
-
-SEED = "{seed}"
+from finetuning.feature_recipe import FeatureRecipe, check_features
+from finetuning.recipe import Published
 
 
 @dataclass
@@ -53,21 +52,10 @@ class PublishedAlignment(Published):
 
 
 @dataclass
-class WordAlignmentRecipe:
+class WordAlignmentRecipe(FeatureRecipe):
     """Word alignment with the vectors of a model, by layer and method, against links made by hand."""
 
-    model: str = option(
-        MISSING,
-        "checkpoint, a folder or a Hub id: an encoder of the zoo, or another like XLM-R; `{seed}` stands for each of "
-        "`seeds`, as in runs/xlm_align-{seed}/model",
-    )
-    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
-    output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, layers.png, one folder per seed")
-    hub_root: str | None = option(
-        None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
-    )
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
-    task: str = option(MISSING, "name of the task in the results, such as word_alignment")
     pairs: list[AlignedPairs] = option([], "what is evaluated, each pair of languages by itself")
     methods: list[str] = option(
         ["ot"],
@@ -80,41 +68,18 @@ class WordAlignmentRecipe:
     encoding: Literal["joint", "separate"] = option(
         "separate", "separate: each sentence by itself, as SimAlign; joint: both in one input, as XLM-Align labels"
     )
-    layer: int | None = option(
-        None, "layer whose scores are the results, 0: embeddings; default: at two thirds of the layers, 8 of 12"
-    )
-    layers: list[int] = option([], "layers that are scored; default: all, embeddings included")
-    batch_size: int = option(64, "pairs in a forward pass")
-    precision: Literal["fp32", "bf16"] = option("fp32", "of the weights and the forward pass")
-    name: str | None = option(None, "name of the model beside those of compare_with; default: that of its run")
-    compare_with: dict[str, list[str]] = option(
-        {},
-        "by the name of another model: folders of results of this task, several are its seeds; comparison.{md,csv,png} "
-        "then show AER over layers of all models",
-    )
-    seeds: list[int] = option(
-        [1], "of the models that `{seed}` stands for; scores are reported by seed, with mean and standard deviation"
-    )
     published: list[PublishedAlignment] = option([], "published figures to print beside ours")
+
+    @property
+    def pair_names(self) -> list[str]:
+        return [pair.name for pair in self.pairs]
 
 
 def check_recipe(recipe: WordAlignmentRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
     from modeling.optimal_transport import METHODS
 
-    check_ranges(
-        recipe,
-        ("batch_size", recipe.batch_size, recipe.batch_size > 0),
-        ("layers", recipe.layers, all(layer >= 0 for layer in recipe.layers)),
-    )
-    if not recipe.pairs:
-        raise ValueError("The recipe has no pairs of languages. There is nothing to align. Add one under `pairs:`.")
-    names = [pair.name for pair in recipe.pairs]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(
-            f"The pair {twice[0]} is evaluated twice. A result has one score per pair of languages. Remove one, or "
-            "evaluate it in another output_dir."
-        )
+    check_features(recipe)
     unknown = [method for method in (*recipe.methods, *recipe.options) if method not in METHODS]
     if unknown or not recipe.methods or len(set(recipe.methods)) < len(recipe.methods):
         raise ValueError(
@@ -125,15 +90,4 @@ def check_recipe(recipe: WordAlignmentRecipe) -> None:
         raise ValueError(
             f"options has some of {unused[0]}, and methods is {recipe.methods}. They would do nothing. Add the method, "
             "or leave them out."
-        )
-    if recipe.layer is not None and recipe.layers and recipe.layer not in recipe.layers:
-        raise ValueError(
-            f"layer is {recipe.layer}, and layers is {recipe.layers}. The layer that is reported has to be scored. Add "
-            "it, or leave layers out to score all."
-        )
-    several = len(recipe.seeds) > 1
-    if several and SEED not in recipe.model:
-        raise ValueError(
-            f"seeds is {recipe.seeds}, and model is {recipe.model}. Nothing is drawn at random here: every seed would "
-            "have the same scores. Write {seed} where the model's folder names its own, or give one seed."
         )

@@ -5,22 +5,17 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 """
 
 import itertools
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from common.tables import Table, describe, load_table, require_column, table_fingerprint
-from finetuning.task_tables import Rows, names_of, overlap, sample, split_name
-from finetuning.translation_recipe import PairTable, TrainingPairs, TranslationRecipe
-
-SIDES = ("source", "target")
-ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
+from common.tables import describe
+from finetuning.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
+from finetuning.task_tables import Rows, overlap, sample, split_name
+from finetuning.translation_recipe import TrainingPairs, TranslationRecipe
 
 
 @dataclass
@@ -58,8 +53,12 @@ def read(recipe: TranslationRecipe) -> TranslationData:
     def open_tables(part: str) -> list[Rows]:
         opened = []
         for position, table in enumerate(getattr(recipe, part)):
-            rows = _open(table, f"{part}.{position}", recipe, loaded)
-            kept = _with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
+            languages = (
+                table.source_language or recipe.source_language,
+                table.target_language or recipe.target_language,
+            )
+            rows = open_pairs(table, f"{part}.{position}", "-".join(languages), recipe.hub_root, loaded)
+            kept = with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
             if part in empty:
                 before = empty[part].get(rows.language, 0)
                 empty[part][rows.language] = before + len(rows.dataset) - len(kept)
@@ -83,15 +82,15 @@ def read(recipe: TranslationRecipe) -> TranslationData:
         dev_pairs.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
     evaluated = {rows.language: sample(rows.dataset, recipe.max_test_examples) for rows in test}
     protocol = {
-        "training_data": [_identity(rows) for rows in train],
+        "training_data": [pair_identity(rows) for rows in train],
         "training_rows": len(training),
-        "evaluation_data": [_identity(rows) for rows in test],
+        "evaluation_data": [pair_identity(rows) for rows in test],
         "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in test)),
         "evaluated_rows": {pair: len(rows) for pair, rows in evaluated.items()},
         "empty_pairs_left_out": empty,
         "selection": {
             "rule": recipe.selection,
-            "data": [_identity(rows) for rows in dev] or None,
+            "data": [pair_identity(rows) for rows in dev] or None,
             "rows": {pair: sum(map(len, parts)) for pair, parts in dev_pairs.items()},
         },
     }
@@ -117,19 +116,6 @@ def check_tables(recipe: TranslationRecipe) -> None:
                         )
 
 
-def tables_of(table: PairTable) -> list[Table]:
-    """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
-
-    def with_split(one: Table, split: str) -> Table:
-        # a file has no splits: all of its rows are read
-        return replace(one, split="train" if Path(one.path).is_file() else split)
-
-    tables = [with_split(table, table.split)]
-    if (target := table.target) is not None:
-        tables.append(target if target.split else with_split(target, table.split))
-    return tables
-
-
 def _check_masking(table: TrainingPairs, name: str) -> None:
     same = table.source_column == table.target_column and table.target is None
     if not 0 <= table.source_mask_probability < 1:
@@ -148,113 +134,6 @@ def _check_masking(table: TrainingPairs, name: str) -> None:
             "text that is its own target is it known which pieces were masked. Name one column twice, or use "
             "predict: all."
         )
-
-
-def _open(table: PairTable, name: str, recipe: TranslationRecipe, loaded: dict[tuple, tuple[Dataset, str]]) -> Rows:
-    """The pairs of a table as columns `source` and `target`, both text; `loaded` keeps what was read."""
-
-    def load(one: Table) -> tuple[Dataset, str]:
-        if one.streaming:
-            raise ValueError(
-                f"{name}.streaming is true. Pairs are put together by their lengths, for which all must be known. "
-                "Leave it out."
-            )
-        key = tuple(getattr(one, item.name) for item in fields(Table))
-        if key not in loaded:
-            rows = load_table(one, recipe.hub_root)
-            loaded[key] = rows.flatten(), table_fingerprint(one, recipe.hub_root, rows)
-        return loaded[key]
-
-    languages = (table.source_language or recipe.source_language, table.target_language or recipe.target_language)
-    table, *targets = tables_of(table)
-    table = replace(table, target=targets[0] if targets else None)
-    tables = [table, table.target or table]
-    found = [load(one) for one in tables]
-    sides = []
-    for side, (rows, _), one in zip(SIDES, found, tables, strict=True):
-        wanted = getattr(table, f"{side}_column")
-        dtype = getattr(require_column(rows, wanted, f"{name} ({describe(one)})"), "dtype", None)
-        if dtype not in ("string", "large_string"):
-            raise ValueError(
-                f"{name}.{side}_column is {wanted}, which holds {dtype or 'no text'}. Only text can be translated. "
-                "Name a column of text; a field of a struct is named by a dotted path, such as translation.en."
-            )
-        sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
-    if table.target is not None:
-        sides = _aligned(table, name, [rows for rows, _ in found], sides)
-    fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
-    return Rows(table, "-".join(languages), concatenate_datasets(sides, axis=1), fingerprint)
-
-
-def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dataset]) -> list[Dataset]:
-    """The two sides with row i of one belonging to row i of the other."""
-    where = f"{name} ({describe(table)}; {describe(table.target)})"
-    if table.join_on is None:
-        if len(sides[0]) != len(sides[1]):
-            raise ValueError(
-                f"{where} is aligned row by row, and its sides have {len(sides[0])} and {len(sides[1])} rows. From the "
-                "first missing row on, every pair would be wrong. Repair the tables, or set join_on if they share ids."
-            )
-        return sides
-    ids = []
-    for rows in tables:
-        require_column(rows, table.join_on, where)
-        ids.append(rows[table.join_on][:])
-        if len(set(ids[-1])) < len(ids[-1]):
-            raise ValueError(
-                f"{where}: ids occur more than once in column {table.join_on}. It is unknown which rows belong "
-                "together. Make the ids unique, or leave join_on out if the tables are aligned row by row."
-            )
-    place = {value: position for position, value in enumerate(ids[1])}
-    matched = [(position, place[value]) for position, value in enumerate(ids[0]) if value in place]
-    if not matched:
-        raise ValueError(
-            f"{where}: no id of column {table.join_on} occurs in both tables. They have ids such as {ids[0][0]!r} and "
-            f"{ids[1][0]!r}. Nothing can be joined. Check that the ids have the same form."
-        )
-    return [side.select([pair[number] for pair in matched]) for number, side in enumerate(sides)]
-
-
-def _with_both_sides(rows: Rows, name: str, is_evaluated: bool) -> Dataset:
-    """The pairs that have text on both sides. Raises ValueError for an evaluated pair without, and where none has."""
-
-    def has_text(texts: pa.ChunkedArray) -> np.ndarray:
-        return pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0).fill_null(False).to_numpy()
-
-    table = rows.dataset.with_format("arrow")
-    full = []
-    for start in range(0, len(table), ROWS_AT_ONCE):
-        batch = table[start : start + ROWS_AT_ONCE]
-        full.append(np.logical_and(*(has_text(batch.column(side)) for side in SIDES)))
-    is_full = np.concatenate(full)
-    missing = np.flatnonzero(~is_full)
-    if len(missing) and is_evaluated:
-        raise ValueError(
-            f"{name} ({rows.name}), row {missing[0]}: a side is empty, as in {len(missing)} of {len(is_full)} rows. "
-            "A score over fewer sentences is not the benchmark's. Repair the data, or name another split."
-        )
-    if len(missing) == len(is_full):
-        raise ValueError(
-            f"{name} ({rows.name}) has no pair with text on both sides. There is nothing to translate. Check "
-            "source_column and target_column."
-        )
-    return rows.dataset.select(np.flatnonzero(is_full)) if len(missing) else rows.dataset
-
-
-def _identity(rows: Rows) -> dict[str, Any]:
-    """What was read, for results.json."""
-    table = rows.table
-    identity = {
-        **names_of(table),
-        "columns": [table.source_column, table.target_column],
-        "target": names_of(table.target) if table.target else None,
-        "languages": [rows.language],
-        "rows": len(rows.dataset),
-        "fingerprint": rows.fingerprint,
-    }
-    if getattr(table, "source_mask_probability", 0):
-        identity |= {"source_mask_probability": table.source_mask_probability, "predict": table.predict}
-    return identity
 
 
 def encode(data: TranslationData, tokenizer: Any, recipe: TranslationRecipe) -> TranslationData:

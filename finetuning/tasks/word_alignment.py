@@ -4,23 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate import PartialState
-from transformers import AutoModel
-
-from common.provenance import write_json
 from common.tables import Table, resolve_hub_path, table_fingerprint
 from finetuning.alignment_files import Gold, describe_left_out, fit_gold, read_gold
 from finetuning.alignment_pairs import PairReader
 from finetuning.alignment_sweep import position_links, score, sweep
-from finetuning.checkpoints import describe_model, load_pretrained
-from finetuning.run_folder import RunFolder
+from finetuning.feature_models import SeedModel, layer_protocol, load_encoder, record_seed, span
 from finetuning.seeds import load_metric
-from finetuning.word_alignment_recipe import SEED, AlignedPairs, WordAlignmentRecipe
+from finetuning.word_alignment_recipe import AlignedPairs, WordAlignmentRecipe
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass
@@ -38,16 +30,6 @@ class AlignmentData:
     pairs: dict[str, AnnotatedPairs]
     protocol: dict[str, Any]
     warnings: list[str]
-
-
-@dataclass
-class SeedModel:
-    """A model to read vectors from, before its weights are loaded."""
-
-    path: str
-    config: Any
-    tokenizer: Any
-    identity: dict[str, Any]
 
 
 def read(recipe: WordAlignmentRecipe) -> AlignmentData:
@@ -134,122 +116,44 @@ def _fingerprint(file: str) -> str:
     return table_fingerprint(Table(file, format="text"), None, None)
 
 
-def describe_models(recipe: WordAlignmentRecipe) -> dict[int, SeedModel]:
-    """The model of each seed: one for all, or that for which `{seed}` stands.
-
-    Raises ValueError for a model that cannot be found or used, for a layer that is not there, and for models of
-    different depth.
-    """
-    models = {}
-    for seed in recipe.seeds:
-        name = recipe.model.replace(SEED, str(seed))
-        models[seed] = SeedModel(*describe_model(name, recipe.tokenizer, recipe.hub_root))
-    depths = {seed: model.config.num_hidden_layers for seed, model in models.items()}
-    first = depths[recipe.seeds[0]]
-    if len(set(depths.values())) > 1:
-        raise ValueError(
-            f"The models of seeds {list(depths)} have {list(depths.values())} layers. A mean by layer is of models "
-            "of one depth. Evaluate each kind in an output_dir of its own, and bring them together by compare_with."
-        )
-    for field, layers in (("layer", [recipe.layer] if recipe.layer is not None else []), ("layers", recipe.layers)):
-        if beyond := [layer for layer in layers if not 0 <= layer <= first]:
-            raise ValueError(
-                f"{field} has {beyond[0]}, and {recipe.model} has {first} layers. There is no such state. Give 0 (the "
-                f"embeddings) to {first}."
-            )
-    return models
-
-
 def complete_protocol(data: AlignmentData, recipe: WordAlignmentRecipe, depth: int) -> None:
     """Adds to the protocol how links are read from a model of `depth` layers, and which layer is reported."""
-    layer = round(2 * depth / 3) if recipe.layer is None else recipe.layer
-    layers = sorted(set(recipe.layers)) or list(range(depth + 1))
-    if layer not in layers:
-        raise ValueError(
-            f"layers is {recipe.layers}, and the layer that is reported is {layer} of {depth}, at two thirds. It has "
-            "to be scored. Add it, or name another one by `layer`."
-        )
     data.protocol |= {
         "method": recipe.methods[0],
         "options": METHOD_OPTIONS[recipe.methods[0]] | recipe.options.get(recipe.methods[0], {}),
         "methods": {name: METHOD_OPTIONS[name] | recipe.options.get(name, {}) for name in recipe.methods},
         "encoding": recipe.encoding,
-        "layer": layer,
-        "layers": layers,
-        "depth": depth,
-        "selection": {
-            "rule": "two thirds of the layers" if recipe.layer is None else "named in the recipe",
-            "data": None,  # no layer is ever chosen by the scores
-        },
+        **layer_protocol(recipe, depth),
     }
 
 
-def load_aligner(recipe: WordAlignmentRecipe, model: SeedModel) -> WordAligner:
+def load(recipe: WordAlignmentRecipe, model: SeedModel) -> WordAligner:
     """The aligner of one seed's model. Raises ValueError for weights that cannot be read and options of no method."""
-    with PartialState().main_process_first():
-        encoder = load_pretrained(AutoModel, model.path, model.identity["folder"], dtype=DTYPES[recipe.precision])
     method = recipe.methods[0]
-    aligner = WordAligner(
-        encoder.to(PartialState().device),
+    return WordAligner(
+        load_encoder(recipe, model),
         model.tokenizer,
         method=method,
         encoding=recipe.encoding,
         batch_size=recipe.batch_size,
         **recipe.options.get(method, {}),
     )
-    return aligner
 
 
 def run_seed(seed: int, data: AlignmentData, aligner: WordAligner, model: SeedModel, folder: Path) -> dict[str, Any]:
-    """Scores every pair, layer and method by one forward pass a pair; leaves scores.json in the folder of the seed.
+    """Scores every pair, layer and method by one forward pass a pair; leaves scores.json in the folder of the seed."""
+    protocol = data.protocol
 
-    The main process does it; others wait.
-    """
-    state = PartialState()
-    record: dict[str, Any] = {}
-    if state.is_main_process:
-        protocol = data.protocol
+    def evaluate() -> dict[str, Any]:
         scores = {}
         for name, pair in data.pairs.items():
-            print(f"Seed {seed}: {name}, {len(pair.gold)} sentences, layers {_span(protocol['layers'])}")
+            print(f"Seed {seed}: {name}, {len(pair.gold)} sentences, layers {span(protocol['layers'])}")
             found = sweep(aligner, pair.sentences, pair.gold, protocol["layers"], protocol["methods"])
             scores[name] = {
                 method: {str(layer): of_layer for layer, of_layer in by_layer.items()}  # as JSON has them
                 for method, by_layer in found.items()
             }
         metric = load_metric("aer")
-        record = {
-            "seed": seed,
-            "model": model.identity,
-            "parameters": sum(parameter.numel() for parameter in aligner.states.model.parameters()),
-            "metric": {"name": "aer", "module": metric.name, "version": metric.version},
-            "scores": scores,
-        }
-        write_json(folder / "scores.json", record)  # from here on the seed counts as finished
-    state.wait_for_everyone()
-    return record
+        return {"metric": {"name": "aer", "module": metric.name, "version": metric.version}, "scores": scores}
 
-
-def identity_of(recipe: WordAlignmentRecipe, models: dict[int, SeedModel]) -> dict[str, Any]:
-    """What run.json says of the model; of a model a seed, each seed's own record has the fingerprint."""
-    identity = next(iter(models.values())).identity
-    return {**identity, "folder": recipe.model, "fingerprint": None} if SEED in recipe.model else identity
-
-
-def check_finished(folder: RunFolder, models: dict[int, SeedModel]) -> None:
-    """Raises ValueError where a finished seed was scored with other weights than its model has now."""
-    for seed, model in models.items():
-        then, now = (
-            (folder.finished(seed) or {}).get("model", model.identity)["fingerprint"],
-            model.identity["fingerprint"],
-        )
-        if then != now:
-            raise ValueError(
-                f"The weights of {model.identity['folder']} have changed since seed {seed} was scored in "
-                f"{folder.path}: {then[:15]} -> {now[:15]}. Its figures would be of two models. Restore "
-                "the model, or name another folder."
-            )
-
-
-def _span(layers: list[int]) -> str:
-    return f"{layers[0]} to {layers[-1]}" if layers == list(range(layers[0], layers[-1] + 1)) else str(layers)[1:-1]
+    return record_seed(seed, model, aligner.states.model, folder, evaluate)

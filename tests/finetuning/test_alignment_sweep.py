@@ -3,7 +3,8 @@
 import pytest
 
 from finetuning.alignment_files import Gold
-from finetuning.alignment_sweep import plot_layers, position_links, score, sweep, sweep_table
+from finetuning.alignment_sweep import AER, position_links, score, sweep, sweep_table
+from finetuning.layer_curves import plot_layers
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
@@ -101,6 +102,7 @@ def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch)
     plot_layers(
         {"average": lines, "de-en": {"XLM-R": {0: 3.0}}},
         tmp_path / "layers.png",
+        AER,
         "title",
         8,
         {"average": 70, "de-en": 1},

@@ -245,7 +245,7 @@ def test_seeds_have_to_be_of_one_depth(aligned, two_seeds, tmp_path, refused):
 
 
 def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused, monkeypatch):
-    from finetuning import alignment_sweep
+    from finetuning import layer_curves
 
     main([*aligned, f"output_dir={tmp_path / 'base'}", "methods=[ot, mutual]"])
     drawn = {}
@@ -259,11 +259,11 @@ def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused
     assert drawn["panels"]["average"]["XLM-R"][1] == pytest.approx([base["average"]["mean"]])
     assert drawn["panels"]["zh-en"]["XLM-Align"] == curves(results_of(out))["zh-en"]
     levels = results_of(out)["protocol"]["by_position"]
-    assert drawn["by_position"]["average"] == pytest.approx((levels["en-de"]["aer"] + levels["zh-en"]["aer"]) / 2)
+    assert drawn["chance"]["average"] == pytest.approx((levels["en-de"]["aer"] + levels["zh-en"]["aer"]) / 2)
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "aer (lower is better)" in page and f"| XLM-R | {base['languages']['en-de']['mean']:.1f} |" in page
     assert "differ" in page and "mutual" not in page, "the methods that stand beside are no difference"
-    monkeypatch.setattr(compare, "plot_layers", alignment_sweep.plot_layers)
+    monkeypatch.setattr(compare, "plot_layers", layer_curves.plot_layers)
 
     # the same from the command line, once more with the seeds' folders, and with a new name
     main([*together, "name=ours", "--resume"])

@@ -1,0 +1,99 @@
+"""The retrieval recipe: every field that `finetuning/run.py` reads where `kind` is retrieval.
+
+Nothing is trained: of two sets of sentences, each sentence has to find its translation by the vectors of a model as it
+is.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from omegaconf import MISSING
+
+from common.recipes import option
+from finetuning.feature_recipe import FeatureRecipe, check_features
+from finetuning.recipe import check_ranges
+from finetuning.translation_recipe import EvaluationPairs
+
+PLACE = "{language}"
+
+
+@dataclass
+class RetrievalPairs(EvaluationPairs):
+    """Sentences and their translations; `{language}` in any text field stands for each of `languages`."""
+
+    source_language: str = option(MISSING, "language of the source column, such as de or '{language}'")
+    target_language: str = option(MISSING, "language of the target column")
+    languages: list[str] = option(
+        [], "what `{language}` stands for in path, config, columns and so on, of the target's table too: a pair each"
+    )
+    max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all")
+
+    @property
+    def name(self) -> str:
+        """The pair as results name it."""
+        return f"{self.source_language}-{self.target_language}"
+
+
+@dataclass
+class RetrievalRecipe(FeatureRecipe):
+    """Retrieval of translations with the vectors of a model, by layer, in both directions."""
+
+    kind: Literal["retrieval"] = option("retrieval", "kind of task")
+    pairs: list[RetrievalPairs] = option([], "what is evaluated, each pair of languages by itself")
+    max_length: int | None = option(
+        None,
+        "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",
+    )
+    special_tokens: bool = option(
+        False, "whether the states of special tokens count in the mean that is a sentence's vector"
+    )
+
+    @property
+    def pair_names(self) -> list[str]:
+        return [pairs.name for pairs in expanded(self.pairs)]
+
+
+def expanded(tables: list[RetrievalPairs]) -> list[RetrievalPairs]:
+    """The tables with each of its languages for `{language}`: one for each pair of languages.
+
+    Raises ValueError for a table with a place for the language and no languages, or the other way round.
+    """
+    found = []
+    for position, table in enumerate(tables):
+        is_open = _filled(table, "") != table
+        if is_open != bool(table.languages):
+            had, lacks = ("a place for the language", "no languages") if is_open else ("languages", "no place for one")
+            raise ValueError(
+                f"pairs.{position} has {had} and {lacks}: which tables to read cannot be told. Write {PLACE} into "
+                f"path, config or a column, and name what it stands for, as in pairs.{position}.languages=[de, fr]."
+            )
+        found += [_filled(table, language) for language in table.languages] if is_open else [table]
+    return found
+
+
+def _filled(table: Any, language: str) -> Any:
+    """The table, and its target's, with the language in its place; a filled one has no list of languages."""
+    texts = {name: value for name, value in vars(table).items() if isinstance(value, str)}
+    changes: dict[str, Any] = {name: text.replace(PLACE, language) for name, text in texts.items() if PLACE in text}
+    if getattr(table, "target", None) is not None:
+        changes["target"] = _filled(table.target, language)
+    return replace(table, **changes)
+
+
+def check_recipe(recipe: RetrievalRecipe) -> None:
+    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+    check_features(recipe)
+    check_ranges(recipe, ("max_length", recipe.max_length, recipe.max_length is None or recipe.max_length > 0))
+    for position, table in enumerate(recipe.pairs):
+        name = f"pairs.{position}"
+        check_ranges(recipe, (f"{name}.max_pairs", table.max_pairs, table.max_pairs == 0 or table.max_pairs > 1))
+        if table.target is None and table.source_column == table.target_column:
+            raise ValueError(
+                f"{name} has {table.source_column} for source_column and target_column of one table. A text is not its "
+                "own translation. Name the column of the other language, or the table of the translations as `target`."
+            )
+        if table.target is None and table.join_on is not None:
+            raise ValueError(
+                f"{name}.join_on is {table.join_on}, and there is one table: its two columns are pairs already. Leave "
+                "join_on out, or name the table of the translations as `target`."
+            )

@@ -1,0 +1,142 @@
+"""MetaXLM's fine-tuning recipes against the paper's tables, and on rows laid out as their heads say."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from datasets import Dataset, DatasetDict
+
+from common.recipes import load_recipe
+from finetuning.grid import train_in
+from finetuning.question_answering_recipe import QuestionAnsweringRecipe
+from finetuning.recipe import Recipe
+from finetuning.task_tables import check_tables
+from finetuning.tasks import classification, question_answering
+from finetuning.trainer import check_setting
+
+RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "metaxlm"
+QUESTIONS = ("xquad", "mlqa", "tydiqa")
+
+
+def read(task, *overrides):
+    recipe_class = QuestionAnsweringRecipe if task in QUESTIONS else Recipe
+    return load_recipe(recipe_class, str(RECIPES / f"{task}.yaml"), ["model=somewhere", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "rate", "weight_decay", "epochs", "languages", "average"),
+    [  # Table 8, and the averages of Tables 1 and 2
+        ("udpos", 32, 1e-5, 0, 10, 33, 63.7),
+        ("panx", 8, 7e-6, 0, 10, 40, 54.0),
+        ("xquad", 32, 3e-5, 0, 4, 11, 57.9),
+        ("mlqa", 32, 3e-5, 0, 4, 7, 51.5),
+        ("tydiqa", 32, 4e-5, 0, 40, 9, 39.7),
+        ("xnli", 32, 1e-5, 0.01, 6, 15, 64.6),
+        ("pawsx", 32, 2e-5, 0.01, 10, 7, 83.2),
+        ("amazon", 32, 2e-5, 0.01, 5, 4, None),
+        ("amazon_supervised", 32, 2e-5, 0.01, 5, 12, 84.3),
+    ],
+)
+def test_tasks_are_fine_tuned_as_the_paper_prints(task, batch, rate, weight_decay, epochs, languages, average):
+    recipe = read(task)
+    training, published = recipe.training, recipe.published
+    assert (training.batch_size, training.learning_rate) == (batch, rate)
+    assert (training.weight_decay, training.epochs) == (weight_decay, epochs)
+    assert (training.warmup_steps, training.schedule) == (0.1, "linear")
+    assert recipe.seeds == [1, 2, 3, 4, 5] and recipe.output_dir == f"runs/metaxlm/{task}"
+    head = (RECIPES / f"{task}.yaml").read_text(encoding="utf-8").partition("\ntask:")[0]
+    assert f"--config finetuning/recipes/metaxlm/{task}.yaml" in head
+    check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND)
+    check_tables(recipe)
+    if average is None:
+        assert published is None and len(recipe.evaluation[0].languages) == languages
+        return
+    over = published.average_over or list(published.languages)
+    assert published.average == average and len(over) == languages
+    assert set(published.languages) <= set(over)
+    if task not in ("xnli", "amazon_supervised"):  # one table for all languages; a table for language and domain
+        assert over == recipe.evaluation[0].languages
+    if len(published.languages) == languages:  # a mistyped figure would move the mean by more than the rounding
+        assert sum(published.languages.values()) / languages == pytest.approx(average, abs=0.07)
+
+
+@pytest.mark.parametrize(("task", "exact_match"), [("xquad", 42.0), ("mlqa", 34.3), ("tydiqa", 23.0)])
+def test_what_is_left_out_of_a_table_is_what_its_average_wants(task, exact_match):
+    """The illegible figures: their mean lies where English is highest and exact match below F1."""
+    recipe = read(task)
+    published = recipe.published
+    absent = len(published.average_over or published.languages) - len(published.languages)
+    figures = {"f1": published.languages, **published.further}
+    rest = {
+        name: average * (len(scores) + absent) - sum(scores.values())
+        for (name, scores), average in zip(figures.items(), (published.average, exact_match), strict=True)
+    }
+    assert list(published.further["exact_match"]) == list(published.languages)
+    assert all(published.further["exact_match"][name] < score for name, score in published.languages.items())
+    assert abs(rest["f1"]) < 0.7 if not absent else 0 < rest["exact_match"] / absent < rest["f1"] / absent < 85
+
+
+def test_tydiqa_is_told_apart_by_the_ids(tmp_path):
+    def rows(*names):
+        answers = {"text": ["Rome"], "answer_start": [0]}
+        return [
+            {"id": f"{name}-7633-{n}", "question": "Where?", "context": "Rome.", "answers": answers}
+            for name in names
+            for n in range(2 + len(name) % 3)
+        ]
+
+    folder = tmp_path / "google" / "xtreme" / "tydiqa"
+    folder.mkdir(parents=True)
+    parts = {"train": ("english", "finnish"), "validation": ("english", "finnish", "indonesian")}
+    DatasetDict({split: Dataset.from_list(rows(*names)) for split, names in parts.items()})
+    for split, names in parts.items():
+        Dataset.from_list(rows(*names)).to_parquet(folder / f"{split}.parquet")
+    lines = ["---", "configs:", "- config_name: tydiqa", "  data_files:"]
+    lines += [line for split in parts for line in (f"  - split: {split}", f"    path: tydiqa/{split}.parquet")]
+    (folder.parent / "README.md").write_text("\n".join([*lines, "---", ""]))
+    recipe = read("tydiqa", f"hub_root={tmp_path}", "evaluation.0.languages=[en, fi, id]")
+    data = question_answering.read(recipe)
+    assert len(data.train) == len(rows("english"))
+    assert {name: len(part) for name, part in data.evaluation.items()} == {
+        "en": len(rows("english")), "fi": len(rows("finnish")), "id": len(rows("indonesian")),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="no row with 'korean-\\*' in column id"):
+        question_answering.read(read("tydiqa", f"hub_root={tmp_path}", "evaluation.0.languages=[ko]"))
+
+
+def test_amazon_is_read_from_the_files_that_its_head_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    head = (RECIPES / "amazon.yaml").read_text(encoding="utf-8")
+    line = re.search(r'#   (\{"text".*\})', head)[1]
+    for language in ("en", "de"):
+        for split in ("train", "test"):
+            file = tmp_path / "amazon_reviews" / language / f"{split}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            others = [line.replace("positive", "negative"), line.replace("books", "dvd")]
+            file.write_text("\n".join([line, *others, ""]), encoding="utf-8")
+    recipe = read("amazon", "evaluation.0.languages=[en, de]", "source_language=de")
+    train_in(recipe, "de")
+    check_tables(recipe)
+    data = classification.read(recipe)
+    assert data.label_names == ["negative", "positive"] and len(data.train) == 3
+    assert data.protocol["training_data"][0]["path"] == "amazon_reviews/de"
+    assert {name: len(rows) for name, rows in data.evaluation.items()} == {"en": 3, "de": 3}
+    domain = [f"{part}.0.where.domain=books" for part in ("train", "evaluation")]
+    recipe = read("amazon_supervised", *domain, "train.0.languages=[en]", "evaluation.0.languages=[en]")
+    data = classification.read(recipe)
+    assert len(data.train) == len(data.evaluation["en"]) == 2
+
+
+def test_rows_that_are_evaluated_are_found_under_any_source_language(tmp_path):
+    recipe = read("amazon", "train.0.split=test", "evaluation.0.languages=[de, fr]", "source_language=de")
+    with pytest.raises(ValueError, match="which is evaluated by"):
+        check_tables(recipe)
+    check_tables(read("amazon", "train.0.split=test", "evaluation.0.languages=[de, fr]", "source_language=ja"))
+    # one file for both, told apart by a column
+    part = [f"{name}.0.path={tmp_path}/all.jsonl" for name in ("train", "evaluation")]
+    (tmp_path / "all.jsonl").write_text('{"text": "a"}\n')
+    own = ["train.0.where={split: train}", "evaluation.0.where={split: test}", "evaluation.0.languages=[en]"]
+    check_tables(read("amazon", *part, *own))
+    with pytest.raises(ValueError, match="which is evaluated by"):
+        check_tables(read("amazon", *part, *own, "train.0.where={split: t*}"))

@@ -1,0 +1,166 @@
+"""Sentences as vectors and the exact search: against brute force, at the borders of chunks, with ties; the metric."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
+
+from finetuning import retrieval_search
+from finetuning.retrieval_search import SentenceEncoder, nearest, vectors_by_layer
+from finetuning.seeds import load_metric
+
+TEXTS = [
+    "Anna bakes fresh bread every Sunday morning.",
+    "雨。",
+    "a",
+    "",
+    "The train to Berlin leaves at nine, I think.",
+]
+
+
+@pytest.fixture(scope="module")
+def encoder_of(tiny_model):
+    model, tokenizer = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False), None
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    return lambda **options: SentenceEncoder(model.eval(), tokenizer, **{"batch_size": 2, **options})
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(1, 1), (7, 5), (8, 12), (9, 4), (30, 31)])
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_the_search_finds_what_the_whole_product_says(sources, targets, size):
+    generator = torch.Generator().manual_seed(sources)
+    source, target = (torch.randn(count, 6, generator=generator) for count in (sources, targets))
+    cosines = F.normalize(source.double(), dim=-1) @ F.normalize(target.double(), dim=-1).T
+    found = nearest(source, target, size=size)
+    assert [of.tolist() for of in found] == [cosines.argmax(1).tolist(), cosines.argmax(0).tolist()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 100])
+def test_of_equally_near_ones_the_first_is_found_whatever_the_chunks(size):
+    # axes, so that cosines are exactly 0 or 1; lengths say nothing
+    source = torch.eye(4)[[2, 0, 2, 1, 0]] * torch.tensor([1.0, 2, 3, 4, 5])[:, None]
+    target = torch.eye(4)[[3, 2, 0, 2, 0, 3, 0]]
+    forward, backward = nearest(source, target, size=size)
+    assert forward.tolist() == [1, 2, 1, 0, 2]  # axis 1 is nobody's: all are equally far, and the first is taken
+    assert backward.tolist() == [0, 0, 1, 0, 1, 0, 1]
+    assert (forward.tolist(), backward.tolist()) == tuple(
+        of.tolist() for of in ((F.normalize(source) @ target.T).argmax(1), (F.normalize(source) @ target.T).argmax(0))
+    )
+
+
+def test_a_vector_of_nothing_is_near_to_nothing():
+    forward, backward = nearest(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [2.0, 0.0]]))
+    assert forward.tolist() == [0, 1] and backward.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("special_tokens", [False, True])
+def test_a_vector_is_the_mean_of_the_states_of_the_pieces(encoder_of, special_tokens):
+    encoder = encoder_of(special_tokens=special_tokens)
+    pieces = encoder.pieces(TEXTS)
+    found = encoder.vectors(pieces, [0, 1, 2])
+    for number, text in enumerate(TEXTS):
+        alone = encoder.tokenizer(text, return_tensors="pt")  # the tokenizer's own special tokens, nothing padded
+        assert alone["input_ids"][0, 1:-1].tolist() == pieces[number]
+        states = encoder.states.model(**alone, output_hidden_states=True).hidden_states
+        for layer in range(3):
+            states_TH = states[layer][0] if special_tokens else states[layer][0, 1:-1]
+            expected = states_TH.mean(0) if len(states_TH) else torch.zeros(32)
+            torch.testing.assert_close(found[layer][number], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_and_the_batches_of_texts_do_not_matter(encoder_of):
+    pieces = encoder_of().pieces(TEXTS)
+    found = encoder_of(batch_size=5).vectors(pieces, [2])[2]
+    backwards = encoder_of(batch_size=1).vectors(pieces[::-1], [2])[2].flip(0)
+    torch.testing.assert_close(found, backwards, rtol=1e-4, atol=1e-5)
+
+
+def test_long_texts_are_cut_to_what_fits_beside_the_special_tokens(encoder_of):
+    encoder = encoder_of(max_length=6)
+    pieces = encoder.pieces(TEXTS)
+    assert [encoder.is_cut(ids) for ids in pieces] == [len(ids) > 4 for ids in pieces]
+    cut = encoder.vectors(pieces, [2])[2]
+    torch.testing.assert_close(cut, encoder_of().vectors([ids[:4] for ids in pieces], [2])[2], rtol=1e-4, atol=1e-5)
+    assert encoder_of().max_length == 64, "as many positions as the model has"
+    with pytest.raises(ValueError, match="2 of it are special tokens.*more than 2"):
+        encoder_of(max_length=2)
+
+
+def test_special_tokens_that_a_text_spells_are_no_pieces_of_it(encoder_of):
+    encoder = encoder_of()
+    special = set(encoder.tokenizer.all_special_ids) - {encoder.tokenizer.unk_token_id}
+    assert encoder.pieces(["</s><pad>", "a"])[0] == []
+    assert special.isdisjoint(encoder.pieces(["a <mask> b </s>"])[0])
+
+
+def test_layers_come_in_several_passes_where_memory_is_short(encoder_of, monkeypatch):
+    encoder = encoder_of()
+    sides = tuple(encoder.pieces(texts) for texts in (TEXTS, TEXTS[:3]))
+    asked, vectors = [], encoder.vectors
+    monkeypatch.setattr(encoder, "vectors", lambda side, layers: asked.append(layers) or vectors(side, layers))
+    whole = list(vectors_by_layer(encoder, sides, [0, 1, 2]))
+    assert asked == [[0, 1, 2]] * 2
+    asked.clear()
+    monkeypatch.setattr(retrieval_search, "BYTES_OF_VECTORS", 2 * 4 * 8 * 32)  # two layers of 8 texts
+    parts = list(vectors_by_layer(encoder, sides, [0, 1, 2]))
+    assert asked == [[0, 1], [0, 1], [2], [2]]
+    for (layer, *one), (same, *other) in zip(whole, parts, strict=True):
+        assert layer == same
+        torch.testing.assert_close(one, other)
+
+
+def test_vectors_that_are_no_numbers_are_refused(encoder_of, monkeypatch):
+    encoder = encoder_of()
+    monkeypatch.setattr(encoder, "states", Broken(encoder.states))
+    with pytest.raises(ValueError, match="layer 1 are not finite.*precision=fp32"):
+        encoder.vectors(encoder.pieces(["a"]), [1])
+
+
+class Broken:
+    def __init__(self, states):
+        self.device = states.device
+
+    def __call__(self, inputs, layers):
+        return {layer: torch.full((*inputs["input_ids"].shape, 4), torch.nan) for layer in layers}
+
+
+def test_bert_is_read_with_its_own_special_tokens(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "house", "is", "red"]
+    backend = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    config = BertConfig(vocab_size=len(words), max_position_embeddings=12, **sizes)
+    encoder = SentenceEncoder(BertModel(config, add_pooling_layer=False).eval(), tokenizer, batch_size=2)
+    assert encoder.max_length == 12
+    pieces = encoder.pieces(["the house", "red", "the green house is red"])
+    assert pieces == [[4, 5], [7], [4, 1, 5, 6, 7]], "unknown words are read as such"
+    states = encoder.states.model(torch.tensor([[2, 4, 5, 3]])).last_hidden_state
+    torch.testing.assert_close(encoder.vectors(pieces, [2])[2][0], states[0, 1:3].mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_accuracy_counts_both_directions_by_hand():
+    gold = [
+        {"source": 0, "target": 0},
+        {"source": 1, "target": 1},
+        {"source": 2, "target": 1},
+        {"source": 3, "target": 2},
+    ]
+    found = [
+        {"source": 0, "target": 0},
+        {"source": 2, "target": 1},
+        {"source": 2, "target": 1},
+        {"source": 0, "target": 0},
+    ]
+    assert load_metric("retrieval_accuracy").compute(predictions=found, references=gold) == {
+        "accuracy": 62.5, "source_to_target": 75.0, "target_to_source": 50.0
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="0 pairs"):
+        load_metric("retrieval_accuracy").compute(predictions=[], references=[])

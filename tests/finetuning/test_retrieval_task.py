@@ -1,0 +1,349 @@
+"""finetuning/run.py with kind retrieval: from tables of pairs to results, and everything that reads them."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import load_dataset
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
+
+from common.recipes import load_recipe
+from finetuning import compare, layer_curves, retrieval_results
+from finetuning.result_files import summary
+from finetuning.retrieval_recipe import RetrievalRecipe, check_recipe, expanded
+from finetuning.run import kind_of, main
+from finetuning.seeds import load_metric
+from finetuning.tasks import retrieval
+from finetuning.tasks.retrieval import Side
+from hub_cards.card import write_card
+
+RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
+
+
+def pairs_of(*tables):
+    return f"pairs={json.dumps(tables)}"
+
+
+@pytest.fixture
+def joined(sample_corpus_dir):
+    """The test sentences of the sample corpus, German and Chinese to and from English, joined on their ids."""
+    side = {"path": str(sample_corpus_dir)}
+    return {
+        **side, "config": "{language}", "source_column": "text", "source_language": "{language}",
+        "languages": ["de", "zh"], "target": {**side, "config": "en"}, "target_column": "text",
+        "target_language": "en", "join_on": "id",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def found(tiny_model, tmp_path, joined):
+    """Overrides of a recipe."""
+    out = tmp_path / "out"
+    return ["kind=retrieval", f"model={tiny_model}", f"output_dir={out}", "task=sample", pairs_of(joined)]
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def parsed(overrides):
+    return load_recipe(RetrievalRecipe, None, overrides)
+
+
+def brute_force(model_dir, source, target, layer):
+    """Accuracy in percent (source to target, target to source) of texts that all differ, one sentence at a time."""
+    model = AutoModel.from_pretrained(model_dir, add_pooling_layer=False).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+
+    def vector(text):
+        states = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+        return F.normalize(states[layer][0, 1:-1].mean(0), dim=0)
+
+    with torch.no_grad():
+        cosines = torch.stack([vector(text) for text in source]) @ torch.stack([vector(text) for text in target]).T
+    gold = torch.arange(len(source))
+    return [100 * (cosines.argmax(axis) == gold).double().mean().item() for axis in (1, 0)]
+
+
+def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys):
+    main(found)
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "layers.png", "seed-1",
+    }  # fmt: skip
+    results = results_of(out)
+    assert (results["kind"], results["setting"], results["seeds"]) == ("retrieval", "feature", [1])
+    protocol = results["protocol"]
+    assert (protocol["pooling"], protocol["similarity"], protocol["special_tokens"]) == ("mean", "cosine", False)
+    assert (protocol["layer"], protocol["depth"], protocol["max_length"]) == (1, 2, 64)
+    assert protocol["selection"] == {"rule": "two thirds of the layers", "data": None}
+    assert protocol["metric"] == {
+        "name": "accuracy", "module": "retrieval_accuracy", "version": load_metric("retrieval_accuracy").version,
+        "unit": "percent", "greater_is_better": True,
+    }  # fmt: skip
+    assert protocol["evaluated_rows"] == {"de-en": 60, "zh-en": 60}
+    assert protocol["chance"]["de-en"] == pytest.approx(dict.fromkeys(retrieval_results.SCORES, 100 / 60))
+    assert protocol["cut_texts"] == protocol["texts_without_pieces"] == {"de-en": [0, 0], "zh-en": [0, 0]}
+    entry = protocol["evaluation_data"][1]
+    assert (entry["config"], entry["split"], entry["target"]["config"]) == ("zh", "test", "en")
+    assert (entry["languages"], entry["rows"], entry["empty"], entry["unpaired"]) == (["zh-en"], 60, 0, [0, 0])
+
+    assert list(results["layers"]["mean"]) == ["0", "1", "2"]
+    reported = results["layers"]["mean"]["1"]
+    assert results["languages"] == {pair: scores["accuracy"] for pair, scores in reported.items()}
+    for scores in reported.values():
+        both = scores["source_to_target"]["mean"] + scores["target_to_source"]["mean"]
+        assert scores["accuracy"]["mean"] == pytest.approx(both / 2)
+    mean = sum(entry["mean"] for entry in results["languages"].values()) / 2
+    assert results["average"]["mean"] == pytest.approx(mean)
+
+    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 3 * 2 * 3
+    assert {
+        r["language"]: float(r["score"]) for r in rows if r["reported"] == "True" and r["metric"] == "accuracy"
+    } == {pair: entry["mean"] for pair, entry in results["languages"].items()}
+    page = (out / "results.md").read_text(encoding="utf-8")
+    assert "accuracy@1 (layer 1)" in page and f"| de-en | 60 | {results['languages']['de-en']['mean']:.1f} |" in page
+    assert f"| **average** | 120 | {mean:.1f} |" in page and "## accuracy@1 by layer, average" in page
+    assert (out / "layers.png").read_bytes().startswith(b"\x89PNG")
+    assert "zh-en, 60 pairs, layers 0 to 2" in capsys.readouterr().out
+    assert load_recipe(RetrievalRecipe, str(out / "recipe.yaml"), []) == parsed(found)
+
+
+def test_scores_are_those_of_brute_force(found, tmp_path, tiny_model, sample_corpus_dir, monkeypatch):
+    monkeypatch.setattr("finetuning.retrieval_search.nearest.__defaults__", ("cpu", 7))  # chunks that divide nothing
+    main([*found, "batch_size=7"])
+    results = results_of(tmp_path / "out")
+    target, *sources = (
+        load_dataset(str(sample_corpus_dir), config, split="test")["text"] for config in ("en", "de", "zh")
+    )
+    for pair, source in zip(("de-en", "zh-en"), sources, strict=True):
+        for layer in (0, 2):
+            scores = results["layers"]["mean"][str(layer)][pair]
+            shown = [scores[name]["mean"] for name in ("source_to_target", "target_to_source")]
+            assert shown == pytest.approx(brute_force(tiny_model, source, target, layer))
+
+
+def test_equal_texts_are_right_for_each_of_their_pairs(found, write, tmp_path):
+    """Every source finds itself: a side is its own translation, but for its order of rows and one text that repeats."""
+    texts = ["The train is late.", "It rains.", "Anna bakes bread.", "It rains."]
+    rows = [{"x": text, "y": text} for text in texts]
+    table = {"path": write("pairs", rows), "source_language": "en", "target_language": "EN"}
+    main([*found, pairs_of({**table, "source_column": "x", "target_column": "y"})])
+    results = results_of(tmp_path / "out")
+    assert {entry["mean"] for scores in results["metrics"].values() for entry in scores.values()} == {100.0}
+    protocol = results["protocol"]
+    assert protocol["evaluation_data"][0]["repeated"] == [1, 1]
+    assert protocol["chance"]["en-EN"]["accuracy"] == pytest.approx(100 / 3)
+    page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert "1 pairs repeat a source text, 1 a target text" in page
+
+
+def test_scores_by_hand_where_texts_repeat():
+    source, target = Side.of(["a", "b", "a", "c"]), Side.of(["A", "B", "X", "A"])
+    assert (source.texts, source.of_pairs, target.of_pairs) == (["a", "b", "c"], [0, 1, 0, 2], [0, 1, 2, 0])
+    # a finds A: right in its first pair, not in its second, whose translation is X. A finds a: right for a, not for c
+    found_source, found_target = torch.tensor([0, 0, 0]), torch.tensor([0, 2, 0])
+    assert retrieval.score((source, target), found_source, found_target) == {
+        "source_to_target": 50.0, "target_to_source": 50.0, "accuracy": 50.0
+    }  # fmt: skip
+
+
+def test_one_table_a_language_as_the_hub_has_tatoeba(found, tmp_path):
+    folder = tmp_path / "hub" / "google" / "xtreme"
+    lines = []
+    for language, size in (("deu", 4), ("swh", 3)):
+        (folder / f"tatoeba.{language}").mkdir(parents=True)
+        lines.append(
+            f"- config_name: tatoeba.{language}\n  data_files:\n  - split: validation\n"
+            f"    path: tatoeba.{language}/validation.jsonl\n"
+        )
+        rows = [{"source_sentence": f"{language} {n} {'x' * n}", "target_sentence": f"en {n}"} for n in range(size)]
+        text = "".join(json.dumps({**row, "source_lang": language, "target_lang": "eng"}) + "\n" for row in rows)
+        (folder / f"tatoeba.{language}" / "validation.jsonl").write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text(f"---\nconfigs:\n{''.join(lines)}---\n", encoding="utf-8")
+    recipe = ["--config", str(RECIPES / "metaxlm" / "tatoeba.yaml"), *found[1:3], f"hub_root={tmp_path / 'hub'}"]
+    main([*recipe, "pairs.0.languages=[deu, swh]", "pairs.0.max_pairs=3"])
+    results = results_of(tmp_path / "out")
+    assert results["protocol"]["evaluated_rows"] == {"deu-eng": 3, "swh-eng": 3}
+    assert "deu-eng: 3 of 4 pairs were evaluated, drawn at random" in results["warnings"]
+    assert not any("swh-eng: 3 of" in warning for warning in results["warnings"])
+    page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert "evaluated: google/xtreme tatoeba.deu, tatoeba.swh validation (6 pairs" in page
+
+
+def test_what_is_not_evaluated_is_counted_and_said(found, write, tmp_path):
+    def rows(side, ids, empty=()):
+        return [{"id": n, "text": "" if n in empty else f"{side} {n} {'y' * n}"} for n in ids]
+
+    source, target = write("source", rows("de", range(8), [2])), write("target", rows("en", range(3, 13), [5]))
+    pair = {
+        "path": source, "source_column": "text", "source_language": "de", "target": {"path": target},
+        "target_column": "text", "target_language": "en", "join_on": "id", "note": "not the benchmark's own",
+    }  # fmt: skip
+    main([*found, pairs_of(pair), "max_length=8"])
+    results = results_of(tmp_path / "out")
+    assert results["protocol"]["evaluated_rows"] == {"de-en": 4}
+    entry = results["protocol"]["evaluation_data"][0]
+    assert (entry["unpaired"], entry["empty"], entry["split"]) == ([3, 5], 1, "whole file")
+    assert "de-en: 3 rows of the source and 5 of the target have no partner" in results["warnings"]
+    assert "de-en: 1 of 5 pairs have an empty side and were left out" in results["warnings"]
+    assert "not the benchmark's own" in results["warnings"]
+    cut = results["protocol"]["cut_texts"]["de-en"]
+    assert sum(cut) > 0
+    said = f"de-en: {cut[0]} texts of the source and {cut[1]} of the target are longer than 8 positions and were cut"
+    assert said in results["warnings"]
+    page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert "not read: 8 rows without a partner, 1 pairs with an empty side" in page
+    assert f"max length: 8 positions ({sum(cut)} texts cut)" in page
+
+
+def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
+    def nothing(source, target, device):
+        return torch.zeros(len(source), dtype=torch.long), torch.zeros(len(target), dtype=torch.long)
+
+    monkeypatch.setattr(retrieval, "nearest", nothing)
+    main(found)
+    results = results_of(tmp_path / "out")
+    assert results["average"]["mean"] == pytest.approx(100 / 60)
+    assert "seed 1: accuracy is at chance in de-en 1.7 (chance: 1.7), zh-en 1.7" in results["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["pairs=[]"], "no pairs of languages"),
+        (["pairs.0.languages=[]"], "a place for the language and no languages"),
+        (["pairs.0.languages=[de, de]"], "de-en is evaluated twice"),
+        (["pairs.0.config=de", "pairs.0.source_language=de"], "languages and no place for one"),
+        (["pairs.0.target=null", "pairs.0.join_on=null"], "A text is not its own translation"),
+        (["pairs.0.target=null", "pairs.0.target_column=id"], "there is one table"),
+        (["pairs.0.source_column=texts"], "has no column texts"),
+        (["pairs.0.join_on=ids"], "has no column ids"),
+        (["pairs.0.target_column=topic", "pairs.0.source_column=topic", "pairs.0.max_pairs=2"], "different text"),
+        (["pairs.0.split=dev"], "dev"),
+        (["pairs.0.max_pairs=1"], "pairs.0.max_pairs is 1"),
+        (["pairs.0.streaming=true"], "streaming is true"),
+        (["max_length=65"], "has 64 positions"),
+        (["max_length=2"], "no room for a piece"),
+        (["max_length=0"], "max_length is 0"),
+        (["layer=3"], "layer has 3, and"),
+        (["layers=[0, 2]"], "the layer that is reported is 1 of 2"),
+        (["seeds=[1, 2]"], "Write {seed} where the model's folder"),
+        (["compare_with={XLM: [nowhere]}"], "nowhere has no results.json"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(
+    found, tmp_path, refused, write, joined, changes, expected
+):
+    if expected == "different text":
+        table = write("same", [{"topic": "x", "y": "z"}] * 3)
+        pair = {"path": table, "source_column": "topic", "target_column": "y"}
+        changes = [pairs_of({**pair, "source_language": "a", "target_language": "b"})]
+    assert expected in " ".join(refused([*found, *changes]).split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_place_of_the_language_is_filled_everywhere():
+    table = {
+        "path": "{language}.tsv", "source_column": "translation.{language}", "source_language": "{language}",
+        "languages": ["de", "fr"], "target": {"path": "{language}-en.tsv", "config": "{language}"},
+        "target_column": "en", "target_language": "en",
+    }  # fmt: skip
+    first, second = expanded(parsed(["model=x", "output_dir=y", "task=z", pairs_of(table)]).pairs)
+    assert (first.name, second.name) == ("de-en", "fr-en")
+    assert (second.path, second.source_column) == ("fr.tsv", "translation.fr")
+    assert (second.target.path, second.target.config) == ("fr-en.tsv", "fr")
+
+
+@pytest.fixture
+def two_seeds(tiny_model, tmp_path):
+    """`model` override of two models that differ in their weights, as seeds of a pre-training do."""
+    for seed in (1, 2):
+        folder = tmp_path / f"run-{seed}" / "model"
+        shutil.copytree(tiny_model, folder)
+        tensors = load_file(folder / "model.safetensors")
+        tensors = {name: tensor + (seed - 1) * 0.3 * tensor.flip(0) for name, tensor in tensors.items()}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return f"model={tmp_path}/run-{{seed}}/model"
+
+
+def test_models_and_seeds_stand_side_by_side_and_on_cards(found, two_seeds, tmp_path, monkeypatch, refused):
+    main([*found, f"output_dir={tmp_path / 'base'}"])
+    drawn = {}
+    plot = layer_curves.plot_layers
+    monkeypatch.setattr(
+        compare, "plot_layers", lambda panels, *a, **k: drawn.update(panels=panels, **k) or plot(panels, *a, **k)
+    )
+    together = [*found, two_seeds, "seeds=[2]", "name=MetaXLM", f"compare_with={{XLM: [{tmp_path / 'base'}]}}"]
+    main(together)
+    main([*together, "seeds=[1, 2]", "--resume"])
+    out, base = tmp_path / "out", results_of(tmp_path / "base")
+    results = results_of(out)
+    assert len(results["average"]["scores"]) == 2 and results["average"]["sd"] is not None
+    first = base["languages"]["de-en"]["mean"]  # the first seed's weights are the other model's
+    assert results["languages"]["de-en"] == summary([first, results["languages"]["de-en"]["scores"][1]])
+    assert list(drawn["panels"]) == ["average", "de-en", "zh-en"]
+    assert list(drawn["panels"]["average"]) == ["MetaXLM", "XLM"]
+    assert drawn["panels"]["average"]["XLM"][1] == pytest.approx([base["average"]["mean"]])
+    assert drawn["chance"] == pytest.approx(dict.fromkeys(drawn["panels"], 100 / 60))
+    page = (out / "comparison.md").read_text(encoding="utf-8")
+    assert "# sample, accuracy on test" in page and "| XLM |" in page and "lower is better" not in page
+    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    message = " ".join(refused([*together, "pairs.0.languages=[de]", f"output_dir={tmp_path / 'new'}"]).split())
+    assert "XLM has languages ['de-en', 'zh-en'], MetaXLM has ['de-en']" in message
+
+    card = write_card(str(tmp_path / "run-2" / "model"), [str(out / "results.json")]).read_text(encoding="utf-8")
+    assert "### sample, feature" in card and "| de-en | 60 |" in card and "by exact search" in card
+    assert "type: sentence-similarity" in card and "name: accuracy, average, feature, 2 seeds" in card
+
+
+def test_many_pairs_are_rows_and_the_average_alone_is_drawn_by_name(found, tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    main(found)
+    results = results_of(tmp_path / "out")
+    for number in range(12):  # as many again, under other names
+        for where in (results["languages"], results["protocol"]["chance"]):
+            where[f"x{number}-en"] = where["de-en"]
+        for pairs in results["layers"]["mean"].values():
+            pairs[f"x{number}-en"] = pairs["de-en"]
+    labels, line = [], Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: labels.append(k["label"]) or line(self, *a, **k))
+    assert list(compare.layer_panels({"XLM": [results]})) == ["average"]
+    columns, rows = compare.score_table({"XLM": [results], "MetaXLM": [results]})
+    assert columns == ["run", "XLM", "MetaXLM"] and len(rows) == 14 + 2
+    assert rows[0] == ["de-en", *[f"{results['languages']['de-en']['mean']:.1f}"] * 2] and rows[-1] == [
+        "seeds",
+        "1",
+        "1",
+    ]
+    panel = retrieval_results.feature_results.curves(results, retrieval_results.ACCURACY)
+    layer_curves.plot_layers({"": panel}, tmp_path / "many.png", retrieval_results.ACCURACY)
+    assert labels == ["each of 14"] * 14 + ["average"]
+
+
+@pytest.mark.parametrize("name", ["metaxlm/tatoeba", "sample_retrieval", "ntrex_retrieval"])
+def test_every_recipe_parses_and_is_consistent(name):
+    path = RECIPES / f"{name}.yaml"
+    assert kind_of(["--config", str(path)]) == "retrieval"
+    recipe = load_recipe(RetrievalRecipe, str(path), ["model=somewhere"])
+    check_recipe(recipe)
+    assert (recipe.output_dir, recipe.task) == (f"runs/{name}", name.rpartition("/")[2])
+    assert f"--config finetuning/recipes/{name}.yaml" in path.read_text(encoding="utf-8").split("kind:")[0]
+    if recipe.task == "tatoeba":  # section 4.4: 36 pairs
+        assert len(set(recipe.pair_names)) == 36 and {pair[-4:] for pair in recipe.pair_names} == {"-eng"}
+
+
+def test_help_shows_the_fields_of_the_kind(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help", "kind=retrieval"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert "special_tokens" in shown and "pairs.N.target.path" in shown and "learning_rate" not in shown

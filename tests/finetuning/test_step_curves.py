@@ -1,0 +1,166 @@
+"""Curves over pre-training steps: what is run and what is not, the figures, and what is refused."""
+
+import csv
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import finetuning.run
+from finetuning.step_curves import main
+
+FAST = ("training.max_steps=1", "training.batch_size=8", "selection=last", "seeds=[1]", "max_evaluation_examples=9")
+
+
+def perturb(model):
+    """Other weights in a model folder."""
+    tensors = load_file(model / "model.safetensors")
+    name = sorted(tensors)[0]
+    save_file({**tensors, name: tensors[name] + 1}, model / "model.safetensors", {"format": "pt"})
+
+
+@pytest.fixture
+def pretrained(tiny_model, tmp_path):
+    """pretrained(name, steps, last) -> folder of a pre-training run with checkpoints, and a final model at `last`."""
+
+    def make(name, steps, last):
+        folder = tmp_path / name
+        for step in steps:
+            shutil.copytree(tiny_model, folder / "checkpoints" / f"step-{step}" / "model")
+        if last:
+            shutil.copytree(tiny_model, folder / "model")
+            (folder / "run.json").write_text(json.dumps({"steps": last}))
+        (folder / "checkpoints" / ".step-99.tmp" / "model").mkdir(parents=True)  # being written
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def recipe(topics, tmp_path):
+    """Arguments: a recipe file of one update a seed, and the output."""
+    from common.recipes import load_recipe, save_recipe
+    from finetuning.recipe import Recipe
+
+    path = tmp_path / "recipe.yaml"
+    save_recipe(load_recipe(Recipe, None, [*topics, *FAST]), path)
+    return ["--config", str(path), "--output", str(tmp_path / "curves")]
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """The output folders of the runs that were really executed."""
+    module, name, execute = finetuning.run.KINDS["classification"]
+    folders = []
+
+    def counted(recipe, resume, command):
+        folders.append(recipe.output_dir.rsplit("/", 2)[-2:])
+        return execute(recipe, resume, command)
+
+    monkeypatch.setitem(finetuning.run.KINDS, "classification", (module, name, counted))
+    return folders
+
+
+def test_every_checkpoint_is_run_once_and_stands_in_the_curve(recipe, pretrained, executed, tmp_path, capsys):
+    xlm, meta = pretrained("xlm", (20, 4), 30), pretrained("meta", (4,), 4)
+    asked = [*recipe, "--run", "XLM", str(xlm), "--run", "MetaXLM", str(meta)]
+    main(asked)
+    # the final model of the second run is that of its last checkpoint
+    assert executed == [["XLM", "step-4"], ["XLM", "step-20"], ["XLM", "step-30"], ["MetaXLM", "step-4"]]
+    assert "[4/4] MetaXLM, step 4" in capsys.readouterr().out
+    out = tmp_path / "curves"
+    found = json.loads((out / "curves.json").read_text(encoding="utf-8"))
+    assert [point["step"] for point in found["runs"]["XLM"]] == [4, 20, 30]
+    point = found["runs"]["MetaXLM"][0]
+    results = json.loads((out / "MetaXLM" / "step-4" / "results.json").read_text(encoding="utf-8"))
+    by_language = {language: entry["scores"] for language, entry in results["languages"].items()}
+    others = [(de + zh) / 2 for de, zh in zip(by_language["de"], by_language["zh"], strict=True)]
+    assert point["scores"]["others"]["scores"] == pytest.approx(others)
+    assert point["scores"]["source"]["scores"] == by_language["en"]
+    gaps = [en - other for en, other in zip(by_language["en"], others, strict=True)]
+    assert point["scores"]["gap"]["scores"] == pytest.approx(gaps)
+    assert point["scores"]["gap"]["mean"] == pytest.approx(results["transfer_gap"])
+    assert point["languages"]["zh"] == results["languages"]["zh"]
+    page = (out / "curves.md").read_text(encoding="utf-8")
+    assert "| step | run | mean of 2 other languages | en | transfer gap (en - others) |" in page
+    assert page.count("| MetaXLM |") == 1 and page.count("| XLM |") == 3
+    with (out / "curves.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 4 * 3 and {row["step"] for row in rows} == {"4", "20", "30"}
+    assert (out / "curves.png").stat().st_size > 5000
+    assert not (out / "XLM" / "step-4" / "seed-1" / "model").exists(), "models are kept on demand"
+
+    del executed[:]
+    (out / "XLM" / "step-20" / "results.json").unlink()  # as if killed in its seed
+    shutil.rmtree(out / "XLM" / "step-20" / "seed-1")
+    main(asked)
+    assert executed == [["XLM", "step-20"]]
+    shutil.copytree(xlm / "model", xlm / "checkpoints" / "step-40" / "model")
+    main([*asked, "--steps", "4"])
+    assert len(executed) == 1, "step 40 was not asked for"
+    again = json.loads((out / "curves.json").read_text(encoding="utf-8"))
+    assert again["runs"]["XLM"] == found["runs"]["XLM"][:1]
+
+
+def test_seeds_of_pretraining_are_pooled_at_the_steps_that_all_have(recipe, pretrained, tmp_path):
+    first, second = pretrained("xlm-1", (2, 4, 6), 0), pretrained("xlm-2", (4, 6, 8), 0)
+    perturb(second / "checkpoints" / "step-4" / "model")
+    main([*recipe, "--run", "XLM", str(first), str(second), "--steps", "4", "seeds=[3]"])
+    (point,) = json.loads((tmp_path / "curves" / "curves.json").read_text(encoding="utf-8"))["runs"]["XLM"]
+    scores = [
+        json.loads((tmp_path / "curves" / "XLM" / name / "step-4" / "results.json").read_text(encoding="utf-8"))
+        for name in ("xlm-1", "xlm-2")
+    ]
+    assert point["scores"]["source"]["scores"] == [s for found in scores for s in found["languages"]["en"]["scores"]]
+    assert point["seeds"] == [[3], [3]]
+
+
+def test_what_is_scored_without_training_has_its_average(pretrained, sample_corpus_dir, tmp_path):
+    config = tmp_path / "links.yaml"
+    config.write_text(
+        f"kind: word_alignment\ntask: links\noutput_dir: x\nbatch_size: 4\npairs:\n"
+        f"- {{source_language: en, target_language: de, path: '{sample_corpus_dir}/alignments', source: en-de.txt,"
+        " gold: en-de.gold}\n"
+    )
+    run = pretrained("xlm", (2, 4), 0)
+    asked = ["--config", str(config), "--output", str(tmp_path / "out"), "--run", "XLM", str(run)]
+    main(asked)
+    found = json.loads((tmp_path / "out" / "curves.json").read_text(encoding="utf-8"))
+    assert [list(point["scores"]) for point in found["runs"]["XLM"]] == [["average"], ["average"]]
+    main(asked)
+    assert "| step | run | average |" in (tmp_path / "out" / "curves.md").read_text(encoding="utf-8")
+
+
+def test_finished_runs_of_something_else_are_refused(recipe, pretrained, executed, tmp_path, capsys):
+    def message(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main([*recipe, *arguments])
+        return " ".join(capsys.readouterr().err.split())
+
+    run = pretrained("xlm", (2, 4), 0)
+    asked = ["--run", "XLM", str(run), "max_length=20"]
+    main([*recipe, *asked])
+    # a run that fails in the middle keeps those before it
+    shutil.rmtree(tmp_path / "curves" / "XLM" / "step-4")
+    (run / "checkpoints" / "step-4" / "model" / "tokenizer.json").unlink()
+    error = message(*asked)
+    assert "XLM, step 4" in error and "holds no tokenizer" in error and "the same command goes on here" in error
+    del executed[:]
+    assert "another recipe: max_length: 20 -> 16" in message(*asked, "max_length=16")
+    perturb(run / "checkpoints" / "step-2" / "model")
+    assert "weights of" in message(*asked) and not executed
+
+    assert "model is another one in each run, and --run says which" in message(*asked, "model=x")
+    assert "output_dir is another one" in message(*asked, "output_dir=x")
+    assert "no model of that step: [2, 4]" in message(*asked, "--steps", "3")
+    assert "--steps has 'two', which is no number" in message(*asked, "--steps", "2", "two")
+    (tmp_path / "file").touch()
+    assert "is a file" in message(*asked, "--output", str(tmp_path / "file"))
+    assert "has no folder" in message("--run", "XLM")
+    assert "stands twice" in message(*asked, "--run", "XLM", str(run))
+    assert "cannot name a folder" in message("--run", "../XLM", str(run))
+    assert "called alike" in message("--run", "XLM", str(run), str(run))
+    assert "no step in common" in message("--run", "X", str(run), str(pretrained("other", (3,), 0)))
+    assert "no folder of a pre-training run" in message("--run", "XLM", str(tmp_path))

@@ -1,0 +1,135 @@
+"""The source-by-target matrix: what each run is trained and evaluated on, the figures, and what is refused."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from common.recipes import load_recipe, save_recipe
+from finetuning.grid import evaluate_in, train_in, transfer_by_seed
+from finetuning.recipe import Recipe
+from finetuning.transfer_matrix import better, main, to_first
+
+FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
+
+
+@pytest.fixture
+def recipe(topics, sample_corpus_dir, tmp_path):
+    """Arguments: a recipe file of one update, whose training table names the language, and the output."""
+    path = tmp_path / "recipe.yaml"
+    save_recipe(load_recipe(Recipe, None, [*topics, *FAST, "train.0.config={language}"]), path)
+    return ["--config", str(path), "--output", str(tmp_path / "matrix")]
+
+
+@pytest.fixture
+def refusal(recipe, tiny_model, capsys):
+    """refusal(arguments) -> the message with which the command refuses them."""
+
+    def message(*arguments, models=("--model", f"XLM={tiny_model}")):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main([*recipe, *models, *arguments])
+        assert stopped.value.code == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    return message
+
+
+def test_each_language_is_the_source_once(recipe, tiny_model, tmp_path, capsys):
+    other = shutil.copytree(tiny_model, tmp_path / "other")
+    asked = [*recipe, "--model", f"XLM={tiny_model}", "--model", f"MetaXLM={other}", "--languages", "zh", "en"]
+    main([*asked, "training.learning_rate=1e-3"])  # an override after a list
+    out = tmp_path / "matrix"
+    found = json.loads((out / "matrix.json").read_text(encoding="utf-8"))
+    for name in ("XLM", "MetaXLM"):
+        for source in ("zh", "en"):
+            run = json.loads((out / name / f"from-{source}" / "results.json").read_text(encoding="utf-8"))
+            assert run["source_language"] == source and list(run["languages"]) == ["zh", "en"]
+            (table,) = run["protocol"]["training_data"]
+            assert table["config"] == source and table["languages"] == [source]
+            assert run["hyperparameters"]["learning_rate"] == 1e-3
+            assert found["scores"][name][source] == run["languages"]
+    # equal weights give equal figures
+    assert found["differences"] == {"MetaXLM - XLM": {s: {"zh": 0.0, "en": 0.0} for s in ("zh", "en")}}
+    assert found["better"] == ["MetaXLM - XLM: higher in 0 of 4 directions"] and not found["differing"]
+    page = (out / "matrix.md").read_text(encoding="utf-8")
+    assert "| XLM: from | zh | en | mean of others | gap |" in page and "| MetaXLM - XLM: from | zh | en |" in page
+    with (out / "matrix.csv").open(encoding="utf-8") as stream:
+        rows = [(row["run"], row["source"], row["language"]) for row in csv.DictReader(stream)]
+    assert len(rows) == len(set(rows)) == 8
+    assert (out / "matrix.png").stat().st_size > 5000
+    capsys.readouterr()
+    main([*asked, "training.learning_rate=1e-3"])
+    assert "4 finished before, 0 to do" in capsys.readouterr().out
+
+
+def test_differences_are_to_the_first_model():
+    def matrix(*means):
+        cells = iter(means)
+        return {source: {target: {"mean": next(cells)} for target in "ab"} for source in "ab"}
+
+    found = to_first(
+        {"X": matrix(50.0, 40.0, 30.0, 60.0), "M": matrix(55.0, 39.0, 30.0, 61.0), "D": matrix(*[70.0] * 4)}
+    )
+    assert found["M - X"] == {"a": {"a": 5.0, "b": -1.0}, "b": {"a": 0.0, "b": 1.0}}
+    assert better(found) == ["M - X: higher in 2 of 4 directions", "D - X: higher in 4 of 4 directions"]
+
+
+def test_gaps_are_taken_seed_by_seed():
+    languages = {"en": {"scores": [80.0, 70.0]}, "de": {"scores": [60.0, 65.0]}, "fr": {"scores": [40.0, 45.0]}}
+    results = {"languages": languages, "source_language": "en", "average": {"scores": [60.0, 60.0]}}
+    assert transfer_by_seed(results) == {"others": [50.0, 55.0], "source": [80.0, 70.0], "gap": [30.0, 15.0]}
+    assert transfer_by_seed({**results, "source_language": "sw"}) == {"average": [60.0, 60.0]}
+    only = {**results, "languages": {"en": languages["en"]}}
+    assert transfer_by_seed(only) == {"average": [60.0, 60.0]}
+
+
+def test_tables_are_read_in_the_source_language_alone():
+    tables = (
+        "train=[{path: a/en}, {path: 'a/{language}', languages: [nl, es]}, {path: all, language_column: language}]",
+        "evaluation=[{path: b/en, languages: [en]}, {path: 'b/{language}', languages: [nl, es, de]}, "
+        "{path: all, language_column: language, split: dev}]",
+    )
+
+    def recipe():
+        return load_recipe(Recipe, None, ["model=m", "output_dir=o", "task=t", "training.learning_rate=1e-3", *tables])
+
+    for source, expected in (
+        ("en", [("a/en", []), ("all", ["en"])]),
+        ("es", [("a/{language}", ["es"]), ("all", ["es"])]),
+        ("ja", [("all", ["ja"])]),
+    ):
+        changed = recipe()
+        train_in(changed, source)
+        assert [(table.path, table.languages) for table in changed.train] == expected
+        assert changed.source_language == source
+    changed = recipe()
+    evaluate_in(changed, ["ja", "es", "en"])
+    assert [(table.path, table.languages) for table in changed.evaluation] == [
+        ("b/en", ["en"]), ("b/{language}", ["es"]), ("all", ["ja"]),
+    ]  # fmt: skip
+    changed = recipe()
+    changed.train = changed.train[:2]
+    with pytest.raises(ValueError, match="No training table of the recipe has rows in ja"):
+        train_in(changed, "ja")
+    changed.evaluation = changed.evaluation[:2]
+    with pytest.raises(ValueError, match="The recipe evaluates no ja"):
+        evaluate_in(changed, ["en", "ja"])
+
+
+def test_what_makes_no_matrix_is_refused(refusal, tiny_model, tmp_path):
+    languages = ("--languages", "en", "de", "--output", str(tmp_path / "none"))
+    assert "Write {language} where path or config names it" in refusal(*languages, "train.0.config=en")
+    assert "evaluates no it" in refusal("--languages", "en", "it")
+    assert "setting is supervised" in refusal(*languages, "setting=supervised")
+    assert "source_language is another one in each run" in refusal(*languages, "source_language=de")
+    assert "--languages has 'en', twice" in refusal("--languages", "en", "en")
+    assert "has no language to be trained in" in refusal(*languages, "kind=word_alignment")
+    assert "is not of the form NAME=PATH" in refusal(*languages, models=("--model", str(tiny_model)))
+    twice = ("--model", f"XLM={tiny_model}", "--model", f"XLM={tiny_model}")
+    assert "--model XLM stands twice" in refusal(*languages, models=twice)
+    missing = ("--model", f"XLM={tiny_model}", "--model", f"MetaXLM={tmp_path / 'modle'}")
+    assert f"Model folder not found: {tmp_path / 'modle'}" in refusal(*languages, models=missing)
+    assert "unknown field training.epoch" in refusal(*languages, "training.epoch=3")
+    assert not (tmp_path / "none").exists(), "everything is checked before anything is run"
