@@ -27,7 +27,7 @@ def describe_model(
     Hub. Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's,
     or with fewer positions than `max_length`.
     """
-    path, config = find_model(model, hub_root)
+    path = find_model(model, hub_root)
     folder = Path(path)
     fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
     tokenizer_path = resolve_hub_path(tokenizer or path, hub_root)
@@ -37,6 +37,7 @@ def describe_model(
             "without the one the model was trained with. Save it into the folder, or name its folder as `tokenizer`."
         )
     with PartialState().main_process_first(), readable_errors(model):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
         loaded = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
 
     check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
@@ -54,8 +55,8 @@ def describe_model(
     return path, config, loaded, identity
 
 
-def find_model(model: str, hub_root: str | None = None) -> tuple[str, Any]:
-    """Resolved path and configuration of a model. Raises ValueError for one that cannot be found."""
+def find_model(model: str, hub_root: str | None = None) -> str:
+    """Resolved path of a model, a folder that is there or an id of the Hub. Raises ValueError for a missing folder."""
     path = resolve_hub_path(model, hub_root)
     folder = Path(path)
     if looks_like_missing_folder(path) or folder.is_file():
@@ -65,8 +66,14 @@ def find_model(model: str, hub_root: str | None = None) -> tuple[str, Any]:
             f"Model folder not found: {model}. Relative paths start at {Path.cwd()}. Name a folder that "
             f"save_pretrained wrote, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
         )
+    return path
+
+
+def check_model(model: str, hub_root: str | None = None) -> None:
+    """Raises ValueError for a model whose configuration cannot be read, before anything is done with others."""
+    path = find_model(model, hub_root)
     with PartialState().main_process_first(), readable_errors(model):
-        return path, AutoConfig.from_pretrained(path, trust_remote_code=True)
+        AutoConfig.from_pretrained(path, trust_remote_code=True)
 
 
 def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> Any:

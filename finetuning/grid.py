@@ -155,7 +155,7 @@ def run_all(grid: Grid, runs: list[GridRun]) -> dict[str, dict[str, Any]]:
     from accelerate import PartialState
 
     from common.processes import start_processes
-    from finetuning.checkpoints import find_model
+    from finetuning.checkpoints import check_model
     from finetuning.seeds import check_hardware
 
     start_processes()
@@ -163,10 +163,10 @@ def run_all(grid: Grid, runs: list[GridRun]) -> dict[str, dict[str, Any]]:
     check_hardware(getattr(recipe, "training", recipe).precision)
     fingerprint = functools.cache(folder_fingerprint)  # of a matrix' models, each is that of many runs
     waiting = [run for run in runs if not is_finished(recipes[run], fingerprint)]
-    find = functools.cache(find_model)  # before the first run, which may take days
+    check = functools.cache(check_model)  # of all, before the first run, which may take days
     for run in waiting:
         for path in models_of(recipes[run]):
-            find(path, recipes[run].hub_root)
+            check(path, recipes[run].hub_root)
     say = print if PartialState().is_main_process else lambda *_: None
     say(f"{len(runs)} runs in {grid.output}: {len(runs) - len(waiting)} finished before, {len(waiting)} to do")
     for number, run in enumerate(waiting, start=1):

@@ -137,6 +137,8 @@ def _carried_over(recipe: dict) -> str:
     if not start or start["initialize"] == "none":
         return ""
     parts = {"both": "body and embeddings", "body": "body", "embeddings": "embeddings"}[start["initialize"]]
+    if start["initialize"] == "body":
+        return parts
     rows = f"rows {start['rows']}"
     languages = list(dict.fromkeys(dictionary["language"] for dictionary in start["dictionaries"]))
     return f"{parts}, {rows}" + (f", with dictionaries of {', '.join(languages)}" if languages else "")

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from common.recipes import nearest
 from common.tables import resolve_hub_path
 from pretraining.meta_pretrained import Source, carry_over, start_settings
 from pretraining.pretrained import existing_path, read_tokenizer
-from pretraining.recipe import OBJECTIVES, Phase, Recipe
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
 from pretraining.vocabulary_matching import Matching
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,12 @@ def model_class(model_type: str) -> type[PreTrainedModel]:
     return getattr(module, f"{prefix}ForPreTraining")
 
 
-def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+def build_config(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, checkpoint: Path | None = None
+) -> PreTrainedConfig:
     """The configuration of the run, checked against the tokenizer and the recipe.
+
+    `checkpoint`: that of a run which is resumed. Its shape is settled: a meta-pretrained model is not read again.
 
     Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary or
     special tokens that are not the tokenizer's, and examples longer than the positions.
@@ -79,6 +84,9 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     if start:
         config = _config_of_checkpoint(config_class, start, recipe, languages)
         source = f"the checkpoint {start!r}"
+    elif meta_pretrained and checkpoint:
+        config = config_class.from_pretrained(checkpoint / "model")
+        source = f"the checkpoint {checkpoint}"
     else:
         settings = {"vocab_size": len(tokenizer), **languages}
         if meta_pretrained:
@@ -165,12 +173,6 @@ def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBa
     if any(OBJECTIVES[name].languages for phase in recipe.phases for name in phase.objectives):
         settings["languages"] = recipe_languages(recipe)
     return settings
-
-
-def recipe_languages(recipe: Recipe) -> list[str]:
-    """Codes of all languages of a recipe, in the order of its corpora."""
-    pairs = [code for corpus in recipe.bitext for code in (corpus.source_language, corpus.target_language)]
-    return list(dict.fromkeys([*(corpus.language for corpus in recipe.monolingual), *pairs]))
 
 
 def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: str) -> None:

@@ -8,12 +8,12 @@ Legend: `V` pieces of the old vocabulary, `W` of the new one, `P` positions, `H`
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from common.provenance import folder_fingerprint
 from common.tables import resolve_hub_path
@@ -57,6 +57,17 @@ class Source:
     def first_position(self) -> int:
         """The row of the first piece's position: RoBERTa's tables begin behind the padding id, BERT's with it."""
         return self.config.pad_token_id + 1 if self.config.model_type in OF_ROBERTA else 0
+
+
+def of_body(name: str) -> bool:
+    """Whether a parameter is of the Transformer layers, less an added cross-attention (VECO): no model of one language
+    has that."""
+    return name.startswith(BODY) and ".crossattention." not in name
+
+
+def carries_rows(start: MetaPretrained) -> bool:
+    """Whether rows of the old vocabulary are carried over at all."""
+    return start.initialize in ("both", "embeddings")
 
 
 def source_config(start: MetaPretrained, hub_root: str | None) -> PreTrainedConfig:
@@ -114,15 +125,24 @@ def source_tokenizer(start: MetaPretrained, hub_root: str | None) -> Any:
     return read_tokenizer(name, field, hub_root, remedy)
 
 
-def load_source(start: MetaPretrained, hub_root: str | None) -> Source:
-    """A meta-pretrained checkpoint with weights in float32.
+def source_vocabulary(start: MetaPretrained, hub_root: str | None) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """Configuration and tokenizer of a meta-pretrained checkpoint.
 
-    Raises ValueError for damaged weights, for a checkpoint without embeddings or layers, for a tokenizer that does not
-    belong to it, and what `source_config` and `source_tokenizer` raise.
+    Raises ValueError for a tokenizer that does not belong to it, and what `source_config` and `source_tokenizer` raise.
     """
     config, tokenizer = source_config(start, hub_root), source_tokenizer(start, hub_root)
     remedy = "Name the checkpoint's own as model.meta_pretrained.tokenizer."
     check_vocabulary(tokenizer, config, start.tokenizer or start.path, start.path, remedy)
+    return config, tokenizer
+
+
+def load_source(start: MetaPretrained, hub_root: str | None) -> Source:
+    """A meta-pretrained checkpoint with weights in float32.
+
+    Raises ValueError for damaged weights, for a checkpoint without embeddings or layers, and what `source_vocabulary`
+    raises.
+    """
+    config, tokenizer = source_vocabulary(start, hub_root)
     model, absent = read_masked_lm(start.path, FIELD, hub_root, config)
     weights = {our_name(key): value for key, value in model.state_dict().items() if key not in absent}
     wanted = {our_name(key) for key in model.state_dict() if our_name(key).startswith((BODY, EMBEDDINGS))}
@@ -149,8 +169,11 @@ def our_name(key: str) -> str:
 
 
 def match(recipe: Recipe, tokenizer: Any) -> tuple[Source, Matching]:
-    """The checkpoint that a recipe starts from, and its vocabulary matched to `tokenizer`'s."""
+    """The checkpoint that a recipe starts from, and its vocabulary matched to `tokenizer`'s: without a match where it
+    carries no rows over."""
     start = recipe.model.meta_pretrained
+    if not carries_rows(start):
+        start = replace(start, rows="random", dictionaries=[])
     source = load_source(start, recipe.hub_root)
     return source, match_vocabularies(source.tokenizer, tokenizer, start, recipe.hub_root)
 
@@ -168,26 +191,26 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching, initi
     position of a text, so it is added to the positions, and the new model's are zero.
     """
     mine, theirs, notes = model.state_dict(), source.weights, []
+    is_tied = source.config.tie_word_embeddings  # a head that was trained for another matrix says nothing here
+    untied = "" if is_tied else "its head has a matrix of its own"
     if initialize in ("body", "both"):
-        # an added cross-attention has no counterpart in a model of one language
-        wanted = [name for name in mine if name.startswith(BODY) and (name in theirs or ".crossattention." not in name)]
-        _copy(mine, theirs, wanted, source.name)
-        fresh = [name for name in mine if name.startswith(BODY) and name not in theirs]
-        if fresh:
-            notes.append(f"{len(fresh)} weights of the cross-attention start random")
+        _copy(mine, theirs, [name for name in mine if of_body(name) or (name in theirs and BODY in name)], source.name)
     if initialize in ("embeddings", "both"):
         _copy(mine, theirs, [name for name in mine if name.startswith(f"{EMBEDDINGS}LayerNorm.")], source.name)
         mean_rows(mine[WORDS], theirs[WORDS], matching.sources)
-        if BIAS in theirs:
+        if BIAS in theirs and is_tied:
             mean_rows(mine[BIAS][:, None], theirs[BIAS][:, None], matching.sources)
         else:
-            notes.append("it has no masked-LM head: its bias starts at zero")
+            notes.append(f"{untied or 'it has no masked-LM head'}: the bias of the head starts at zero")
         notes += _copy_positions(mine, source, model.config.pad_token_id + 1)
     if initialize == "both":
-        if all(name in theirs for name in HEAD) and source.config.hidden_act in GELUS:
+        if all(name in theirs for name in HEAD) and source.config.hidden_act in GELUS and is_tied:
             _copy(mine, theirs, [name for name in HEAD if name in mine], source.name)
         else:
-            notes.append("the dense layer of its masked-LM head is not there, or has another activation: random")
+            reason = untied or "it has no masked-LM head, or one with another activation"
+            notes.append(f"{reason}: the dense layer of the head starts random")
+    if others := [name for name in mine if name not in theirs and not name.startswith((EMBEDDINGS, "lm_head."))]:
+        notes.append(f"{len(others)} weights that it does not have start random ({others[0]}, ...)")
     return notes
 
 

@@ -13,7 +13,7 @@ from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
 from pretraining.distillation import TeacherModel
 from pretraining.initialization import model_class
-from pretraining.meta_pretrained import source_tokenizer
+from pretraining.meta_pretrained import carries_rows, source_vocabulary
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, with_examples
 from pretraining.sampling import Languages
 from pretraining.training import check_trainable, is_trainable
@@ -46,12 +46,13 @@ def print_plan(
     check_trainable(model, recipe.phases)
     console.print(table)
     if start := recipe.model.meta_pretrained:
-        matching = match_vocabularies(source_tokenizer(start, recipe.hub_root), tokenizer, start, recipe.hub_root)
-        counts = ", ".join(f"{route} {count:,}" for route, count in Counter(matching.routes).most_common())
-        console.print(
-            f"start: {start.initialize} of {start.path}; rows of the vocabulary: {counts}\n"
-            "(in full: python -m pretraining.vocabulary_matching)"
-        )
+        _, old = source_vocabulary(start, recipe.hub_root)
+        rows = "random"
+        if carries_rows(start):
+            routes = match_vocabularies(old, tokenizer, start, recipe.hub_root).routes
+            rows = ", ".join(f"{route} {count:,}" for route, count in Counter(routes).most_common())
+            rows += "\n(in full: python -m pretraining.vocabulary_matching)"
+        console.print(f"start: {start.initialize} of {start.path}; rows of the vocabulary: {rows}")
     console.print(_corpora_table(corpora, recipe))
     languages = Languages.of(config, corpora, recipe.alpha)
     for index, phase in enumerate(recipe.phases):

@@ -312,6 +312,12 @@ OBJECTIVES = {
 }
 
 
+def recipe_languages(recipe: Recipe) -> list[str]:
+    """Codes of all languages of a recipe, in the order of its corpora."""
+    pairs = [code for corpus in recipe.bitext for code in (corpus.source_language, corpus.target_language)]
+    return list(dict.fromkeys([*(corpus.language for corpus in recipe.monolingual), *pairs]))
+
+
 def loss_names(objectives: Iterable[str]) -> list[str]:
     """`mlm`, `ca_mlm_pairs.inner`, ...: how the losses of objectives are called in logs and by the model."""
     return [f"{name}.{term}" if term else name for name in objectives for term in (OBJECTIVES[name].terms or (None,))]

@@ -3,7 +3,7 @@
 import re
 
 from common.recipes import nearest
-from pretraining.recipe import OBJECTIVES, Monolingual, Objective, Phase, Recipe
+from pretraining.recipe import OBJECTIVES, Monolingual, Objective, Phase, Recipe, recipe_languages
 
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
 OF_EXAMPLES = ("batch_size", "mask_probability", "max_length")  # those that one without examples has no use for
@@ -206,7 +206,7 @@ def check_meta_pretrained(recipe: Recipe) -> None:
             f"model.meta_pretrained.dictionaries lists {len(start.dictionaries)}, and rows is {start.rows!r}, which "
             "asks none: they would do nothing. Set rows=matched or rows=matched_or_subpieces, or leave them out."
         )
-    languages = [corpus.language for corpus in recipe.monolingual]
+    languages = recipe_languages(recipe)
     for index, dictionary in enumerate(start.dictionaries):
         if languages and dictionary.language not in languages:
             raise ValueError(

@@ -40,8 +40,8 @@ from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_ba
 from pretraining.distillation import TeacherModel, load_teachers
 from pretraining.evaluation import evaluate
 from pretraining.initialization import build_config, build_model, load_tokenizer
-from pretraining.meta_pretrained import BODY, match, report_match, start_facts
-from pretraining.recipe import Phase, Recipe, loss_names, loss_weights, unused_losses
+from pretraining.meta_pretrained import carries_rows, match, of_body, report_match, start_facts
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_names, loss_weights, unused_losses
 from pretraining.sampling import Languages
 from pretraining.tokenised import tokenizer_fingerprint
 from pretraining.tracking import Events, LossMeter, ProgressLine, plot_curves
@@ -68,7 +68,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         logging.getLogger().setLevel(logging.WARNING)
     with accelerator.main_process_first():  # the others find tokenised text and remote code in the cache
         tokenizer = load_tokenizer(recipe)
-        config = build_config(recipe, tokenizer)
+        config = build_config(recipe, tokenizer, checkpoint)
         # what `truncation=True` cuts to, for those who use the folder
         tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
@@ -87,7 +87,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     check_trainable(model, recipe.phases)
     if accelerator.is_main_process:
         start_run_folder(recipe)
-        if matched:
+        if matched and carries_rows(recipe.model.meta_pretrained):
             report_match(matched, tokenizer, corpora, Path(recipe.output_dir))
     accelerator.wait_for_everyone()
     Training(recipe, model, tokenizer, corpora, accelerator, argv or [], teachers).run(checkpoint)
@@ -275,9 +275,11 @@ class Training:
         """Scale the summed gradients, clip, step; returns the gradient norm before clipping."""
         accelerator = self.accelerator
         if not predictions:
+            learnt = [name for name, objective in phase.objectives.items() if objective.weight]
+            asked = ", or the teacher could be asked about none" if all(OBJECTIVES[n].taught for n in learnt) else ""
             raise ValueError(
-                f"update {update} of phase {phase.name!r} predicts nothing: no piece of its global batch was masked, "
-                "so there is no loss to follow. Raise batch_size or mask_probability, or leave out "
+                f"update {update} of phase {phase.name!r} predicts nothing: no piece of its global batch was masked"
+                f"{asked}, so there is no loss to follow. Raise batch_size or mask_probability, or leave out "
                 "texts of a word or two."
             )
         accelerator.unscale_gradients(self.optimizer)
@@ -345,8 +347,8 @@ class Training:
             "sessions": [*earlier, session],
             "model_type": self.recipe.model.type,
             "start_from": self.recipe.model.start_from,
-            # read once, at the start of the run
-            "meta_pretrained": before.get("meta_pretrained") if before else start_facts(self.recipe),
+            # what is resumed has read it when it was started
+            "meta_pretrained": before.get("meta_pretrained") if checkpoint else start_facts(self.recipe),
             "parameters": sum(p.numel() for p in model.parameters()),
             **data_facts(self.corpora, self.tokenizer, self.teachers),
         }
@@ -398,7 +400,7 @@ def check_same_data(recipe: Recipe, now: dict) -> None:
 
 
 def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
-    """Raises `ValueError` for a pattern of `trainable` that matches no parameter."""
+    """Raises `ValueError` for a pattern of `trainable` that matches no parameter, and for a phase that trains none."""
     names = [name for name, _ in model.named_parameters()]
     for phase in phases:
         for pattern in phase.trainable:
@@ -407,11 +409,17 @@ def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
                     f"phase {phase.name!r}: trainable pattern {pattern!r} matches no parameter, so it would train "
                     f"nothing. {nearest(pattern, names)}"
                 )
+        if not any(is_trainable(name, phase) for name in names):
+            frozen = ", and freeze_body is true" if phase.freeze_body else ""
+            raise ValueError(
+                f"phase {phase.name!r} trains nothing: trainable is {', '.join(phase.trainable) or 'empty'}{frozen}. "
+                "No weight would change. Widen its `trainable`, or take freeze_body out."
+            )
 
 
 def is_trainable(name: str, phase: Phase) -> bool:
     """Whether a parameter trains in a phase; the others are frozen."""
-    if phase.freeze_body and name.startswith(BODY):
+    if phase.freeze_body and of_body(name):
         return False
     return any(fnmatchcase(name, pattern) for pattern in phase.trainable)
 

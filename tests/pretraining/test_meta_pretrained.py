@@ -1,6 +1,8 @@
 """MetaXLM's start: what a model of one language hands over computes what it computed there; what is frozen stays."""
 
 import json
+import re
+import shutil
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ from transformers import (
 
 from pretraining.initialization import build_config, build_model, load_tokenizer
 from pretraining.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, TOKEN_TYPES, WORDS, match
+from pretraining.recipe import Phase
+from pretraining.training import is_trainable
 
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
@@ -224,14 +228,96 @@ def test_a_run_reports_its_start_and_a_frozen_body_stays(train, teacher_dir, tmp
     trained = [name for name in after if not name.startswith(BODY)]
     assert len(state["state"]) == len(trained) == sum(len(group["params"]) for group in state["param_groups"])
 
-    # its weights are the checkpoint's, and what it started from is not read again
-    (run / "model").rename(tmp_path / "finished")
-    (run / "checkpoints" / "step-3").rename(run / "checkpoints" / "step-3-moved")
-    for leftover in (run / "checkpoints").iterdir():
-        leftover.rename(tmp_path / leftover.name)
-    train(*arguments, "--resume")  # without a checkpoint it starts again, from the same weights
-    again = load_file(run / "model" / "model.safetensors")
-    assert not [name for name in after if not torch.equal(after[name], again[name])]
+
+def test_what_is_resumed_is_the_run_whatever_became_of_its_start(train, teacher_dir, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(teacher_dir, source)
+    arguments = [
+        "model.type=metaxlm",
+        "model.config={}",
+        f"model.meta_pretrained.path={source}",
+        "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}",
+        "save_every_steps=1",
+    ]
+    train(*arguments)
+    run = tmp_path / "run"
+    whole = load_file(run / "model" / "model.safetensors")
+    facts = json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"]
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    changed = config | {"num_attention_heads": 4, "layer_norm_eps": 0.1}
+    for remains in (json.dumps(changed), None):
+        shutil.rmtree(run / "model")
+        shutil.rmtree(run / "checkpoints" / "step-3")
+        if remains is None:
+            shutil.rmtree(source)
+        else:
+            (source / "config.json").write_text(remains, encoding="utf-8")
+        train(*arguments, "--resume")
+        resumed = load_file(run / "model" / "model.safetensors")
+        assert not [name for name in whole if not torch.equal(whole[name], resumed[name])]
+        saved = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
+        assert (saved["num_attention_heads"], saved["layer_norm_eps"]) == (2, config["layer_norm_eps"])
+        assert json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"] == facts
+
+
+def test_a_run_that_starts_again_says_what_it_starts_from(train, teacher_dir, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(teacher_dir, source)
+    arguments = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={source}"]
+    arguments += ["phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}", "phases.0.steps=1"]
+    train(*arguments)
+    run = tmp_path / "run"
+    before = json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"]
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints")  # killed before its first checkpoint
+    damaged(source, lambda weights: weights["bert.embeddings.word_embeddings.weight"].mul_(2))
+    train(*arguments, "--resume")
+    after = json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"]
+    assert after["path"] == before["path"] and after["fingerprint"] != before["fingerprint"]
+
+
+def test_no_rows_are_reported_where_none_are_carried_over(train, teacher_dir, tmp_path, capsys):
+    arguments = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={teacher_dir}"]
+    arguments += ["phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}", "phases.0.steps=1"]
+    for initialize in ("body", "none"):
+        chosen = [*arguments, f"model.meta_pretrained.initialize={initialize}", f"output_dir={tmp_path / initialize}"]
+        train(*chosen, "--dry_run")
+        assert f"start: {initialize} of {teacher_dir}; rows of the vocabulary: random" in capsys.readouterr().out
+        train(*chosen)
+        assert not (tmp_path / initialize / "vocabulary_matching.txt").exists()
+    train(*arguments, "--dry_run", f"output_dir={tmp_path / 'both'}")
+    assert re.search(r"rows of the vocabulary: random [\d,]+, exact", capsys.readouterr().out)
+
+
+def test_a_dry_run_refuses_the_tokenizer_of_another_model(fails, teacher_dir, sample_tokenizer_dir):
+    start = [f"model.meta_pretrained.path={teacher_dir}", f"model.meta_pretrained.tokenizer={sample_tokenizer_dir}"]
+    start += ["model.type=metaxlm", "model.config={}", "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}"]
+    message = fails(*start, "--dry_run")
+    assert "has 2000 pieces, and the model of" in message
+
+
+def test_frozen_are_the_layers_and_not_what_no_monolingual_model_has():
+    phase = Phase(name="a", steps=1, learning_rate=1.0, freeze_body=True)
+    assert not is_trainable(f"{BODY}layer.0.attention.self.query.weight", phase)
+    for name in (WORDS, HEAD[0], f"{BODY}layer.0.crossattention.self.query.weight"):
+        assert is_trainable(name, phase)
+
+
+def test_a_phase_that_trains_nothing_is_refused(fails):
+    message = fails("phases.0.freeze_body=true", "phases.0.trainable=[roberta.encoder.*]")
+    assert "trains nothing: trainable is roberta.encoder.*, and freeze_body is true" in message
+
+
+def test_a_head_with_a_matrix_of_its_own_stays_behind(sources, start, caplog):
+    folder, old, _ = sources("roberta")
+    old = RobertaForMaskedLM(RobertaConfig(**(old.config.to_dict() | {"tie_word_embeddings": False})))
+    old.save_pretrained(folder)
+    with caplog.at_level("INFO"):
+        model, _ = start(folder)
+    random, _ = start(folder, initialize="none")
+    for name in (*HEAD, "lm_head.bias"):
+        assert torch.equal(model.get_parameter(name), random.get_parameter(name))
+    assert "its head has a matrix of its own" in caplog.text
 
 
 def damaged(folder, change):
