@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.tables import decode_line
-from pretraining.pieces import normalise
+from pretraining.pieces import fold_case, normalise
 from pretraining.recipe import Dictionary
 
 
@@ -32,7 +32,7 @@ class Translations:
 
         The dictionary's own words keep their accents: English `the` is not the French `thé`.
         """
-        asked = ((word, self.as_written), (word.lower(), self.lower_cased), (normalise(word), self.lower_cased))
+        asked = ((word, self.as_written), (fold_case(word), self.lower_cased), (normalise(word), self.lower_cased))
         for spelling, translations in asked:
             if found := translations.get(spelling):
                 yield found
@@ -41,9 +41,9 @@ class Translations:
 def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Translations:
     """Reads a dictionary of the recipe, from `hub_root` where the file is there.
 
-    The sides of a line stand apart by one tab, and may then hold spaces, or by white space. Skipped and counted: blank
-    lines, an empty side, one word alone, more than two columns, several words on a side (no single piece says them), a
-    pair that came before.
+    The sides of a line stand apart by one tab, and may then hold spaces, or by white space; empty columns behind them
+    do not count. Skipped and counted: blank lines, an empty side, one word alone, more than two columns, several words
+    on a side (no single piece says them), a pair that came before.
 
     Raises ValueError for a file that is missing or not UTF-8, a name that does not say which side is the language's
     while `first` does not either, a limit below 1, and a file without any pair.
@@ -78,7 +78,7 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
         )
     read.pairs = len(pairs)
     for word, translation in pairs:
-        for spelling, translations in ((word, read.as_written), (word.lower(), read.lower_cased)):
+        for spelling, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
             known = translations.setdefault(spelling, [])
             if translation not in known:
                 known.append(translation)
@@ -90,6 +90,8 @@ def _split(line: str) -> tuple[tuple[str, str], str | None]:
     if not line.strip():
         return ("", ""), "blank line"
     columns = [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
+    while len(columns) > 2 and not columns[-1]:  # of a spreadsheet
+        columns.pop()
     if len(columns) != 2:
         return ("", ""), "one word alone" if len(columns) == 1 else "more than two columns"
     if not all(columns):

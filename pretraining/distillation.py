@@ -26,7 +26,7 @@ from common.tables import resolve_hub_path
 from common.vocabularies import check_vocabulary, longest_input
 from pretraining.collators import pad_rows
 from pretraining.pieces import UNSPACED, Piece, read_pieces, script_of
-from pretraining.pretrained import read_config, read_masked_lm, read_tokenizer
+from pretraining.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
 from pretraining.recipe import MetaPretrained, Recipe, Teacher
 from pretraining.tokenised import tokenizer_fingerprint
 from pretraining.vocabulary_matching import match_vocabularies
@@ -267,7 +267,8 @@ def _is_apart(before: str, after: str) -> bool:
 
 def _common_pieces(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
     """{id of the student: id of the teacher} of the pieces that match exactly, one to one."""
-    matching = match_vocabularies(teacher, student, MetaPretrained(path="", rows="matched"))
+    names = "of the teacher", "of the student"
+    matching = match_vocabularies(teacher, student, MetaPretrained(path="", rows="matched"), names=names)
     theirs: dict[int, int] = {}
     for piece, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
         if route == "exact":
@@ -280,6 +281,7 @@ def _load_tokenizer(teacher: Teacher, hub_root: str | None) -> PreTrainedTokeniz
     name = teacher.tokenizer or teacher.path
     remedy = "The teacher cannot read without one. Name its folder or Hub id as teacher.tokenizer."
     tokenizer = read_tokenizer(name, field, hub_root, remedy)
+    check_own_tokenizer(tokenizer, teacher.tokenizer, teacher.path, field, hub_root)
     if tokenizer.mask_token_id is None:
         raise ValueError(
             f"the tokenizer of {field} {name!r} has no mask token: the teacher cannot be asked what a word was without "

@@ -6,6 +6,7 @@ Legend: `V` pieces of the new vocabulary.
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pretraining.pieces import Piece, Pieces, read_pieces, script_of
 from pretraining.recipe import Recipe
 from pretraining.sources import open_sources
 from pretraining.stored import Corpus
+from pretraining.streams import StreamedCorpus
 from pretraining.tokenised import TokenisedColumn, tokenizer_fingerprint
 from pretraining.vocabulary_matching import NEW, OLD, ROUTES, Matching
 
@@ -31,15 +33,16 @@ def report(
     matching: Matching,
     old: PreTrainedTokenizerBase,
     new: PreTrainedTokenizerBase,
-    text_counts: dict[str, np.ndarray] | None = None,
+    text_counts: dict[str, np.ndarray | None] | None = None,
 ) -> dict[str, Any]:
     """The facts of a matching, for JSON.
 
-    text_counts: (V) how often each piece occurs in the text of a language, by language (`piece_counts`). With them,
-    `coverage` says for each language which share of the pieces that its text uses, and of the running text, has a row
-    of the old vocabulary; and `left_random` names the most frequent pieces without one, else pieces from all of the
-    vocabulary.
+    text_counts: (V) how often each piece occurs in the text of a language, by language (`piece_counts`); None where it
+    is streamed. With them, `coverage` says for each language which share of the pieces that its text uses, and of the
+    running text, has a row of the old vocabulary; and `left_random` names the most frequent pieces without one, else
+    pieces from all of the vocabulary. `not_counted` names the languages that are streamed.
     """
+    counted = {language: counts for language, counts in (text_counts or {}).items() if counts is not None}
     old_pieces, new_pieces = read_pieces(old, OLD), read_pieces(new, NEW)
     routes = np.array([ROUTES.index(route) for route in matching.routes])
     numbers = {route: np.flatnonzero(routes == index) for index, route in enumerate(ROUTES)}
@@ -71,38 +74,49 @@ def report(
         "specials_without_counterpart": matching.missing_roles,
         "coverage": {
             language: {"pieces": _shares(routes, (counts > 0).astype(np.int64)), "text": _shares(routes, counts)}
-            for language, counts in (text_counts or {}).items()
+            for language, counts in counted.items()
         },
+        "not_counted": [language for language in text_counts or {} if language not in counted],
         "examples": {
             route: [_example(matching, number, old_pieces, new_pieces) for number in _spread(found, EXAMPLES)]
             for route, found in numbers.items()
             if route != "random" and len(found)
         },
-        "left_random": _left_random(numbers["random"], new_pieces, text_counts),
+        "left_random": _left_random(numbers["random"], new_pieces, counted),
     }
 
 
-def piece_counts(corpora: Iterable[Corpus], size: int) -> dict[str, np.ndarray]:
-    """{language: (V) int64 how often each piece occurs in its text}, of corpora that are kept on disk."""
+def piece_counts(corpora: Iterable[Corpus | StreamedCorpus], size: int) -> dict[str, np.ndarray | None]:
+    """{language: (V) int64 how often each piece occurs in its text}, of corpora that are kept on disk; None for a
+    language whose text is streamed, all of it."""
+    corpora = list(corpora)
     columns = (
         side
         for corpus in corpora
         if not corpus.streaming
         for side in zip(corpus.languages, corpus.columns, strict=True)
     )
-    return _count(columns, size)
+    streamed = (language for corpus in corpora if corpus.streaming for language in corpus.languages)
+    return dict.fromkeys(streamed) | _count(columns, size)
 
 
-def recipe_piece_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray]:
-    """As `piece_counts`, of a recipe's corpora, which need not say how they are trained on; streams are not read."""
+def recipe_piece_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
+    """As `piece_counts`, of a recipe's corpora, which need not say how they are trained on; streams are not opened."""
     fingerprint = tokenizer_fingerprint(tokenizer)
+    streamed, pairs = [corpus.language for corpus in recipe.monolingual if corpus.streaming], []
+    for corpus in recipe.bitext:
+        tables = [table for table in (corpus.table, corpus.source, corpus.target) if table is not None]
+        if tables and all(table.streaming for table in tables):
+            streamed += [corpus.source_language, corpus.target_language]
+        else:
+            pairs.append(corpus)
+    texts = [corpus for corpus in recipe.monolingual if not corpus.streaming]
     columns = (
         (language, TokenisedColumn(side, tokenizer, fingerprint, source.name))
-        for source in open_sources(recipe)
-        if not source.streaming
+        for source in open_sources(replace(recipe, monolingual=texts, bitext=pairs))
         for language, side in zip(source.languages, source.sides, strict=True)
     )
-    return _count(columns, len(tokenizer))
+    return dict.fromkeys(streamed) | _count(columns, len(tokenizer))
 
 
 def to_text(found: dict[str, Any]) -> str:
@@ -121,6 +135,8 @@ def to_text(found: dict[str, Any]) -> str:
         coverage = {language: by_count[what] for language, by_count in found["coverage"].items()}
         if coverage:
             _print_routes(console, f"{title} whose row is filled", "language", coverage, used)
+    if streamed := found["not_counted"]:
+        console.print(f"\nNot counted, as they are streamed: the texts of {', '.join(streamed)}")
     if found["dictionaries"]:
         _print_dictionaries(console, found)
     if overruled := found["overruled"]["rows"]:
@@ -202,7 +218,7 @@ def _shown(pieces: Pieces, number: int) -> str:
 
 
 def _left_random(
-    numbers: np.ndarray, new: Pieces, text_counts: dict[str, np.ndarray] | None
+    numbers: np.ndarray, new: Pieces, text_counts: dict[str, np.ndarray]
 ) -> dict[str, list[dict[str, Any]]]:
     """{language: its most frequent pieces without a row}, or {"all": some pieces without one}."""
     if not text_counts:

@@ -19,7 +19,7 @@ from common.provenance import folder_fingerprint
 from common.tables import resolve_hub_path
 from common.vocabularies import check_vocabulary
 from pretraining.matching_report import piece_counts, report, write_report
-from pretraining.pretrained import read_config, read_masked_lm, read_tokenizer
+from pretraining.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
 from pretraining.recipe import MetaPretrained, Recipe
 from pretraining.stored import Corpus
 from pretraining.vocabulary_matching import Matching, match_vocabularies
@@ -133,6 +133,7 @@ def source_vocabulary(start: MetaPretrained, hub_root: str | None) -> tuple[PreT
     config, tokenizer = source_config(start, hub_root), source_tokenizer(start, hub_root)
     remedy = "Name the checkpoint's own as model.meta_pretrained.tokenizer."
     check_vocabulary(tokenizer, config, start.tokenizer or start.path, start.path, remedy)
+    check_own_tokenizer(tokenizer, start.tokenizer, start.path, "model.meta_pretrained.tokenizer", hub_root)
     return config, tokenizer
 
 

@@ -21,6 +21,10 @@ UNSPACED = {
     *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "BALINESE", "TAI", "NEW"),  # NEW TAI LUE
 }
 
+# Scripts whose marks over and under a letter are accents or points that a text may go without. In others, such as
+# Devanagari, Thai and Kana, they are vowels and voicing.
+ACCENTED = {"LATIN", "GREEK", "CYRILLIC", "HEBREW", "ARABIC"}
+
 
 class Piece(NamedTuple):
     """A piece that stands for text; the space or the mark that starts a word is not part of it."""
@@ -115,13 +119,28 @@ def never_cut(tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> set[int]:
 
 
 @functools.lru_cache(maxsize=1024)  # each dictionary asks for the same piece
-def normalise(text: str) -> str:
-    """NFKC, lower case, without accents (the non-spacing marks of NFD); empty where nothing is left to compare."""
+def fold_case(text: str) -> str:
+    """NFKC and lower case; empty where no more than marks without a letter are left to compare."""
     if text.isascii():
         return text.lower().strip()
-    text = unicodedata.normalize("NFKC", text).lower()
-    text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
-    return unicodedata.normalize("NFC", text).strip()
+    text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).lower()).strip()
+    return "" if all(unicodedata.category(c) == "Mn" for c in text) else text
+
+
+@functools.lru_cache(maxsize=1024)
+def normalise(text: str) -> str:
+    """`fold_case`, without accents: the non-spacing marks (of NFD) of letters of `ACCENTED` scripts."""
+    folded = fold_case(text)
+    if folded.isascii():
+        return folded
+    kept, script = [], None  # that of the letter which the marks belong to
+    for character in unicodedata.normalize("NFD", folded):
+        if unicodedata.category(character) != "Mn":
+            script = script_of(character)
+        elif script in ACCENTED:
+            continue
+        kept.append(character)
+    return unicodedata.normalize("NFC", "".join(kept))
 
 
 @functools.lru_cache(maxsize=1 << 16)

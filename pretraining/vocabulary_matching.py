@@ -5,6 +5,7 @@ python -m pretraining.vocabulary_matching --config RECIPE
 
 import functools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from pretraining.pieces import (
     Piece,
     Pieces,
     cut_into_old_pieces,
+    fold_case,
     may_be_word,
     never_cut,
     normalise,
@@ -76,6 +78,7 @@ def match_vocabularies(
     new: PreTrainedTokenizerBase,
     start: MetaPretrained,
     hub_root: str | None = None,
+    names: tuple[str, str] = (OLD, NEW),
 ) -> Matching:
     """Finds for every piece of `new` the pieces of `old` whose embeddings it starts from; the same at every call.
 
@@ -87,22 +90,26 @@ def match_vocabularies(
     - exact: the same text, and the same of whether it starts a word. Where the text has no letter of a script with
       spaces (punctuation, digits, Han), a piece that differs in the latter does if there is no other, or if no text is
       cut into the other (BERT's `##,`, whose row was never trained). Equal bytes;
-    - normalised: the same after NFKC, lower case and without accents; of several old pieces the one that is written in
-      that form, else the lowest id;
+    - normalised: the same after NFKC and lower case, and if there is none, without accents, too; of several old pieces
+      the one that is written in that form, else the lowest id;
     - subpieces: the pieces into which `old` cuts the text, to be averaged (a baseline that is not in the paper).
 
     An old vocabulary that holds a text twice gives the lowest id; a vocabulary matched to itself without dictionaries
     gives `sources[i] == (i,)`.
 
+    `names` says in error messages whose tokenizers these are.
+
     Deviations from the paper: it does not say what "normalised" is, how a piece's start of a word is compared, nor what
-    is done with special tokens; these are this project's.
+    is done with special tokens; these are this project's. Accents are the marks of Latin, Greek and Cyrillic letters
+    and the points of Hebrew and Arabic; those of other scripts (vowels of Devanagari or Thai, voicing of Kana) stay. A
+    word is preferred in another case to another word: `Schön` takes the row of `schön`, not that of `schon`.
 
     Raises ValueError for a tokenizer whose kind cannot be read (`read_pieces`) and for dictionaries
     (`read_dictionary`).
     """
     is_matched = start.rows in ("matched", "matched_or_subpieces")
     dictionaries = [read_dictionary(dictionary, hub_root) for dictionary in start.dictionaries] if is_matched else []
-    old_pieces, new_pieces = read_pieces(old, OLD), read_pieces(new, NEW)
+    old_pieces, new_pieces = read_pieces(old, names[0]), read_pieces(new, names[1])
     size = len(new_pieces.said)
     sources: list[tuple[int, ...]] = [()] * size
     routes = ["random"] * size
@@ -131,7 +138,7 @@ def match_vocabularies(
     if start.rows in ("subpieces", "matched_or_subpieces"):
         left = [i for i, said in enumerate(new_pieces.said) if not sources[i] and isinstance(said, Piece)]
         texts = [new_pieces.said[i] for i in left]
-        for number, cut in zip(left, cut_into_old_pieces(old, OLD, texts, old_pieces.kind), strict=True):
+        for number, cut in zip(left, cut_into_old_pieces(old, names[0], texts, old_pieces.kind), strict=True):
             if cut:
                 sources[number], routes[number] = tuple(cut), "subpieces"
     return Matching(sources, routes, languages, translations, overruled, missing, dictionaries)
@@ -142,19 +149,19 @@ class _TextIndex:
 
     def __init__(self, old: Pieces, unseen: set[int]):
         self.exact: dict[Piece | bytes, int] = {}
-        self.normalised: dict[Piece, int] = {}
-        already: set[Piece] = set()  # those taken by a piece that is written in normalised form
         for number, said in enumerate(old.said):
-            if said is None or number in unseen:
-                continue
-            self.exact.setdefault(said, number)
-            if isinstance(said, Piece) and (text := normalise(said.text)):
-                key = Piece(text, said.starts_word)
-                if text == said.text and key not in already:
-                    already.add(key)
-                    self.normalised[key] = number
-                else:
-                    self.normalised.setdefault(key, number)
+            if said is not None and number not in unseen:
+                self.exact.setdefault(said, number)
+        # the forms that a text is compared in, the nearer to the text first
+        self.normalised = [(form, self._index(form)) for form in (fold_case, normalise)]
+
+    def _index(self, form: Callable[[str], str]) -> dict[Piece, int]:
+        """The pieces by a form of their text: first the one that is written in it, then the lowest id."""
+        index: dict[Piece, int] = {}
+        for said, number in self.exact.items():
+            if isinstance(said, Piece) and (text := form(said.text)):
+                index.setdefault(Piece(text, said.starts_word), number)
+        return {piece: self.exact.get(piece, number) for piece, number in index.items()}
 
     def match(self, said: Piece | bytes) -> _Match | None:
         """By the routes exact and normalised."""
@@ -168,9 +175,12 @@ class _TextIndex:
             found = self.exact.get(said.text.encode())
         if found is not None:
             return _Match((found,), "exact")
-        text = normalise(said.text)
-        found = _either_start(self.normalised, Piece(text, said.starts_word)) if text else None
-        return None if found is None else _Match((found,), "normalised")
+        for form, index in self.normalised:
+            text = form(said.text)
+            found = _either_start(index, Piece(text, said.starts_word)) if text else None
+            if found is not None:
+                return _Match((found,), "normalised")
+        return None
 
 
 def _either_start(index: dict[Piece | bytes, int], piece: Piece) -> int | None:
@@ -263,25 +273,26 @@ def main(argv: list[str] | None = None) -> None:
         from pretraining.checkpoints import save_model_folder
         from pretraining.initialization import build_config, build_model, load_tokenizer
         from pretraining.matching_report import recipe_piece_counts, report, to_text, write_report
-        from pretraining.meta_pretrained import match, source_tokenizer
+        from pretraining.meta_pretrained import carries_rows, match, source_vocabulary
 
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         tokenizer = load_tokenizer(recipe)
+        config = build_config(recipe, tokenizer)
+        if not carries_rows(start):
+            print(f"initialize is {start.initialize}: no row is carried over. With both or embeddings it would be:\n")
         if flags.output:
-            config = build_config(recipe, tokenizer)
             source, matching = match(recipe, tokenizer)
-            old = source.tokenizer
-        else:
-            old = source_tokenizer(start, recipe.hub_root)
-            matching = match_vocabularies(old, tokenizer, start, recipe.hub_root)
-        found = report(matching, old, tokenizer, recipe_piece_counts(recipe, tokenizer))
+        _, old = source_vocabulary(start, recipe.hub_root)
+        shown = match_vocabularies(old, tokenizer, start, recipe.hub_root)
+        found = report(shown, old, tokenizer, recipe_piece_counts(recipe, tokenizer))
         print(to_text(found), end="")
         if flags.output:
             folder = Path(flags.output)
             model = build_model(recipe, config, (source, matching))
             save_model_folder(model, tokenizer, folder / "model")
-            write_report(found, folder)
+            if carries_rows(start):
+                write_report(found, folder)
             print(f"\nwritten: {folder}")
 
 

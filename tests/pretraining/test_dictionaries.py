@@ -40,6 +40,13 @@ def test_what_is_no_pair_of_words_is_skipped_and_counted(files):
     }
 
 
+def test_empty_columns_at_the_end_are_none(files):
+    lines = ["sonne\tsun\t", "mond\tmoon\t \t", "haus\t\t", "\thouse\t", "tal\t\tvalley"]
+    read = read_dictionary(Dictionary("de", files.lines("de-en.txt", lines)))
+    assert read.as_written == {"sonne": ["sun"], "mond": ["moon"]}
+    assert read.skipped == {"empty side": 2, "more than two columns": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "first"),
     [

@@ -370,6 +370,82 @@ def test_a_tokenizer_that_cannot_ask(broken, sample_tokenizer):
         teacher_of(folder, sample_tokenizer)
 
 
+def test_a_tokenizer_of_another_kind_is_called_the_teachers(broken, sample_tokenizer):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    folder = broken()
+    vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
+    for path in folder.glob("*vocab*"):
+        path.unlink()
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    specials = {"mask_token": "[MASK]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **specials).save_pretrained(folder)
+    with pytest.raises(ValueError, match="The tokenizer of the teacher is a WordLevel model"):
+        teacher_of(folder, sample_tokenizer)
+
+
+def test_a_foreign_tokenizer_of_equal_size(broken, teacher_dir, sample_tokenizer, tmp_path):
+    """Its ids are in the range of the teacher's rows, and stand for other pieces."""
+    folder = broken()
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] |= {"the": vocabulary["of"], "of": vocabulary["the"]}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    number = min(vocabulary["the"], vocabulary["of"])
+    message = (
+        rf"^2 of 595 ids stand for other pieces in teacher.tokenizer .* \(id {number} is '(the|of)' in the one and "
+        r"'(the|of)' in the other\).*trained for the latter. Leave teacher.tokenizer out, or name"
+    )
+    with pytest.raises(ValueError, match=message):
+        teacher_of(teacher_dir, sample_tokenizer, tokenizer=str(folder))
+    own = AutoTokenizer.from_pretrained(teacher_dir)
+    own.add_special_tokens({"additional_special_tokens": ["<extra>"]})  # which the teacher's padding has no row for
+    own.save_pretrained(tmp_path / "extended")
+    with pytest.raises(ValueError, match="has 601 pieces, and the model .* 600 embeddings"):
+        teacher_of(teacher_dir, sample_tokenizer, tokenizer=str(tmp_path / "extended"))
+    # the same pieces, or nothing to compare them with
+    teacher_of(teacher_dir, sample_tokenizer, tokenizer=str(teacher_dir))
+    shutil.rmtree(folder)
+    folder = broken()
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    teacher_of(folder, sample_tokenizer, tokenizer=str(teacher_dir))
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "3", '{"added_tokens": [], "model": {"type": "X"}}', "", "{"])
+def test_a_tokenizer_json_that_is_none(broken, sample_tokenizer, content):
+    folder = broken()
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(
+        ValueError, match=r"^no tokenizer could be loaded from teacher.path .*: \S.* The teacher cannot "
+    ):
+        teacher_of(folder, sample_tokenizer)
+
+
+def test_a_tokenizer_whose_library_is_not_there(broken, sample_tokenizer, monkeypatch):
+    def refuse(*_, **__):
+        raise ImportError("\nYou need to install fugashi to use MecabTokenizer.\nmore")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
+    message = r"needs a library that is not there: You need to install fugashi to use MecabTokenizer\. .* Install the"
+    with pytest.raises(ValueError, match=message):
+        teacher_of(broken(), sample_tokenizer)
+
+
+@pytest.mark.parametrize("content", [b"nothing", b"", b"PK\x03\x04" + b"x" * 400])
+def test_a_damaged_pytorch_model_bin(broken, sample_tokenizer, content):
+    folder = broken()
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    message = (
+        r"weights of teacher.path .* cannot be read: its files are damaged, .* \(\w+Error.*\)\. Copy the folder again"
+    )
+    with pytest.raises(ValueError, match=message):
+        teacher_of(folder, sample_tokenizer)
+
+
 def test_vocabularies_without_a_common_piece(teacher_dir, sample_tokenizer, tmp_path):
     folder = tmp_path / "other_script"
     shutil.copytree(teacher_dir, folder)

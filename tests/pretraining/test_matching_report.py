@@ -46,7 +46,8 @@ def test_rows_by_route_script_and_dictionary(matched, files):
     }
     assert found["examples"]["normalised"] == [{"piece": "▁The", "from": ["the"]}]
     assert [entry["piece"] for entry in found["left_random"]["all"]] == ["上", "▁жар"]
-    assert found["coverage"] == {}
+    assert found["coverage"] == {} and found["not_counted"] == []
+    assert "streamed" not in to_text(found)
 
 
 def test_coverage_counts_pieces_and_running_text(matched):
@@ -115,8 +116,43 @@ def test_pieces_are_counted_by_language_each_text_once(recipe_of, files, tokeniz
             "en": [0, 0, 0, 0, 2, 1, 1, 0],
             "de": [0, 0, 0, 0, 1, 2, 1, 0],
         }
-    recipe.monolingual[0].streaming, recipe.monolingual[0].size, recipe.bitext = True, 2, []
-    assert recipe_piece_counts(recipe, tokenizer) == {}
+
+
+def test_streams_are_named_and_not_opened(recipe_of, files, tokenizer_of, matched):
+    tokenizer = tokenizer_of("unigram", ["▁a"])
+    german = files.jsonl("de.jsonl", [{"id": "1", "text": "a a"}])
+    # of the languages of the pairs, German has text that is kept
+    streamed = {"path": german, "streaming": True}
+    recipe = recipe_of(
+        monolingual=[
+            {"language": "sw", "size": 2, **streamed},
+            {"language": "de", "path": german},
+        ],
+        bitext=[
+            {
+                "source_language": "de",
+                "target_language": "fr",
+                "size": 2,
+                "source": streamed,
+                "target": streamed,
+            }
+        ],
+    )
+    counts = recipe_piece_counts(recipe, tokenizer)
+    again = piece_counts(load_corpora(recipe, tokenizer), len(tokenizer))
+    assert set(counts) == set(again) == {"sw", "de", "fr"}
+    assert counts["de"].tolist() == again["de"].tolist() == [0, 0, 0, 0, 2, 0]
+    assert counts["sw"] is counts["fr"] is again["sw"] is again["fr"] is None
+    for table in (recipe.monolingual[0], recipe.bitext[0].source, recipe.bitext[0].target):
+        table.path = "no/such/file.jsonl"
+    assert recipe_piece_counts(recipe, tokenizer).keys() == counts.keys()
+    recipe.bitext[0].target.streaming = False
+    with pytest.raises(ValueError, match="one of its two tables is streamed"):
+        recipe_piece_counts(recipe, tokenizer)
+    found = report(*matched, {"sw": None, "de": np.arange(13), "fr": None})
+    assert found["not_counted"] == ["sw", "fr"] and list(found["coverage"]) == list(found["left_random"]) == ["de"]
+    assert "Not counted, as they are streamed: the texts of sw, fr" in to_text(found)
+    assert report(*matched, {"sw": None})["left_random"] == report(*matched)["left_random"]
 
 
 @pytest.fixture

@@ -296,6 +296,16 @@ def test_a_dry_run_refuses_the_tokenizer_of_another_model(fails, teacher_dir, sa
     assert "has 2000 pieces, and the model of" in message
 
 
+def test_a_tokenizer_of_equal_size_is_not_the_checkpoints_own(sources, start, tokenizer_of, tmp_path):
+    folder, _, own = sources("bert")
+    other = tokenizer_of("wordpiece", ["le", "soleil", "est", "chaud", "lune", "et", "froid", "##s", "jour"])
+    assert len(other) == len(own)
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"8 of 9 ids stand for other pieces in model.meta_pretrained.tokenizer"):
+        start(folder, tokenizer=str(tmp_path / "other"))
+    start(folder, tokenizer=str(folder))
+
+
 def test_frozen_are_the_layers_and_not_what_no_monolingual_model_has():
     phase = Phase(name="a", steps=1, learning_rate=1.0, freeze_body=True)
     assert not is_trainable(f"{BODY}layer.0.attention.self.query.weight", phase)

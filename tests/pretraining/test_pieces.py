@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from pretraining.pieces import (
     Piece,
     cut_into_old_pieces,
+    fold_case,
     may_be_word,
     never_cut,
     normalise,
@@ -117,10 +118,27 @@ def test_special_ids_are_by_role(tokenizer_of):
         ("\u0301", ""),
         ("İ", "i"),
         ("上", "上"),
+        ("Ёж", "еж"),
+        ("Άλφα", "αλφα"),
+        ("שָׁלוֹם", "שלום"),
+        ("كَتَبَ", "كتب"),
+        # vowels, voicing and strokes are no accents
+        ("के", "के"),
+        ("กิน", "กิน"),
+        ("が", "が"),
+        ("ｶﾞ", "ガ"),
+        ("≠", "≠"),
     ],
 )
 def test_normalise(text, form):
     assert normalise(text) == form == normalise(form)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"), [("Schön", "schön"), ("ÉTÉ", "été"), ("E\u0301", "é"), ("ﬁn", "fin"), ("İ", "i̇"), ("´", "")]
+)
+def test_fold_case_keeps_accents(text, form):
+    assert fold_case(text) == form == fold_case(form)
 
 
 def test_scripts_and_spaces():

@@ -57,6 +57,22 @@ def test_normalised_pieces(tokenizer_of):
     assert matched["▁ﬀ"] == ("random",)
 
 
+def test_a_word_in_another_case_comes_before_another_word(tokenizer_of):
+    old = tokenizer_of("wordpiece", ["schon", "Schön", "schön", "É", "e", "##schön"])
+    matched = Matched(old, tokenizer_of("unigram", ["▁SCHÖN", "▁Schon", "▁schôn", "▁é", "Schön", "▁È"]))
+    assert matched["▁SCHÖN"] == ("normalised", "schön")
+    assert matched["▁Schon"] == matched["▁schôn"] == ("normalised", "schon")
+    assert matched["▁é"] == ("normalised", "É") and matched["▁È"] == ("normalised", "e")
+    assert matched["Schön"] == ("normalised", "##schön")
+
+
+def test_vowels_of_scripts_that_have_no_accents_tell_words_apart(tokenizer_of):
+    old = tokenizer_of("wordpiece", ["क", "ก", "か"])
+    matched = Matched(old, tokenizer_of("unigram", ["▁के", "▁กิ", "▁が", "▁क"]))
+    assert matched["▁के"] == matched["▁กิ"] == matched["▁が"] == ("random",)
+    assert matched["▁क"] == ("exact", "क")
+
+
 def test_the_mark_says_nothing_without_letters_of_a_script_with_spaces(tokenizer_of):
     old = tokenizer_of("byte_level", ["Ġ;", "12", "Ġ12", "ä¸Ĭ", "Ġa", "(", "a!"])
     new = tokenizer_of("unigram", [";", "▁12", "▁上", "a", "▁（", "▁a!"])
@@ -230,3 +246,8 @@ def test_an_unknown_kind_says_whose_tokenizer_it_is(tokenizer_of):
         Matched(other, fine)
     with pytest.raises(ValueError, match="The tokenizer of the new vocabulary is a WordLevel model"):
         Matched(fine, other)
+    start, names = MetaPretrained(path="unused"), ("of one", "of two")
+    with pytest.raises(ValueError, match="The tokenizer of one is a WordLevel model"):
+        match_vocabularies(other, fine, start, names=names)
+    with pytest.raises(ValueError, match="The tokenizer of two is a WordLevel model"):
+        match_vocabularies(fine, other, start, names=names)
