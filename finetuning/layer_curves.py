@@ -12,6 +12,7 @@ from pathlib import Path
 AVERAGE = "average"  # of the pairs of languages
 BEST = "best (chosen on this gold)"
 MOST_COLORS = 10  # lines of a panel that can be told apart; the average is black
+MARKERS = "osD^vPX*"  # a line is told by its marker too, where colours are not
 
 # one value, or one a seed
 Lines = dict[str, dict[int, float | Sequence[float]]]  # by name and layer
@@ -72,7 +73,10 @@ def plot_layers(
     size = (1.4 + 4.2 * columns, 0.9 + 3.1 * rows)
     figure, grid = plt.subplots(rows, columns, figsize=size, sharey=one_scale, squeeze=False, layout="constrained")
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines if name != AVERAGE))
-    styles = {name: dict(color=f"C{number}", label=name) for number, name in enumerate(names)}
+    styles = {
+        name: dict(color=f"C{number}", label=name, marker=MARKERS[number % len(MARKERS)], markersize=4)
+        for number, name in enumerate(names)
+    }
     if len(names) > MOST_COLORS:
         styles = dict.fromkeys(names, dict(color="0.75", linewidth=0.7, label=f"each of {len(names)}"))
     styles[AVERAGE] = dict(color="black", linewidth=2.0, label=AVERAGE, zorder=3)
@@ -80,7 +84,7 @@ def plot_layers(
         for name, by_layer in lines.items():
             values = [list(v) if isinstance(v, Sequence) else [v] for v in by_layer.values()]
             means = [statistics.fmean(seeds) for seeds in values]
-            axes.plot(list(by_layer), means, marker=".", **styles[name])
+            axes.plot(list(by_layer), means, **{"marker": "."} | styles[name])
             is_one_of_many = len(names) > MOST_COLORS and name != AVERAGE  # their bands would cover each other
             if any(len(seeds) > 1 for seeds in values) and not is_one_of_many:
                 spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]

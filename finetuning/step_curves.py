@@ -20,9 +20,9 @@ from typing import Any
 from common.recipes import user_errors
 from finetuning import grid
 from finetuning.grid import GridRun
+from finetuning.layer_curves import MARKERS
 from finetuning.result_files import markdown_table, with_deviation, write_files
 
-MARKERS = "osD^vPX*"
 LINES = ("-", "--", "-.", ":")
 
 

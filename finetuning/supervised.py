@@ -18,8 +18,8 @@ from typing import Any
 from common.recipes import user_errors
 from finetuning import grid
 from finetuning.grid import GridRun
+from finetuning.layer_curves import MARKERS
 from finetuning.result_files import markdown_table, summary, with_deviation, write_files
-from finetuning.step_curves import MARKERS
 
 DOMAIN = "{domain}"
 
