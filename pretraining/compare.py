@@ -10,6 +10,7 @@ all runs were evaluated at) and comparison.csv (every figure of every evaluation
 
 import argparse
 import csv
+import json
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
         curves = {name: curves_of(group) for name, group in events.items()}
         output = Path(flags.output)
         output.mkdir(parents=True, exist_ok=True)
-        page = to_markdown(curves, {name: len(group) for name, group in folders.items()})
+        page = to_markdown(curves, {name: len(group) for name, group in folders.items()}, differences(folders))
         (output / "comparison.md").write_text(page, encoding="utf-8")
         write_csv(events, folders, output / "comparison.csv")
         plot(curves, output / "comparison.png")
@@ -77,6 +78,21 @@ def evaluations(folder: Path) -> list[dict]:
     return found
 
 
+def differences(folders: dict[str, list[Path]]) -> list[str]:
+    """Sentences on what makes figures of these runs incomparable, as far as their run.json say."""
+    found = defaultdict(list)
+    for name, group in folders.items():
+        for folder in group:
+            path = folder / "run.json"
+            facts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if fingerprint := facts.get("tokenizer_fingerprint"):
+                found[fingerprint].append(name)
+    if len(found) < 2:
+        return []
+    groups = "; ".join(", ".join(dict.fromkeys(names)) for names in found.values())
+    return [f"These runs have tokenizers of their own ({groups}): losses a piece, in nats, cannot be compared."]
+
+
 def curves_of(group: list[list[dict]]) -> Curves:
     """Every figure over the steps, with a value for each folder of a group that was evaluated there."""
     curves: Curves = defaultdict(lambda: defaultdict(list))
@@ -88,9 +104,9 @@ def curves_of(group: list[list[dict]]) -> Curves:
     return curves
 
 
-def to_markdown(curves: dict[str, Curves], seeds: dict[str, int]) -> str:
-    """A table of every figure at the last step at which all folders of all runs were evaluated, and nothing more where
-    there is none."""
+def to_markdown(curves: dict[str, Curves], seeds: dict[str, int], warnings: list[str]) -> str:
+    """A table of every figure at the last step at which all folders of all runs were evaluated; where there is none, at
+    the last one of each run."""
     figures = list(dict.fromkeys(key for found in curves.values() for key in found))
     shared = [
         {step for step, values in found[key].items() if len(values) == seeds[name]}
@@ -101,14 +117,20 @@ def to_markdown(curves: dict[str, Curves], seeds: dict[str, int]) -> str:
     common = set.intersection(*shared)
     count = ", ".join(f"{name} {number}" for name, number in seeds.items())
     lines = ["# Pre-training runs side by side", "", f"Seeds: {count}.", ""]
-    if not common:
-        return "\n".join([*lines, "There is no step at which all of them were evaluated: see comparison.png.", ""])
-    step = max(common)
-    lines += [f"After {step:,} steps, a figure a seed:", "", "| | " + " | ".join(curves) + " |"]
+    lines += [line for warning in warnings for line in (f"**Note:** {warning}", "")]
+    steps = dict.fromkeys(curves, max(common, default=0))
+    if common:
+        lines += [f"After {max(common):,} steps, a figure a seed:", ""]
+    else:
+        steps = {name: max(max(by_step) for by_step in found.values()) for name, found in curves.items()}
+        each = ", ".join(f"{name} {step:,}" for name, step in steps.items())
+        lines += [f"There is no step at which all of them were evaluated. The last of each: {each}.", ""]
+    lines += ["| | " + " | ".join(curves) + " |"]
     lines += ["|---|" + "---|" * len(curves)]
     for key in sorted(figures, key=_order):
         cells = [
-            ", ".join(f"{value:.3f}" for value in found[key][step]) if key in found else "" for found in curves.values()
+            ", ".join(f"{value:.3f}" for value in found.get(key, {}).get(steps[name], []))
+            for name, found in curves.items()
         ]
         lines.append(f"| {_title(key)} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, ""])
@@ -162,6 +184,7 @@ def plot(curves: dict[str, Curves], path: Path) -> None:
             handles[name] = line
         axes.set(title=_title(key), xlabel="step")
         axes.grid(alpha=0.3)
+    handles = {name: handles[name] for name in curves}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
     figure.savefig(path, dpi=110)
 

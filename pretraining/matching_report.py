@@ -142,7 +142,8 @@ def to_text(found: dict[str, Any]) -> str:
     if overruled := found["overruled"]["rows"]:
         console.print(
             f"\n{overruled:,} of the rows by dictionary are of pieces that the checkpoint has as they are "
-            "(dictionary=fallback takes those instead):"
+            "(model.meta_pretrained.dictionary=fallback takes those instead); new piece <- old piece (language of the "
+            "dictionary):"
         )
         console.print("  " + ", ".join(map(_example_text, found["overruled"]["examples"])))
     if missing := found["specials_without_counterpart"]:

@@ -258,6 +258,13 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
 def report_match(matched: tuple[Source, Matching], tokenizer: Any, corpora: list[Corpus], folder: Path) -> None:
     """Writes vocabulary_matching.json and .txt into a folder."""
     source, matching = matched
+    filled = sum(map(bool, matching.sources))
+    logger.info(
+        "start: %s of %s rows of the vocabulary are those of %s (vocabulary_matching.txt)",
+        f"{filled:,}",
+        f"{len(matching.sources):,}",
+        source.name,
+    )
     counts = piece_counts(corpora, len(tokenizer))
     write_report(report(matching, source.tokenizer, tokenizer, counts), folder)
 

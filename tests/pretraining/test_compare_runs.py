@@ -53,11 +53,21 @@ def test_the_table_is_of_the_last_step_that_all_seeds_share(runs, tmp_path, caps
     assert (output / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_runs_without_a_common_step_are_drawn_all_the_same(runs, tmp_path, capsys):
+def test_runs_without_a_common_step_show_the_last_of_each(runs, tmp_path, capsys):
     arguments = ["--run", "a", runs("a", {100: figures(5.0)}), "--run", "b", runs("b", {150: figures(4.0)})]
     main([*arguments, "--output", str(tmp_path / "out")])
-    assert "no step at which all of them were evaluated" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "no step at which all of them were evaluated. The last of each: a 100, b 150." in page
+    assert "| held-out loss (nats), mlm de | 5.000 | 4.000 |" in page and "tokenizers" not in page
     assert (tmp_path / "out" / "comparison.png").exists()
+
+
+def test_losses_of_other_pieces_are_marked(runs, tmp_path, capsys):
+    folders = [runs(name, {100: figures(5.0)}) for name in ("a", "b")]
+    for number, folder in enumerate(folders):
+        (tmp_path / folder / "run.json").write_text(json.dumps({"tokenizer_fingerprint": f"f{number}"}))
+    main(["--run", "first", folders[0], "--run", "second", folders[1], "--output", str(tmp_path / "out")])
+    assert "tokenizers of their own (first; second): losses a piece" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
