@@ -27,7 +27,7 @@ from common.tables import resolve_hub_path
 from finetuning.result_files import Table, print_table, summary
 from finetuning.run import KINDS, kind_of, run_by_language
 
-NAME = re.compile(r"\w[\w .+-]*")  # of a model: it names a folder
+NAME = re.compile(r"[\w+][\w .+-]*")  # of a model, such as MetaXLM or +Dict: it names a folder
 OVERRIDE = re.compile(r"[\w.]+=")
 SEED = "{seed}"
 
