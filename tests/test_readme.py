@@ -53,8 +53,12 @@ def test_there_are_commands():
 def test_python_and_yaml_examples_are_well_formed(tmp_path):
     for block in blocks("python"):
         ast.parse(block)
-    (corpora,) = blocks("yaml")
-    recipe = {"output_dir": "x", "model": {"type": "veco"}, **yaml.safe_load(corpora)}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    loaded = load_recipe(PreTraining, str(tmp_path / "recipe.yaml"), [])
-    assert len(loaded.monolingual) == 2 and len(loaded.bitext) == 3
+    loaded = []
+    for number, block in enumerate(blocks("yaml")):
+        path = tmp_path / f"{number}.yaml"
+        recipe = {"output_dir": "x", "model": {"type": "veco"}, **yaml.safe_load(block)}
+        path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+        loaded.append(load_recipe(PreTraining, str(path), []))
+    start, corpora = sorted(loaded, key=lambda recipe: len(recipe.bitext))
+    assert start.model.meta_pretrained.dictionaries[0].language == "sw" and start.tokenizer
+    assert len(corpora.monolingual) == 2 and len(corpora.bitext) == 3
