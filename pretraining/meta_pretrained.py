@@ -53,11 +53,6 @@ class Source:
     config: PreTrainedConfig
     tokenizer: Any
 
-    @property
-    def first_position(self) -> int:
-        """The row of the first piece's position: RoBERTa's tables begin behind the padding id, BERT's with it."""
-        return self.config.pad_token_id + 1 if self.config.model_type in OF_ROBERTA else 0
-
 
 def of_body(name: str) -> bool:
     """Whether a parameter is of the Transformer layers, less an added cross-attention (VECO): no model of one language
@@ -68,6 +63,11 @@ def of_body(name: str) -> bool:
 def carries_rows(start: MetaPretrained) -> bool:
     """Whether rows of the old vocabulary are carried over at all."""
     return start.initialize in ("both", "embeddings")
+
+
+def first_position(config: PreTrainedConfig) -> int:
+    """The row of the first piece's position: RoBERTa's tables count from behind the padding id, BERT's from 0."""
+    return config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
 
 
 def source_config(start: MetaPretrained, hub_root: str | None) -> PreTrainedConfig:
@@ -99,8 +99,8 @@ def start_settings(start: MetaPretrained, given: dict[str, Any], padding_id: int
     """
     config = source_config(start, hub_root)
     settings = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
-    offset = config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
-    settings["max_position_embeddings"] = config.max_position_embeddings - offset + padding_id + 1
+    positions = config.max_position_embeddings - first_position(config)
+    settings["max_position_embeddings"] = positions + padding_id + 1
     bound = {
         "both": (*OF_ALL, *OF_BODY),
         "body": (*OF_ALL, *OF_BODY),
@@ -195,7 +195,8 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching, initi
     is_tied = source.config.tie_word_embeddings  # a head that was trained for another matrix says nothing here
     untied = "" if is_tied else "its head has a matrix of its own"
     if initialize in ("body", "both"):
-        _copy(mine, theirs, [name for name in mine if of_body(name) or (name in theirs and BODY in name)], source.name)
+        body = [name for name in mine if name.startswith(BODY)]
+        _copy(mine, theirs, [name for name in body if of_body(name) or name in theirs], source.name)
     if initialize in ("embeddings", "both"):
         _copy(mine, theirs, [name for name in mine if name.startswith(f"{EMBEDDINGS}LayerNorm.")], source.name)
         mean_rows(mine[WORDS], theirs[WORDS], matching.sources)
@@ -239,7 +240,7 @@ def mean_rows(new_WH: torch.Tensor, old_VH: torch.Tensor, sources: list[tuple[in
 
 def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
     old_PH, new_PH, types = source.weights[POSITIONS], mine[POSITIONS], source.weights[TOKEN_TYPES]
-    offset = source.first_position
+    offset = first_position(source.config)
     if offset == first:
         offset = first = 0  # the rows before the first piece's as well: the same model stays the same
     count = min(len(old_PH) - offset, len(new_PH) - first)

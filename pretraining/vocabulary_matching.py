@@ -273,7 +273,7 @@ def main(argv: list[str] | None = None) -> None:
         from pretraining.checkpoints import save_model_folder
         from pretraining.initialization import build_config, build_model, load_tokenizer
         from pretraining.matching_report import recipe_piece_counts, report, to_text, write_report
-        from pretraining.meta_pretrained import carries_rows, match, source_vocabulary
+        from pretraining.meta_pretrained import carries_rows, load_source, source_vocabulary
 
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
@@ -281,15 +281,13 @@ def main(argv: list[str] | None = None) -> None:
         config = build_config(recipe, tokenizer)
         if not carries_rows(start):
             print(f"initialize is {start.initialize}: no row is carried over. With both or embeddings it would be:\n")
-        if flags.output:
-            source, matching = match(recipe, tokenizer)
         _, old = source_vocabulary(start, recipe.hub_root)
-        shown = match_vocabularies(old, tokenizer, start, recipe.hub_root)
-        found = report(shown, old, tokenizer, recipe_piece_counts(recipe, tokenizer))
+        matching = match_vocabularies(old, tokenizer, start, recipe.hub_root)
+        found = report(matching, old, tokenizer, recipe_piece_counts(recipe, tokenizer))
         print(to_text(found), end="")
         if flags.output:
             folder = Path(flags.output)
-            model = build_model(recipe, config, (source, matching))
+            model = build_model(recipe, config, (load_source(start, recipe.hub_root), matching))
             save_model_folder(model, tokenizer, folder / "model")
             if carries_rows(start):
                 write_report(found, folder)
