@@ -312,6 +312,18 @@ def head_of(results: dict[str, Any]) -> dict[str, Any]:
     return {**shared, "metric": results["protocol"]["metric"]}
 
 
+def rows_of(found: dict[str, dict[str, dict[str, Any]]], column: str) -> list[dict[str, Any]]:
+    """The CSV's rows of runs by name and by what `column` names, such as a source language."""
+    from finetuning.results import to_rows
+
+    return [
+        {"run": name, column: place, **row}
+        for name, runs in found.items()
+        for place, run in runs.items()
+        for row in to_rows(run)
+    ]
+
+
 def remarks(groups: list[dict[str, dict[str, Any]]]) -> tuple[list[str], list[str]]:
     """Warnings of runs, and what differs beside the model in each of the groups that should be alike; runs by name.
 

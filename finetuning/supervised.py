@@ -103,7 +103,6 @@ def write(
     from accelerate import PartialState
 
     from finetuning.compare import title_of
-    from finetuning.results import to_rows
 
     if not PartialState().is_main_process:
         return
@@ -125,12 +124,7 @@ def write(
         "warnings": warnings,
         "differing": differing,
     }
-    rows = [
-        {"run": name, "cell": cell, **row}
-        for name, runs in found.items()
-        for cell, run in runs.items()
-        for row in to_rows(run)
-    ]
+    rows = grid.rows_of(found, "cell")
     text = grid.page(title, [markdown_table(table)], warnings, differing, "![scores](supervised.png)")
     write_files(record, text, rows, folder, "supervised")
     plot(scores, averages, published, folder / "supervised.png", title)

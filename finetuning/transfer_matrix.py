@@ -63,7 +63,6 @@ def write(found: dict[str, dict[str, dict[str, Any]]], results: dict[str, dict[s
     from accelerate import PartialState
 
     from finetuning.compare import title_of
-    from finetuning.results import to_rows
 
     if not PartialState().is_main_process:
         return
@@ -86,12 +85,7 @@ def write(found: dict[str, dict[str, dict[str, Any]]], results: dict[str, dict[s
         "warnings": warnings,
         "differing": differing,
     }
-    rows = [
-        {"run": name, "source": source, **row}
-        for name, runs in found.items()
-        for source, run in runs.items()
-        for row in to_rows(run)
-    ]
+    rows = grid.rows_of(found, "source")
     blocks = [markdown_table(table) for table in tables.values()]
     blocks += [[f"- {line}"] for line in better(differences)]
     text = grid.page(title, blocks, warnings, differing, "![heat maps](matrix.png)")
