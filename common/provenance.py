@@ -1,15 +1,19 @@
 """Who, what and when of a run: the facts that run.json and results.json carry, and a way to write them safely."""
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
 import shlex
 import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "omegaconf")
@@ -114,22 +118,42 @@ def folder_fingerprint(model_dir: str | os.PathLike) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def write_json(path: str | os.PathLike, obj: Any) -> None:
-    """Writes JSON so that readers see the old file or the whole new one: written aside, synchronised, renamed.
+@contextlib.contextmanager
+def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
+    """A UTF-8 file to write; readers see the old one or the whole new one: written aside, synchronised, renamed.
 
-    Raises ValueError for NaN and infinity, which JSON does not have.
+    What fails in between leaves nothing.
     """
     path = Path(path)
-    text = json.dumps(obj, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike, obj: Any) -> None:
+    """Writes JSON as `written_aside` does. Raises ValueError for NaN and infinity, which JSON does not have."""
+    text = json.dumps(obj, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    with written_aside(path) as stream:
+        stream.write(text)
+
+
+def write_rows(path: str | os.PathLike, rows: Iterable[dict[str, Any]], about: Callable[[], dict[str, Any]]) -> None:
+    """Writes rows as JSON lines, and what `about` then says of them beside, with the suffix .yaml; `written_aside`.
+
+    YAML, because `datasets` would take JSON or TSV beside the rows for more of them. Where the rows are, so is it.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_aside(path) as stream:
+        stream.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+        with written_aside(path.with_suffix(".yaml")) as beside:
+            yaml.safe_dump(about(), beside, sort_keys=False, allow_unicode=True, width=120)
 
 
 def forget_machine(model_dir: str | os.PathLike) -> None:

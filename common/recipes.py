@@ -10,13 +10,14 @@ every error names the field, the file or override it came from, and the nearest 
         steps: int = option(100, "number of updates")
 
     recipe = load_recipe(Recipe, "recipe.yaml", ["steps=10"])
+
+A file may extend another one: see `common.recipe_files`.
 """
 
 import argparse
 import contextlib
 import copy
 import dataclasses
-import difflib
 import os
 import re
 import sys
@@ -28,6 +29,8 @@ from typing import Any, Literal, Union
 import yaml
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from common.recipe_files import nearest, read_chain
 
 LIST_ITEM = "N"  # stands for a position of a list in the names of --help
 DICT_KEY = "NAME"  # stands for a key of a dictionary there
@@ -45,30 +48,34 @@ def option(default: Any, help: str) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """The end of an error message about an unknown `name`: the nearest of the `known` ones, or all of them."""
-    known = [str(item) for item in known]
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.6)
-    if close:
-        return "Did you mean " + " or ".join(repr(item) for item in close) + "?"
-    return "Known: " + ", ".join(known) + "." if known else "There are none."
-
-
 def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) -> Any:
     """Reads a recipe: the defaults of `recipe_class`, then the YAML file `config`, then the overrides, in order.
 
     An override `a.b=value` *sets* a field: lists and dictionaries are replaced by it, not merged; `phases.0.steps=10`
     reaches into a list. The text after `=` is YAML, except that a field of type str takes it literally.
 
-    Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, an unknown key, a wrong type, a list
-    position past the end, an override without `=`, and for fields that have no value (all of them together).
+    Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for `extends` in a circle, an unknown
+    key, a wrong type, a list position past the end, an override without `=`, and for fields that have no value (all of
+    them together).
     """
     schema = OmegaConf.structured(recipe_class)
     values = OmegaConf.to_container(schema)
     if config is not None:
-        from_file = read_yaml(config)
-        _check(recipe_class, from_file, "", f"in {config}")
-        values = _convert(schema, from_file, config)
+        for file, from_file in read_chain(config):  # what the files before it hold has been checked: it is at fault
+            _check(recipe_class, from_file, "", f"in {file}")
+            values = _convert(schema, from_file, file)
+    return _overridden(schema, values, overrides, config)
+
+
+def change_recipe(recipe: Any, overrides: list[str]) -> Any:
+    """A copy of a recipe with the overrides set, as `load_recipe` sets and checks them."""
+    schema = OmegaConf.structured(type(recipe))
+    return _overridden(schema, OmegaConf.to_container(OmegaConf.structured(recipe)), overrides)
+
+
+def _overridden(schema: Any, values: dict, overrides: list[str], config: str | None = None) -> Any:
+    """The recipe that `values`, of the file `config`, are with the overrides."""
+    recipe_class = OmegaConf.get_type(schema)
     for override in overrides:
         if _set(recipe_class, values, override):
             values = _convert(schema, values, f"override `{override}`")  # fills in the defaults of what is new
@@ -92,34 +99,10 @@ def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) ->
 
 
 def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
-    """The mapping that a YAML file holds, unresolved. Raises ValueError for a file that cannot be one."""
-    file = Path(path)
-    if not file.is_file():
-        folder = file.parent
-        names = sorted(item.name for item in folder.glob("*.y*ml")) if folder.is_dir() else []
-        hint = nearest(file.name, names) if names else f"The folder {folder} holds no YAML file."
-        raise ValueError(f"Recipe file not found: {path}. Relative paths start at {Path.cwd()}. {hint}")
-    content = file.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ValueError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Recipes are read as UTF-8 only. "
-            "Save the file in that encoding."
-        ) from None
-    try:
-        # OmegaConf's reading of YAML, so that 1e-4 is a number and a key given twice is an error
-        values = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else None
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ValueError(f"{path}{where}: not valid YAML: {problem}. Nothing was read. Correct that line.") from None
-    if not isinstance(values, dict) or not values or (len(values) == 1 and text.strip() in values):
-        kind = "holds no fields" if not values else "is not a mapping of fields to values"
-        raise ValueError(f"Recipe file {path} {kind}. A recipe is made of lines `field: value`. See --help for them.")
-    return values
+    """The mapping that a YAML file holds, over those that it extends, unresolved. Raises ValueError for a file that
+    cannot be one, and where `extends` does not lead to one.
+    """
+    return read_chain(path)[-1][1]
 
 
 def _convert(schema: Any, values: dict, origin: str) -> dict:
@@ -344,7 +327,9 @@ def parse_command_line(
         usage="%(prog)s --config FILE [field=value ...] [flags]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", help="recipe: a YAML file of the fields below")
+    parser.add_argument(
+        "--config", metavar="FILE", help="recipe: a YAML file of the fields below, over those of the file it `extends`"
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="field=value", help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]"
     )

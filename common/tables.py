@@ -27,11 +27,21 @@ if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read fo
 
 logger = logging.getLogger(__name__)
 
+
+class UnknownConfig(ValueError):
+    """A dataset has not the configuration that is asked for; `known` are those that it has."""
+
+    def __init__(self, message: str, known: list[str]):
+        super().__init__(message)
+        self.known = known
+
+
 SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".tsv": "tsv", ".txt": "text"}
 PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 BOM = b"\xef\xbb\xbf"
 MIB = 2**20
+MOST_NAMES = 60  # in an error message: google/xtreme has nearly two hundred configurations
 
 
 @dataclass
@@ -94,7 +104,7 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
     kind, path = _locate(table, hub_root)
     try:
         if kind == "hub":
-            dataset = _load_folder_or_hub(table, path)
+            dataset = _load_folder_or_hub(table, path, hub_root)
         else:
             _refuse_folder_options(table, path)
             dataset = _load_file(path, kind, table.streaming)
@@ -115,7 +125,7 @@ def split_names(table: Table, hub_root: str | None = None) -> list[str]:
         return ["train"]
     import datasets
 
-    with _explained(table, path):
+    with _explained(table, path, hub_root):
         return datasets.get_dataset_split_names(path, table.config, revision=table.revision)
 
 
@@ -258,7 +268,7 @@ def _refuse_folder_options(table: Table, path: str) -> None:
             )
 
 
-def _load_folder_or_hub(table: Table, path: str) -> "Dataset | IterableDataset":
+def _load_folder_or_hub(table: Table, path: str, hub_root: str | None) -> "Dataset | IterableDataset":
     import datasets
 
     is_local = Path(path).is_dir()
@@ -270,7 +280,7 @@ def _load_folder_or_hub(table: Table, path: str) -> "Dataset | IterableDataset":
             )
         logger.warning("%s is read from %s; revision %s is not checked there", table.path, path, table.revision)
     revision = None if is_local else table.revision
-    with _explained(table, path):
+    with _explained(table, path, hub_root):
         return datasets.load_dataset(
             path,
             table.config,
@@ -312,7 +322,7 @@ def _cache_of_folder(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _explained(table: Table, path: str) -> Iterator[None]:
+def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
     """Turns what `datasets` raises for a folder or an id into errors of three parts."""
     import datasets
 
@@ -323,15 +333,16 @@ def _explained(table: Table, path: str) -> Iterator[None]:
         raise ValueError(
             f"{table.path} cannot be read: {_first_line(error)}. {reason}. Check the name, the connection "
             "(HF_HUB_OFFLINE forbids downloads), or set hub_root to a folder that mirrors the Hub."
+            f"{_mirrored(path, hub_root)}"
         ) from error
     except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
         message = str(error)
-        if configs := re.search(r"(?:Available|available configs): \[(.*)\]", message):
+        if configs := re.search(r"[Aa]vailable(?: configs)?(?: in the cache)?: \[(.*)\]", message):
             known = re.findall(r"'([^']+)'", configs[1])
             if table.config is not None:
-                raise ValueError(_unknown(table, "config", table.config, known)) from None
+                raise UnknownConfig(_unknown(table, "config", table.config, known), known) from None
             raise ValueError(
-                f"{table.path} has several configurations and none is named. They are: {', '.join(known)}. "
+                f"{table.path} has several configurations and none is named. They are: {shortened('', known)}. "
                 "Set `config` to one of them."
             ) from None
         if message.startswith(("Unknown split", "Bad split")):
@@ -348,7 +359,25 @@ def _unknown(table: Table, field: str, value: str, known: list[str]) -> str:
     hint = nearest(value, known) if _is_close(value, known) else f"Set `{field}` to one of them."
     if field == "split" and table.streaming and "[" in value:
         hint = "Slices cannot be streamed: name a whole split, or set `streaming` to false."
-    return f"{where} has no {field} {value}. It has: {', '.join(known)}. {hint}"
+    return f"{where} has no {field} {value}. It has: {shortened(value, known)}. {hint}"
+
+
+def shortened(value: str, known: list[str]) -> str:
+    """The known names, with commas; of very many those that begin like `value`, as XQuAD.de like XQuAD.xx."""
+    if len(known) <= MOST_NAMES:
+        return ", ".join(known)
+    family = [name for name in known if "." in value and name.startswith(value.partition(".")[0] + ".")]
+    shown = (family or known)[:MOST_NAMES]
+    return f"{', '.join(shown)}, and {len(known) - len(shown)} others"
+
+
+def _mirrored(path: str, hub_root: str | None) -> str:
+    """The nearest of the datasets that `hub_root` holds, as the end of an error message."""
+    if hub_root is None:
+        return ""
+    root = Path(hub_root)
+    names = sorted(folder.relative_to(root).as_posix() for folder in root.glob("*/*") if folder.is_dir())
+    return f" In hub_root {hub_root}: {nearest(path, names)}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from finetuning.alignment_sweep import AER, BY_POSITION, SCORES
 from finetuning.feature_results import best_cell, layer_line, layer_table, model_lines, of_pair
 from finetuning.layer_curves import AVERAGE, plot_layers
 from finetuning.result_files import print_table, table_names, with_deviation, write_files
-from finetuning.results import published_figures
+from finetuning.results import published_figures, published_notes
 from finetuning.word_alignment_recipe import WordAlignmentRecipe
 
 
@@ -27,7 +27,8 @@ def build_results(
     published = [
         {**published_figures(item, pairs), "method": item.method, "layer": item.layer} for item in recipe.published
     ]
-    warnings = [*warnings, *_published_warnings(published, protocol), *_chance_warnings(records, protocol)]
+    notes = [*_published_warnings(published, protocol), *published_notes(recipe.published)]
+    warnings = [*warnings, *notes, *_chance_warnings(records, protocol)]
     return feature_results.build_results(recipe, model, protocol, records, warnings, AER, published)
 
 

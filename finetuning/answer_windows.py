@@ -10,12 +10,17 @@ characters with its neighbours: a lone `▁` has those of the piece after it, an
 normaliser takes apart all have that character's.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from finetuning.answer_reach import Nearest, nearest_span, obstacles
+from finetuning.task_tables import TRANSLATION
+
 START = 0  # position of `<s>`, the label where the answer is not in the window
+BEHIND = 2**20  # a position behind any input, which models ignore
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,16 @@ class Windowing:
     max_question_length: int
     before: int  # special tokens of a pair in front of the context's first piece
     after: int  # and behind its last one
+    max_answer_length: int  # of a prediction
 
     def room(self, question_length: int) -> int:
         """Pieces of the context in a window beside a question of this many."""
         return self.max_length - question_length - self.before - self.after
 
 
-def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length: int) -> Windowing:
+def windowing(
+    tokenizer: Any, max_length: int, stride: int, max_question_length: int, max_answer_length: int
+) -> Windowing:
     """What a tokenizer's windows are like.
 
     Raises ValueError for a tokenizer without offsets, and where the longest question leaves less room than a stride:
@@ -48,7 +56,7 @@ def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length:
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
     before, after = sides.index(1) - question, sides[::-1].index(1)
-    found = Windowing(max_length, stride, max_question_length, before, after)
+    found = Windowing(max_length, stride, max_question_length, before, after, max_answer_length)
     if stride > (room := found.room(max_question_length)):
         raise ValueError(
             f"doc_stride is {stride}, and beside a question of max_question_length={max_question_length} pieces and "
@@ -72,15 +80,52 @@ def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
 def encode_windows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> dict[str, list]:
-    """The windows of a batch of rows, row by row: the model's inputs, `length`, `labels`, `cut` and `split`.
+    """The windows of a batch of rows, row by row: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
 
-    `batch` has `question`, `context`, and `start` and `end`, the characters of the answer, -1 where it is not known;
-    `numbers` are the rows'. `labels` are the first and last piece of the answer, as positions in the window. `cut` is 1
-    in the first window of a row whose question was cut, `split` where the row has several windows.
+    `batch` has `question`, `context`, `answers` with their places in the context, `places`, and `start` and `end`, the
+    characters of the one to be learnt, -1 where it is not known; `numbers` are the rows'. `labels` are the first and
+    last piece of the answer, as positions in the window. In the first window of a row `cut` is 1 where the question was
+    cut, `split` where there are several windows, and `reach` is JSON, a list of answer, nearest span and reasons why no
+    prediction can equal it (`answer_reach`); in its others they are 0 and empty.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first piece)
     and `begins` and `ends`, the offsets of its pieces.
+
+    Columns of the translation in `batch`, with `translation_` before their names, become `_beside`'s fields.
     """
+    windows = windows_of_rows(batch, numbers, tokenizer, cutting, is_train)
+    if TRANSLATION + "question" in batch:
+        other = {
+            name.removeprefix(TRANSLATION): values for name, values in batch.items() if name.startswith(TRANSLATION)
+        }
+        translated = windows_of_rows(other, numbers, tokenizer, cutting, is_train=True)
+        for own, others, start in zip(windows, translated, other["start"], strict=True):
+            _beside(own, others, start >= 0, is_train)
+    return {name: [window[name] for own in windows for window in own] for name in windows[0][0]}
+
+
+def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has_answer: bool, is_train: bool) -> None:
+    """Adds a window of the translation to each window of a text: the first to the first, and so on.
+
+    A text of more windows has the translation's last beside all further ones; of fewer, the translation's further ones
+    are not read, which `translation_cut` of the first window says. In training with its answer, as `start_positions`
+    and `end_positions`, once a window; behind the input, where models ignore it, if it is not known or was there.
+    """
+    for number, window in enumerate(windows):
+        other = translated[min(number, len(translated) - 1)]
+        window |= {TRANSLATION + name: other[name] for name in ("input_ids", "attention_mask")}
+        window["length"] += other["length"]
+        window["translation_cut"] = int(number == 0 and len(translated) > len(windows))
+        if is_train:
+            is_new = has_answer and number < len(translated)
+            places = other["labels"] if is_new else [BEHIND, BEHIND]
+            window |= dict(zip((TRANSLATION + "start_positions", TRANSLATION + "end_positions"), places, strict=True))
+
+
+def windows_of_rows(
+    batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
+) -> list[list[dict[str, Any]]]:
+    """The windows of each row, without translations; see `encode_windows`."""
     questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
     pieces = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
     lengths = [len(ids) for ids in pieces]
@@ -109,9 +154,19 @@ def encode_windows(
             window |= {"length": len(spans) + first + cutting.after, "first": first, "spans": spans}
             windows[row].append(window)
 
-    columns: dict[str, list] = {}
     for row, of_row in enumerate(windows):
-        found = label(of_row, cutting.stride, batch["start"][row], batch["end"][row])
+        # each window begins a stride after the one before: together they are the whole context
+        parts = [window["spans"][: cutting.stride] for window in of_row[:-1]]
+        whole = np.concatenate([*parts, of_row[-1]["spans"]])
+        start, end = batch["start"][row], batch["end"][row]
+        found = label(of_row, cutting.stride, nearest_span(whole, start, end) if start >= 0 else None)
+        held = [len(window["spans"]) for window in of_row]
+        reach = []
+        for answer, place in zip(batch["answers"][row], batch["places"][row], strict=True):
+            text, reasons = obstacles(
+                contexts[row], answer, place, whole, held, cutting.stride, cutting.max_answer_length
+            )
+            reach.append((answer, text, reasons))
         for number, (window, labels) in enumerate(zip(of_row, found, strict=True)):
             spans, first = window.pop("spans"), window.pop("first")
             is_first = number == 0
@@ -119,33 +174,22 @@ def encode_windows(
                 "labels": labels,
                 "cut": int(is_first and is_cut[row]),
                 "split": int(is_first and len(found) > 1),
+                "reach": json.dumps(reach) if is_first else "",
             }
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
                 window |= {"first": first, "begins": spans[:, 0], "ends": spans[:, 1]}
-            for name, value in window.items():
-                columns.setdefault(name, []).append(value)
-    return columns
+    return windows
 
 
-def label(windows: list[dict[str, Any]], stride: int, start: int, end: int) -> list[list[int]]:
-    """Positions of the first and last piece of the characters [start, end), in each window of one row.
+def label(windows: list[dict[str, Any]], stride: int, span: Nearest | None) -> list[list[int]]:
+    """Positions of the first and last piece of a span in each window of one row.
 
-    `START` twice where the window does not hold them all, or the characters are not known (-1). `spans` of a window
-    are the offsets of its pieces, from the position `first` on.
+    `START` twice where the window does not hold it all, or there is none. `spans` of a window are the offsets of its
+    pieces, from the position `first` on.
     """
-    nowhere = [[START, START] for _ in windows]
-    if start < 0:
-        return nowhere
-    # each window begins a stride after the one before: together they are the whole context
-    whole = np.concatenate([window["spans"][:stride] for window in windows[:-1]] + [windows[-1]["spans"]])
-    first_piece = int(np.searchsorted(whole[:, 1], start, side="right"))  # the first that ends behind `start`
-    last_piece = int(np.searchsorted(whole[:, 0], end, side="left")) - 1  # the last that begins before `end`
-    if first_piece > last_piece:  # characters that the normaliser removes
-        return nowhere
-    labels = []
-    for number, (window, none) in enumerate(zip(windows, nowhere, strict=True)):
-        first, last = first_piece - number * stride, last_piece - number * stride
-        is_inside = first >= 0 and last < len(window["spans"])
-        labels.append([window["first"] + first, window["first"] + last] if is_inside else none)
-    return labels
+    inside = [span and span.in_window(number, stride, len(window["spans"])) for number, window in enumerate(windows)]
+    return [
+        [window["first"] + place for place in places] if places else [START, START]
+        for window, places in zip(windows, inside, strict=True)
+    ]

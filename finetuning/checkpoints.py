@@ -55,6 +55,54 @@ def describe_model(
     return path, config, loaded, identity
 
 
+def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any, Any, dict[str, Any]]:
+    """As `describe_model`, of the model that a recipe starts from: its `model`, or what `init_from` made of that.
+
+    Identity and fingerprint are those of `model`; `init_from` of the identity says which fine-tuned model it became.
+    Raises ValueError as `describe_model` and `fine_tuned_model`.
+    """
+    described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length)
+    if recipe.init_from is None:
+        return described
+    identity = described[-1]
+    folder, facts = fine_tuned_model(recipe.init_from, recipe.model, identity["fingerprint"])
+    path, config, tokenizer, _ = describe_model(str(folder), recipe.tokenizer, recipe.hub_root, max_length)
+    return path, config, tokenizer, {**identity, "init_from": facts}
+
+
+def fine_tuned_model(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
+    """The model that a finished run left of the seed with the best development score, and what results say of it.
+
+    Of a run that selected nothing (`selection: last`), the first seed's. `fingerprint` is that of `model`.
+
+    Raises ValueError where the run is not finished, started from another model, or kept no models.
+    """
+    results_file = Path(run) / "results.json"
+    if not results_file.is_file():
+        raise ValueError(
+            f"init_from is {run}, and there is no results.json: it is no finished run of finetuning/run.py. There is "
+            "no fine-tuned model to start from. Finish that run first, or leave init_from out."
+        )
+    results = json.loads(results_file.read_text(encoding="utf-8"))
+    if results["model"]["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"init_from is {run}, which was fine-tuned from {results['model']['folder']} "
+            f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). The results would "
+            "be told of a model that they are not of. Give both the same model."
+        )
+    scores = results["protocol"]["selection"].get("scores") or [None]
+    best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
+    seed = results["seeds"][best]
+    folder = Path(run) / f"seed-{seed}" / "model"
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"init_from is {run}, and {folder} is not there: that run kept no models. Nothing can start from them. Run "
+            "it with save_models=true."
+        )
+    facts = {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
+    return folder, {**facts, "fingerprint": folder_fingerprint(folder)}
+
+
 def find_model(model: str, hub_root: str | None = None) -> str:
     """Resolved path of a model, a folder that is there or an id of the Hub. Raises ValueError for a missing folder."""
     path = resolve_hub_path(model, hub_root)

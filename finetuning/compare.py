@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from common.recipes import user_errors
-from finetuning import alignment_results, feature_results, results, retrieval_results, translation_results
+from finetuning import (
+    alignment_results,
+    feature_results,
+    mining_results,
+    results,
+    retrieval_results,
+    translation_results,
+)
 from finetuning.layer_curves import AVERAGE, plot_layers
 from finetuning.result_files import FORMAT, markdown_table, run_name, summary, with_deviation
 from finetuning.run import KINDS
@@ -26,9 +33,14 @@ MODULES = dict.fromkeys(KINDS, results) | {
     "translation": translation_results,
     "word_alignment": alignment_results,
     "retrieval": retrieval_results,
+    "mining": mining_results,
 }
 # of kinds that are scored by layer, what is measured
-MEASURES = {"word_alignment": alignment_results.AER, "retrieval": retrieval_results.ACCURACY}
+MEASURES = {
+    "word_alignment": alignment_results.AER,
+    "retrieval": retrieval_results.ACCURACY,
+    "mining": mining_results.F1,
+}
 # Languages, or pairs, beside each other on a page: of more, each is a row of the table, and the plot over layers is of
 # their average alone.
 MOST_LANGUAGES = 12
@@ -37,9 +49,30 @@ MOST_LANGUAGES = 12
 LEFT_OUT = (
     "protocol.selection.selected_steps",
     "protocol.selection.scores",
+    "protocol.selection.sweep.score",
     "protocol.facts",
     "protocol.methods",
     "protocol.layers",
+    "protocol.fresh_parameters",
+)
+# What makes two scores of one task measures of the same thing, whatever the models and their training were.
+MEASURED = tuple(
+    f"protocol.{field}"
+    for field in (
+        "evaluation_data",
+        "evaluated_split",
+        "evaluated_rows",
+        "max_length",
+        "doc_stride",
+        "metric",
+        "pooling",
+        "similarity",
+        "margin",
+        "neighbors",
+        "threshold",
+        "dev_data",
+        "dev_fraction",
+    )
 )
 
 
@@ -104,23 +137,52 @@ def read_runs(named_folders: list[list[str]]) -> dict[str, list[dict[str, Any]]]
     Raises ValueError for: a name without a folder, or given twice; a folder without results; runs of different tasks or
     evaluated on different languages; a seed that appears twice in a run.
     """
+    check_names(named_folders)
     runs: dict[str, list[dict[str, Any]]] = {}
     for name, *folders in named_folders:
-        if not folders or name in runs:
-            problem = "stands twice" if name in runs else "has no folder"
+        runs[name] = [read_results(folder) for folder in folders]
+        check_alike({folder: record for folder, record in zip(folders, runs[name], strict=True)})
+        check_seeds(f"--run {name}", runs[name])
+    check_alike({name: record for name, group in runs.items() for record in group})
+    return runs
+
+
+def check_names(named_folders: list[list[str]]) -> None:
+    """Raises ValueError for a name without a folder, or given twice."""
+    names = [name for name, *_ in named_folders]
+    for name, *folders in named_folders:
+        if not folders or names.count(name) > 1:
+            problem = "stands twice" if names.count(name) > 1 else "has no folder"
             raise ValueError(
                 f"--run {name} {problem}: a run is a name of its own and the folders of its seeds. Write --run NAME "
                 "DIR [DIR ...]."
             )
-        runs[name] = [_read(folder) for folder in folders]
-        seeds = [seed for record in runs[name] for seed in record["seeds"]]
-        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-            raise ValueError(
-                f"--run {name}: seed {twice[0]} is in more than one of its folders, and would be counted twice. Name "
-                "each seed's folder once; what differs in more than the seed is a --run of its own."
-            )
-    check_alike({name: record for name, group in runs.items() for record in group})
-    return runs
+
+
+def check_seeds(name: str, records: list[dict[str, Any]]) -> None:
+    """Raises ValueError for results that are not seeds of one experiment: one seed twice, or two protocols."""
+    seeds = [seed for record in records for seed in record["seeds"]]
+    if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        raise ValueError(
+            f"{name}: seed {twice[0]} is in more than one of its folders, and would be counted twice. Name "
+            "each seed's folder once; what differs in more than the seed is a --run of its own."
+        )
+    lines = differences({f"seed {record['seeds'][0]}": [record] for record in records})
+    if lines := [line for line in lines if not line.startswith("model:")]:  # pre-trained with seeds of their own
+        raise ValueError(
+            f"{name}: its folders were not trained and measured in the same way: {'; '.join(lines)}. A mean over their "
+            "seeds would be of two protocols. Give each a --run of its own."
+        )
+
+
+def check_protocols(runs: dict[str, list[dict[str, Any]]]) -> None:
+    """Raises ValueError for runs of a task whose scores were not measured in the same way, as MEASURED lists it."""
+    if lines := [line for line in differences(runs) if line.startswith(MEASURED)]:
+        task = next(iter(runs.values()))[0]["task"]
+        raise ValueError(
+            f"{task} was measured by different protocols: {'; '.join(lines)}. Such scores cannot stand in one column. "
+            "Evaluate both in the same way, or look at them apart."
+        )
 
 
 def check_alike(records: dict[str, dict[str, Any]]) -> None:
@@ -136,7 +198,8 @@ def check_alike(records: dict[str, dict[str, Any]]) -> None:
                 )
 
 
-def _read(folder: str) -> dict[str, Any]:
+def read_results(folder: str | Path) -> dict[str, Any]:
+    """The results.json of a folder. Raises ValueError where there is none, or of another format."""
     path = Path(folder) / "results.json"
     if not path.is_file():
         raise ValueError(

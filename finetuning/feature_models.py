@@ -1,7 +1,7 @@
 """Models whose vectors are evaluated as they are, one a seed: which, at which layers, and their records."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from accelerate import PartialState
 from transformers import AutoModel
 
 from common.provenance import write_json
-from finetuning.checkpoints import describe_model, load_pretrained
+from finetuning.checkpoints import describe_start, load_pretrained
 from finetuning.feature_recipe import SEED, FeatureRecipe
 from finetuning.run_folder import RunFolder
 
@@ -35,9 +35,8 @@ def describe_models(recipe: FeatureRecipe) -> dict[int, SeedModel]:
     """
     models = {}
     for seed in recipe.seeds:
-        name = recipe.model.replace(SEED, str(seed))
-        longest = getattr(recipe, "max_length", None)
-        models[seed] = SeedModel(*describe_model(name, recipe.tokenizer, recipe.hub_root, longest))
+        own = replace(recipe, model=recipe.model.replace(SEED, str(seed)))
+        models[seed] = SeedModel(*describe_start(own, getattr(recipe, "max_length", None)))
     depths = {seed: model.config.num_hidden_layers for seed, model in models.items()}
     first = depths[recipe.seeds[0]]
     if len(set(depths.values())) > 1:

@@ -6,7 +6,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from common.recipes import option
-from finetuning.recipe import check_ranges
+from finetuning.recipe import INIT_FROM, check_ranges
 
 SEED = "{seed}"
 
@@ -21,6 +21,7 @@ class FeatureRecipe:
         "`seeds`, as in runs/xlm_align-{seed}/model",
     )
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
+    init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, layers.png, one folder per seed")
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
@@ -68,6 +69,11 @@ def check_features(recipe: FeatureRecipe) -> None:
         raise ValueError(
             f"layer is {recipe.layer}, and layers is {recipe.layers}. The layer that is reported has to be scored. Add "
             "it, or leave layers out to score all."
+        )
+    if recipe.init_from and SEED in recipe.model:
+        raise ValueError(
+            f"model is {recipe.model}, and init_from is {recipe.init_from}: a run is fine-tuned from one model, and "
+            "here each seed has another. Name the fine-tuned models by model=runs/xnli/seed-{seed}/model."
         )
     several = len(recipe.seeds) > 1
     if several and SEED not in recipe.model:

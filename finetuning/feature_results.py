@@ -5,10 +5,11 @@ first method at the reported layer. `layers` holds every score, {method: {layer:
 """
 
 import statistics
+from pathlib import Path
 from typing import Any
 
 from finetuning.feature_recipe import FeatureRecipe
-from finetuning.layer_curves import AVERAGE, BEST, Measure
+from finetuning.layer_curves import AVERAGE, BEST, Measure, plot_layers
 from finetuning.result_files import FORMAT, Table, markdown_page, markdown_table, summary, with_deviation
 
 
@@ -114,6 +115,17 @@ def curves(
     }
 
 
+def plot_scores(results: dict[str, Any], path: Path, measure: Measure, titles: dict[str, str]) -> None:
+    """Draws every score over layers, in a panel of its own: a line for each pair and for their average."""
+    panels, chance = {}, {}
+    for name, title in titles.items():
+        panels[title] = curves(results, measure, name=name)
+        levels = chance_level(results, measure, name)
+        chance[title] = levels.get(AVERAGE, next(iter(levels.values())))
+    title = f"{results['task']}: {results['model']['folder']}"
+    plot_layers(panels, path, measure, title, results["protocol"]["layer"], chance)
+
+
 def to_rows(results: dict[str, Any], **columns: Any) -> list[dict[str, Any]]:
     """One row a method, layer, pair, metric and seed, so that tables of several runs can simply be joined."""
     protocol = results["protocol"]
@@ -144,6 +156,12 @@ def best_cell(by_layer: dict[int, float], measure: Measure) -> str:
     """The best layer with its score, as in `8 (16.6)`."""
     best = measure.best(by_layer)
     return f"{best} ({by_layer[best]:.1f})"
+
+
+def published_cells(published: list[dict[str, Any]], pair: str) -> list[str]:
+    """What each row of published figures has for a pair, or as its average."""
+    figures = [item["average"] if pair == AVERAGE else item["languages"].get(pair) for item in published]
+    return ["" if figure is None else f"{figure:.1f}" for figure in figures]
 
 
 def layer_table(lines: dict[str, dict[int, list[float]]], reported: int, measure: Measure) -> Table:

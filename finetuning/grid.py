@@ -24,6 +24,7 @@ from typing import Any
 from common.provenance import folder_fingerprint
 from common.recipes import load_recipe
 from common.tables import resolve_hub_path
+from finetuning.published import complete_published
 from finetuning.result_files import Table, print_table, summary
 from finetuning.run import KINDS, kind_of, run_by_language
 
@@ -194,7 +195,9 @@ def read_recipe(grid: Grid, run: GridRun) -> Any:
     recipe_class = getattr(importlib.import_module(module), class_name)
     own = [f"model={run.model}", f"output_dir={run.folder}"]
     keep = ["save_models=false"] if "save_models" in recipe_class.__dataclass_fields__ else []
-    return load_recipe(recipe_class, grid.config, [*keep, *grid.overrides, *own])
+    recipe = load_recipe(recipe_class, grid.config, [*keep, *grid.overrides, *own])
+    complete_published(recipe)
+    return recipe
 
 
 def _kind(grid: Grid) -> str:
@@ -206,7 +209,8 @@ def is_finished(recipe: Any, fingerprint: Callable[[str], str]) -> bool:
 
     Raises ValueError where the finished run is of another recipe, or its model has another `fingerprint` now.
     """
-    from finetuning.run_folder import check_same_recipe, check_same_weights
+    from finetuning.checkpoints import fine_tuned_model
+    from finetuning.run_folder import check_same_recipe, check_same_start, check_same_weights
 
     folder = Path(recipe.output_dir)
     if not (folder / "results.json").is_file():
@@ -219,6 +223,9 @@ def is_finished(recipe: Any, fingerprint: Callable[[str], str]) -> bool:
     if all(Path(path).is_dir() for path in paths):
         now = "+".join(map(fingerprint, paths))
         check_same_weights(folder, recipe.model, results["model"]["fingerprint"], now)
+        if getattr(recipe, "init_from", None):
+            facts = fine_tuned_model(recipe.init_from, recipe.model, now)[1]
+            check_same_start(folder, results["model"], {"init_from": facts})
     return True
 
 

@@ -47,17 +47,14 @@ class Kind:
     are in the order of the rows."""
 
     loss: Callable[..., torch.Tensor] | None = None
-    """Loss of (outputs, labels, items of the whole update); by default what the model returns, which is right where
-    each row counts the same."""
+    """Loss of (outputs, labels, items of the whole update and, plug-in, the share of its translated labels); by default
+    what the model returns, which is right where each row counts the same."""
 
     label_fields: tuple[str, ...] = ("labels",)
     """Fields of a batch that are labels, not inputs."""
 
     predictions: Callable[[Any, Any], Any] | None = None
     """What is kept of (logits, labels) of an evaluated batch; default: the logits."""
-
-    has_plug_in: bool = False
-    """Whether rows can carry a translation that the head of a plug-in model reads."""
 
     check: Callable[[Recipe], None] = lambda recipe: None
     """Raises ValueError for values of its own fields that cannot be run."""
@@ -77,19 +74,32 @@ def likeliest(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return logits.argmax(-1)
 
 
-def mean_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None):
+def mean_cross_entropy(
+    outputs: Any,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    translation_share: torch.Tensor | float | None = None,
+) -> torch.Tensor:
     """Cross-entropy over the labels of the whole update: logits (..., L), labels (...), -100 where none is wanted.
 
-    Plug-in, the mean of x's and y's: `outputs` then hold a `loss`, the mean over the micro-batch's translations (the
-    Trainer keeps `labels` to itself, and the model sees y's alone).
+    Plug-in, `mean_of_sides`.
 
     `num_items_in_batch` counts the labels of all accumulated micro-batches and processes. The Trainer expects models
     whose forward takes **kwargs to divide by it; many, XLM-R among them, return their micro-batch's mean, and would get
     gradients that are too large by the number of processes times that of the micro-batches.
     """
-    count = labels.ne(IGNORED).sum()
-    items = count if num_items_in_batch is None else num_items_in_batch
+    items = labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
     logits = outputs["logits"].flatten(0, -2)
     loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
+    share = labels.ne(IGNORED).sum() / items if translation_share is None else translation_share
+    return mean_of_sides(loss, outputs, share)
+
+
+def mean_of_sides(loss: torch.Tensor, outputs: Any, translation_share: torch.Tensor | float) -> torch.Tensor:
+    """Plug-in, the mean of x's loss and y's; otherwise x's.
+
+    `outputs` then hold a `loss`, the mean over the labels of the micro-batch's translations (the Trainer keeps those of
+    x to itself, and the model sees y's alone); `translation_share` says which share of the update's these are.
+    """
     translation_loss = outputs.get("loss")
-    return loss if translation_loss is None else (loss + translation_loss * count / items) / 2
+    return loss if translation_loss is None else (loss + translation_loss * translation_share) / 2

@@ -82,6 +82,12 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
             f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"
         )
     unknown = [value for value, found in ids.items() if found is None]
+    if unknown and set(ids) <= {None, -1}:
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: none of the {len(column.values)} values in column "
+            f"{name_of_column} is a label. Those of this split were not published, or were taken out: nothing can be "
+            "learnt from it or scored on it. Name another split, or a copy of the data that has its labels."
+        )
     if unknown:
         row = column.row_of(column.values.index(unknown[0]))
         hidden = "no label" if unknown[0] in (None, -1) else f"label {unknown[0]!r}"

@@ -30,14 +30,15 @@ class PairRows(Rows):
 def tables_of(table: PairTable) -> list[Table]:
     """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
 
-    def with_split(one: Table, split: str) -> Table:
-        # a file has no splits: all of its rows are read
-        return replace(one, split="train" if Path(one.path).is_file() else split)
-
     tables = [with_split(table, table.split)]
     if (target := table.target) is not None:
         tables.append(target if target.split else with_split(target, table.split))
     return tables
+
+
+def with_split(table: Table, split: str) -> Table:
+    """The table with the split that is read: a file has none, all of its rows are read."""
+    return replace(table, split="train" if Path(table.path).is_file() else split)
 
 
 def open_pairs(
@@ -48,32 +49,14 @@ def open_pairs(
     Raises ValueError for a table that is streamed, a column that is missing or holds no text, and two tables that do
     not align; `name` is the table's place in the recipe.
     """
-
-    def load(one: Table) -> tuple[Dataset, str]:
-        if one.streaming:
-            raise ValueError(
-                f"{name}.streaming is true. Pairs are put together by their lengths, for which all must be known. "
-                "Leave it out."
-            )
-        key = tuple(getattr(one, item.name) for item in fields(Table))
-        if key not in loaded:
-            rows = load_table(one, hub_root)
-            loaded[key] = rows.flatten(), table_fingerprint(one, hub_root, rows)
-        return loaded[key]
-
     table, *targets = tables_of(table)
     table = replace(table, target=targets[0] if targets else None)
     tables = [table, table.target or table]
-    found = [load(one) for one in tables]
+    found = [load_whole(one, name, hub_root, loaded) for one in tables]
     sides = []
     for side, (rows, _), one in zip(SIDES, found, tables, strict=True):
         wanted = getattr(table, f"{side}_column")
-        dtype = getattr(require_column(rows, wanted, f"{name} ({describe(one)})"), "dtype", None)
-        if dtype not in ("string", "large_string"):
-            raise ValueError(
-                f"{name}.{side}_column is {wanted}, which holds {dtype or 'no text'}. Only text can be translated. "
-                "Name a column of text; a field of a struct is named by a dotted path, such as translation.en."
-            )
+        require_text(rows, wanted, f"{name}.{side}_column", f"{name} ({describe(one)})")
         sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
     sizes = [len(side) for side in sides]
     if table.target is not None:
@@ -81,6 +64,35 @@ def open_pairs(
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
     return PairRows(table, language, pairs, fingerprint, unpaired=tuple(size - len(pairs) for size in sizes))
+
+
+def load_whole(
+    table: Table, name: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
+) -> tuple[Dataset, str]:
+    """The rows of a table, structs as columns, and its fingerprint; `loaded` keeps what was read.
+
+    Raises ValueError for a table that is streamed; `name` is its place in the recipe.
+    """
+    if table.streaming:
+        raise ValueError(
+            f"{name}.streaming is true. Sentences are put together by their lengths, or looked for among each other, "
+            "for which all must be known. Leave it out."
+        )
+    key = tuple(getattr(table, item.name) for item in fields(Table))
+    if key not in loaded:
+        rows = load_table(table, hub_root)
+        loaded[key] = rows.flatten(), table_fingerprint(table, hub_root, rows)
+    return loaded[key]
+
+
+def require_text(rows: Dataset, column: str, field: str, where: str) -> None:
+    """Raises ValueError for a column that is missing `where`, or holds no text; `field` of the recipe names it."""
+    dtype = getattr(require_column(rows, column, where), "dtype", None)
+    if dtype not in ("string", "large_string"):
+        raise ValueError(
+            f"{field} is {column}, which holds {dtype or 'no text'}. Only text can be translated. Name a column of "
+            "text; a field of a struct is named by a dotted path, such as translation.en."
+        )
 
 
 def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dataset]) -> list[Dataset]:

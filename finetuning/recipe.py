@@ -12,15 +12,24 @@ from omegaconf import MISSING
 from common.recipes import option
 from common.tables import Table
 
+INIT_FROM = (
+    "folder of a finished run that was fine-tuned from the same `model`: this one starts from its fine-tuned model, of "
+    "the seed that was best on the development rows, and its results say so"
+)
+
 
 @dataclass
 class Translations:
     """Another table whose rows translate those of the table that names it, joined on an id; split by split."""
 
-    path: str = option(MISSING, "as in train; `{language}` stands for the language of the rows that are translated")
+    path: str = option(MISSING, "as in train; `{language}` stands for the code of the translated rows' language")
     config: str | None = option(None, "as in train; `{language}` likewise")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
-    text_columns: list[str] = option(["text"], "columns of the translations, in the order of the translated columns")
+    text_columns: list[str] = option(
+        ["text"],
+        "columns of the translations, in the order of the translated columns; tagging and question_answering, in "
+        "training: and the column of their labels",
+    )
     join_on: str = option("id", "column of both tables; rows with the same value translate each other")
 
 
@@ -53,7 +62,9 @@ class LabelledTable(Table):
         {}, "what `{language}` stands for where that is not the code, as in {sw: swahili}"
     )
     translation_columns: list[str] = option(
-        [], "plug-in: columns of the same rows that hold the translations of `text_columns`, in their order"
+        [],
+        "plug-in: columns of the same rows that hold the translations of `text_columns`, in their order; tagging and "
+        "question_answering, in training: and the column of their labels",
     )
     translations: Translations | None = option(
         None, "plug-in: table of the translations, where they are not columns of this one"
@@ -111,12 +122,26 @@ class Training:
 
 
 @dataclass
-class Published:
-    """A published result to stand beside ours; it is printed, never computed with."""
+class PublishedRow:
+    """Which published result stands beside ours; it is printed, never computed with.
 
-    paper: str = option(MISSING, "which paper")
+    Where `paper` is a file of hub_cards/published, its table and row give the figures, and none stand here.
+    """
+
+    paper: str = option(
+        MISSING, "veco, ernie_m, ...: a file of hub_cards/published; or another paper, whose figures then stand here"
+    )
     table: str = option(MISSING, "table of the paper")
     row: str = option(MISSING, "row of the table: the model and its setting")
+    note: str | None = option(
+        None, "what a reader must know of the figures; it becomes a warning of the results; default: that of the file"
+    )
+
+
+@dataclass
+class Published(PublishedRow):
+    """Published scores by language."""
+
     languages: dict[str, float] = option({}, "score of each language, in percent")
     further: dict[str, dict[str, float]] = option(
         {}, "by the name of a further score, such as exact_match: that of each language, in percent"
@@ -131,6 +156,7 @@ class Recipe:
 
     model: str = option(MISSING, "checkpoint to start from: a model folder or a Hub id")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
+    init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, scores.png, one folder per seed")
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
@@ -172,6 +198,11 @@ class Recipe:
     seeds: list[int] = option([1], "one run each; scores are reported by seed, with mean and standard deviation")
     num_workers: int = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
+    sweep: dict[str, list[Any]] = option(
+        {},
+        "by dotted field, values that are tried with each other where --sweep is given, as in "
+        "{training.epochs: [3, 5]}; the point that is best on the development rows is run",
+    )
     published: Published | None = option(None, "published figure to print beside ours")
 
 

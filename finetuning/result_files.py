@@ -33,9 +33,11 @@ def with_deviation(entry: dict[str, Any]) -> str:
 
 
 def with_outcomes(protocol: dict[str, Any], records: list[dict[str, Any]], **of_the_metric: Any) -> dict[str, Any]:
-    """The protocol with what the seeds selected, and the metric."""
+    """The protocol with what the seeds selected, which parameters they drew, and the metric."""
+    fresh = records[0].get("fresh_parameters")
     return {
         **protocol,
+        **({"fresh_parameters": {**fresh, "seeds": [record["seed"] for record in records]}} if fresh else {}),
         "selection": {
             **protocol["selection"],
             "selected_steps": [record["selected_step"] for record in records],
@@ -70,7 +72,12 @@ def write_files(
     """Writes `<name>.json`, `<name>.md` (`page`) and `<name>.csv` (`rows`) into a folder."""
     write_json(folder / f"{name}.json", results)
     (folder / f"{name}.md").write_text(page, encoding="utf-8")
-    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+    write_csv(folder / f"{name}.csv", rows)
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows of the same columns, at least one."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

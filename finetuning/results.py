@@ -91,7 +91,13 @@ def published_figures(published: Published | None, languages: list[str]) -> dict
         },
         "average": published.average if set(over) == set(languages) else None,
         "average_over": over,
+        "note": published.note,
     }
+
+
+def published_notes(published: list[Published]) -> list[str]:
+    """What a reader must know of the published figures."""
+    return list(dict.fromkeys(f"published, {item.paper}, {item.table}: {item.note}" for item in published if item.note))
 
 
 def _chance_warnings(records: list[dict[str, Any]], protocol: dict[str, Any]) -> list[str]:
@@ -153,6 +159,7 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
         over = recipe.published.average_over or recipe.published.languages
         if absent := [name for name in over if name not in languages]:
             warnings.append(f"the published average is over languages that were not evaluated: {', '.join(absent)}")
+        warnings += published_notes([recipe.published])
     return warnings
 
 
@@ -237,7 +244,9 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"training data: {table_names(protocol['training_data'])} ({protocol['training_rows']:,} rows)",
         f"evaluated: {table_names(protocol['evaluation_data'])}",
         f"selection: {rule}" + (f" ({source})" if source else ""),
+        *_sweep_lines(selection),
         f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
+        *_fresh_lines(protocol),
         f"max length: {protocol['max_length']} ({cut} texts cut"
         + (f", {split} split)" if "split_texts" in protocol else ")"),
         f"metric: {name} {version}, in percent",
@@ -251,6 +260,23 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
     if with_model:
         lines.append(f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]})")
     return lines
+
+
+def _sweep_lines(selection: dict[str, Any]) -> list[str]:
+    """From which hyperparameters the run's were chosen, if from any."""
+    if not (sweep := selection.get("sweep")):
+        return []
+    tried = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in sweep["fields"].items())
+    return [f"chosen on the same rows among {sweep['points']} points: {tried} (score there {sweep['score']:.2f})"]
+
+
+def _fresh_lines(protocol: dict[str, Any]) -> list[str]:
+    """What of the model was not read from its folder; older results do not say it."""
+    fresh = protocol.get("fresh_parameters")
+    if fresh is None:
+        return []
+    named = f"{fresh['count']:,}, drawn from each seed ({', '.join(fresh['names'])})"
+    return [f"fresh parameters: {named if fresh['names'] else 'none, the head was read with the encoder'}"]
 
 
 def to_markdown(results: dict[str, Any]) -> str:
@@ -281,6 +307,9 @@ def plot_scores(results: dict[str, Any], path: Path) -> None:
     colors = ["#d98324" if name == results["source_language"] else "#3c6e91" for name in names]
     figure, axes = plt.subplots(figsize=(max(5.0, 0.55 * len(names) + 3.0), 3.8), layout="constrained")
     axes.bar(names, means, yerr=deviations if len(results["seeds"]) > 1 else None, color=colors, capsize=3)
+    for position, entry in enumerate(languages.values()):
+        if entry["scores"][1:]:  # every seed: a mean hides one that collapsed
+            axes.plot([position] * len(entry["scores"]), entry["scores"], "k.", markersize=4)
     for position, mean in enumerate(means):  # at the foot of the bar, where nothing else is drawn
         axes.text(position, 2, f"{mean:.1f}", ha="center", fontsize=8, color="white")
     axes.axhline(results["average"]["mean"], color="black", linewidth=0.8, linestyle="--", label="average")

@@ -4,14 +4,14 @@ Nothing is trained: of two sets of sentences, each sentence has to find its tran
 is.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal
 
 from omegaconf import MISSING
 
 from common.recipes import option
 from finetuning.feature_recipe import FeatureRecipe, check_features
-from finetuning.recipe import check_ranges
+from finetuning.recipe import Published, check_ranges
 from finetuning.translation_recipe import EvaluationPairs
 
 PLACE = "{language}"
@@ -26,6 +26,11 @@ class RetrievalPairs(EvaluationPairs):
     languages: list[str] = option(
         [], "what `{language}` stands for in path, config, columns and so on, of the target's table too: a pair each"
     )
+    language_names: dict[str, str] = option(
+        {},
+        "what `{language}` stands for, but in source_language and target_language, where that is not the code, as "
+        "in {sw: swh}",
+    )
     max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all")
 
     @property
@@ -35,11 +40,9 @@ class RetrievalPairs(EvaluationPairs):
 
 
 @dataclass
-class RetrievalRecipe(FeatureRecipe):
-    """Retrieval of translations with the vectors of a model, by layer, in both directions."""
+class SentenceRecipe(FeatureRecipe):
+    """Evaluation of the vectors of sentences, by layer, on pairs of languages."""
 
-    kind: Literal["retrieval"] = option("retrieval", "kind of task")
-    pairs: list[RetrievalPairs] = option([], "what is evaluated, each pair of languages by itself")
     max_length: int | None = option(
         None,
         "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",
@@ -53,37 +56,66 @@ class RetrievalRecipe(FeatureRecipe):
         return [pairs.name for pairs in expanded(self.pairs)]
 
 
-def expanded(tables: list[RetrievalPairs]) -> list[RetrievalPairs]:
+@dataclass
+class PublishedRetrieval(Published):
+    """Published accuracy; printed beside our figures, never computed with."""
+
+    score: Literal["accuracy", "source_to_target", "target_to_source"] = option(
+        "source_to_target", "which of ours corresponds: of one direction, as in XTREME, or the mean of both"
+    )
+
+
+@dataclass
+class RetrievalRecipe(SentenceRecipe):
+    """Retrieval of translations with the vectors of a model, by layer, in both directions."""
+
+    kind: Literal["retrieval"] = option("retrieval", "kind of task")
+    pairs: list[RetrievalPairs] = option([], "what is evaluated, each pair of languages by itself")
+    published: list[PublishedRetrieval] = option([], "published figures to print beside ours")
+
+
+def expanded(tables: list[Any]) -> list[Any]:
     """The tables with each of its languages for `{language}`: one for each pair of languages.
 
     Raises ValueError for a table with a place for the language and no languages, or the other way round.
     """
     found = []
     for position, table in enumerate(tables):
-        is_open = _filled(table, "") != table
+        is_open = filled(table, "") != table
         if is_open != bool(table.languages):
             had, lacks = ("a place for the language", "no languages") if is_open else ("languages", "no place for one")
             raise ValueError(
                 f"pairs.{position} has {had} and {lacks}: which tables to read cannot be told. Write {PLACE} into "
                 f"path, config or a column, and name what it stands for, as in pairs.{position}.languages=[de, fr]."
             )
-        found += [_filled(table, language) for language in table.languages] if is_open else [table]
+        found += [_of_language(table, language) for language in table.languages] if is_open else [table]
     return found
 
 
-def _filled(table: Any, language: str) -> Any:
-    """The table, and its target's, with the language in its place; a filled one has no list of languages."""
+def _of_language(table: Any, language: str) -> Any:
+    """The table of one language: its code in the names of the languages, elsewhere what `language_names` has for it."""
+    named = filled(table, getattr(table, "language_names", {}).get(language, language))
+    languages = {name: getattr(table, name).replace(PLACE, language) for name in ("source_language", "target_language")}
+    return replace(named, **languages)
+
+
+def filled(table: Any, language: str) -> Any:
+    """The table, and those within it, with the language in its place; a filled one has no list of languages."""
     texts = {name: value for name, value in vars(table).items() if isinstance(value, str)}
     changes: dict[str, Any] = {name: text.replace(PLACE, language) for name, text in texts.items() if PLACE in text}
-    if getattr(table, "target", None) is not None:
-        changes["target"] = _filled(table.target, language)
-    return replace(table, **changes)
+    within = {name: value for name, value in vars(table).items() if is_dataclass(value)}
+    return replace(table, **changes, **{name: filled(value, language) for name, value in within.items()})
+
+
+def check_sentences(recipe: SentenceRecipe) -> None:
+    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+    check_features(recipe)
+    check_ranges(recipe, ("max_length", recipe.max_length, recipe.max_length is None or recipe.max_length > 0))
 
 
 def check_recipe(recipe: RetrievalRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_features(recipe)
-    check_ranges(recipe, ("max_length", recipe.max_length, recipe.max_length is None or recipe.max_length > 0))
+    check_sentences(recipe)
     for position, table in enumerate(recipe.pairs):
         name = f"pairs.{position}"
         check_ranges(recipe, (f"{name}.max_pairs", table.max_pairs, table.max_pairs == 0 or table.max_pairs > 1))

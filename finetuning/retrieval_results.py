@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from finetuning import feature_results
-from finetuning.feature_results import best_cell, chance_of_pair, layer_line, layer_table, model_lines, of_pair
-from finetuning.layer_curves import AVERAGE, Measure, plot_layers
+from finetuning.feature_results import (
+    best_cell,
+    chance_of_pair,
+    layer_line,
+    layer_table,
+    model_lines,
+    of_pair,
+    published_cells,
+)
+from finetuning.layer_curves import AVERAGE, Measure
 from finetuning.result_files import print_table, table_names, with_deviation, write_files
+from finetuning.results import published_figures, published_notes
 from finetuning.retrieval_recipe import RetrievalRecipe
 
 SCORES = {"accuracy": "accuracy@1", "source_to_target": "source -> target", "target_to_source": "target -> source"}
@@ -27,11 +36,14 @@ def build_results(
 ) -> dict[str, Any]:
     """The record of one task, as `feature_results.build_results` describes it."""
     protocol = {**protocol, **{name: records[0][name] for name in OF_RUN}}
-    warnings = [*warnings, *_text_warnings(protocol), *_chance_warnings(records, protocol)]
-    return feature_results.build_results(recipe, model, protocol, records, warnings, ACCURACY, [])
+    pairs = list(records[0]["scores"])
+    published = [{**published_figures(item, pairs), "score": item.score} for item in recipe.published]
+    notes = [*published_notes(recipe.published), *text_warnings(protocol)]
+    warnings = [*warnings, *notes, *_chance_warnings(records, protocol)]
+    return feature_results.build_results(recipe, model, protocol, records, warnings, ACCURACY, published)
 
 
-def _text_warnings(protocol: dict[str, Any]) -> list[str]:
+def text_warnings(protocol: dict[str, Any]) -> list[str]:
     """Texts that the model did not read whole, by pair."""
     said = {
         "cut_texts": f"are longer than {protocol['max_length']} positions and were cut",
@@ -68,13 +80,7 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
     The plot has a panel for both directions together and one for each, with a line for every pair and their average.
     """
     write_files(results, to_markdown(results), to_rows(results), folder)
-    panels, chance = {}, {}
-    for name, title in {**SCORES, "accuracy": "both directions"}.items():
-        panels[title] = feature_results.curves(results, ACCURACY, name=name)
-        levels = feature_results.chance_level(results, ACCURACY, name)
-        chance[title] = levels.get(AVERAGE, next(iter(levels.values())))
-    title = f"{results['task']}: {results['model']['folder']}"
-    plot_layers(panels, folder / "layers.png", ACCURACY, title, results["protocol"]["layer"], chance)
+    feature_results.plot_scores(results, folder / "layers.png", ACCURACY, {**SCORES, "accuracy": "both directions"})
 
 
 def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,12 +91,15 @@ def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
 def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table that Markdown, card and screen show: pairs and their average, of the reported layer.
 
-    The best layer stands beside, with its accuracy: it is chosen on the very pairs that it is scored on.
+    The best layer stands beside, with its accuracy: it is chosen on the very pairs that it is scored on. Published
+    figures have a column each, which says what of ours corresponds.
     """
     protocol, pairs = results["protocol"], list(results["languages"])
+    published = results["published"] or []
     by_layer = results["layers"][protocol["method"]]
     titles = {**SCORES, "accuracy": f"accuracy@1 (layer {protocol['layer']})"}
     columns = ["pair", "size", *titles.values(), "chance", "best layer (on this gold)"]
+    columns += [f"{item['paper']}, {item['table']}, {item['row']} ({SCORES[item['score']]})" for item in published]
     rows = []
     for pair in [*pairs, *([AVERAGE] if pairs[1:] else [])]:
         found = {int(layer): of_pair(of_layer, pair, ACCURACY) for layer, of_layer in by_layer.items()}
@@ -100,7 +109,7 @@ def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         size = sum(protocol["evaluated_rows"].values()) if pair == AVERAGE else protocol["evaluated_rows"][pair]
         title = f"**{pair}**" if pair == AVERAGE else pair
         cells = [with_deviation(scores[name]) for name in SCORES]
-        rows.append([title, f"{size:,}", *cells, f"{chance:.2f}", best])
+        rows.append([title, f"{size:,}", *cells, f"{chance:.2f}", best, *published_cells(published, pair)])
     return columns, rows
 
 
@@ -110,22 +119,29 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
     data = protocol["evaluation_data"]
     unpaired, empty = sum(sum(entry["unpaired"]) for entry in data), sum(entry["empty"] for entry in data)
     repeated = [sum(entry["repeated"][side] for entry in data) for side in (0, 1)]
-    counted = "counting" if protocol["special_tokens"] else "without"
-    cut = sum(map(sum, protocol["cut_texts"].values()))
     return [
         "setting: feature, nothing was trained; sentences are compared by the vectors of a layer",
         f"evaluated: {table_names(data)} ({sum(protocol['evaluated_rows'].values()):,} pairs; not read: "
         f"{unpaired:,} rows without a partner, {empty:,} pairs with an empty side)",
         layer_line(protocol),
-        f"vector of a sentence: {protocol['pooling']} of its states, {counted} those of special tokens",
+        *vector_lines(protocol),
         f"found is the nearest by {protocol['similarity']} among all sentences of the other language, by exact search; "
         "of equally near ones the first",
         f"equal texts are one candidate, right for every pair that has them: {repeated[0]:,} pairs repeat a source "
         f"text, {repeated[1]:,} a target text",
-        f"max length: {protocol['max_length']} positions ({cut:,} texts cut)",
         f"metric: {metric['name']} {metric['version']} of {metric['module']}, in percent: accuracy@1, the mean of both "
         "directions",
         *model_lines(results, with_model),
+    ]
+
+
+def vector_lines(protocol: dict[str, Any]) -> list[str]:
+    """How a sentence becomes a vector, one fact a line."""
+    counted = "counting" if protocol["special_tokens"] else "without"
+    cut = sum(map(sum, protocol["cut_texts"].values()))
+    return [
+        f"vector of a sentence: {protocol['pooling']} of its states, {counted} those of special tokens",
+        f"max length: {protocol['max_length']} positions ({cut:,} texts cut)",
     ]
 
 

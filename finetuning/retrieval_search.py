@@ -9,6 +9,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import torch
+from rich.progress import track
 from torch.nn import functional as F
 
 from modeling.word_alignment import NO_LIMIT, LayerStates
@@ -72,7 +73,8 @@ class SentenceEncoder:
         before = len(self.format.special[0])
         found: dict[int, torch.Tensor] = {}
         # the longest first: what does not fit into memory fails at once
-        for numbers_B in lengths_N.argsort(descending=True, stable=True).split(self.batch_size):
+        batches = lengths_N.argsort(descending=True, stable=True).split(self.batch_size)
+        for numbers_B in track(batches, description="Reading sentences", transient=True):
             lengths_B1, begins_B1 = (of_N[numbers_B, None].to(table.device) for of_N in (lengths_N, begins_N))
             longest = int(lengths_N[numbers_B].max())
             inputs = self.format.inputs(table, begins_B1, lengths_B1, longest, self.gives_types)
@@ -116,23 +118,49 @@ def nearest(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(S,) the nearest target of each source, and (D,) the nearest source of each target, by cosine.
 
+    Exact, and of equally near ones the first, as `nearest_neighbors` finds them.
+    """
+    (_, forward_S1), (_, backward_D1) = nearest_neighbors(source_SH, target_DH, 1, device, size)
+    return forward_S1[:, 0], backward_D1[:, 0]
+
+
+def nearest_neighbors(
+    source_SH: torch.Tensor,
+    target_DH: torch.Tensor,
+    count: int,
+    device: torch.device | str = "cpu",
+    size: int = ROWS_AT_ONCE,
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """The `count` nearest targets of each source, and the nearest sources of each target, by cosine, the nearest first.
+
+    Of either side their cosines (S, K) and numbers (S, K), and (D, L) of both; K is `count`, or D where there are no
+    more targets, and L likewise.
+
     The search is exact. One product of a block of `size` sources and as many targets serves both directions: what is
     kept of it is the best so far of each row and column, so that memory does not grow with S x D. Of equally near ones
-    the first is taken, as argmax over the whole product would.
+    the first are taken, in their order, as a stable sort of the whole product would have them.
     """
     found = [
-        (torch.full((len(side),), -math.inf, device=device), torch.zeros(len(side), dtype=torch.long, device=device))
-        for side in (source_SH, target_DH)
+        (
+            torch.full((len(side), min(count, len(other))), -math.inf, device=device),
+            torch.zeros((len(side), min(count, len(other))), dtype=torch.long, device=device),
+        )
+        for side, other in ((source_SH, target_DH), (target_DH, source_SH))
     ]
 
     def keep(side: int, begin: int, cosines_QK: torch.Tensor, offset: int) -> None:
         """Takes what is nearer among K candidates, from number `offset` on, to the Q of a side from `begin` on."""
-        best_Q, where_Q = (of[begin : begin + size] for of in found[side])
-        values_Q = cosines_QK.amax(1)
-        is_nearer_Q = values_Q > best_Q  # of equal ones the first, whose block came before
-        best_Q[is_nearer_Q] = values_Q[is_nearer_Q]
-        # the place is asked for those alone: most blocks bring nothing nearer, and argmax takes as long as the product
-        where_Q[is_nearer_Q] = cosines_QK[is_nearer_Q].contiguous().argmax(1) + offset
+        best_QN, where_QN = (of[begin : begin + size] for of in found[side])
+        # most blocks bring nothing nearer, and to sort takes as long as the product; of equal ones the first stay,
+        # whose block came before
+        is_nearer_Q = cosines_QK.amax(1) > best_QN[:, -1]
+        values_RN, places_RN = _first_highest(cosines_QK[is_nearer_Q].contiguous(), best_QN.shape[1])
+        values = torch.cat((best_QN[is_nearer_Q], values_RN), 1)
+        places = torch.cat((where_QN[is_nearer_Q], places_RN + offset), 1)
+        values, order = values.sort(dim=1, descending=True, stable=True)
+        kept = order[:, : best_QN.shape[1]]
+        best_QN[is_nearer_Q] = values[:, : kept.shape[1]]
+        where_QN[is_nearer_Q] = places.gather(1, kept)
 
     for s in range(0, len(source_SH), size):
         source_QH = F.normalize(source_SH[s : s + size].to(device), dim=-1)
@@ -141,4 +169,16 @@ def nearest(
             cosines_QK = source_QH @ target_KH.T
             keep(0, s, cosines_QK, d)
             keep(1, d, cosines_QK.T, s)
-    return found[0][1].cpu(), found[1][1].cpu()
+    (near_SK, forward_SK), (near_DL, backward_DL) = ((values.cpu(), places.cpu()) for values, places in found)
+    return (near_SK, forward_SK), (near_DL, backward_DL)
+
+
+def _first_highest(values_RK: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` highest of each row, or all of fewer, and their places; of equal ones the first, in their order."""
+    count = min(count, values_RK.shape[1])
+    # one more than is wanted: it tells whether the last one has an equal
+    highest, places = values_RK.topk(min(count + 1, values_RK.shape[1]), dim=1)
+    tied_R = (highest[:, 1:] == highest[:, :-1]).any(1)
+    if tied_R.any():  # topk says nothing of the order of equal ones
+        places[tied_R] = values_RK[tied_R].sort(dim=1, descending=True, stable=True).indices[:, : places.shape[1]]
+    return highest[:, :count], places[:, :count]

@@ -4,9 +4,13 @@
     accelerate launch finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco/model
 
 A recipe's `kind` says which fields it has: classification (the default), tagging, question_answering, translation, or
-word_alignment and retrieval, which train nothing.
+word_alignment, retrieval and mining, which train nothing.
 `--help` shows those of classification, `--help kind=translation` those of translation, and with --config those of the
 file's kind.
+
+    accelerate launch finetuning/run.py --suite xtreme model=runs/xlm_align/model
+
+runs every task of a benchmark, each by its recipe, and makes one table of them: see `--suite xtreme --help`.
 
 Writes into output_dir: results.json, results.md, results.csv and a plot; recipe.yaml and run.json; seed-N/model.
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
@@ -19,18 +23,35 @@ from collections.abc import Callable
 from typing import Any
 
 from common.recipes import nearest, parse_command_line, read_yaml, user_errors
+from finetuning.published import complete_published
 
-FLAGS = {"--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept")}
+FLAGS = {
+    "--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept"),
+    "--sweep": dict(
+        action="store_true",
+        help="first try the values of the recipe's `sweep` with each other, one seed each, by their development scores "
+        "alone; then run the best",
+    ),
+    "--check_data": dict(
+        action="store_true",
+        help="read and encode all data, say by language what is cut, split or left out, and stop before training",
+    ),
+}
 
 
 def main(argv: list[str] | None = None) -> None:
     given = sys.argv[1:] if argv is None else argv
+    if any(argument.partition("=")[0] == "--suite" for argument in given):
+        from finetuning import suite
+
+        return suite.main(given)
     with user_errors():
         module, name, run = KINDS[kind_of(given)]
     recipe_class = getattr(importlib.import_module(module), name)
     recipe, arguments = parse_command_line(recipe_class, __doc__, FLAGS, argv)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
     with user_errors():
+        complete_published(recipe)
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from common.processes import start_processes
 
@@ -39,6 +60,14 @@ def main(argv: list[str] | None = None) -> None:
 
         # where nothing is trained, precision is a field of the recipe itself
         check_hardware(getattr(recipe, "training", recipe).precision)
+        if arguments.check_data:
+            from finetuning.data_report import report_data
+
+            return report_data(recipe)
+        if arguments.sweep:
+            from finetuning import sweep
+
+            return sweep.run(recipe, arguments.resume, command, run)
         run(recipe, arguments.resume, command)
 
 
@@ -62,23 +91,21 @@ def kind_of(argv: list[str]) -> str:
     return kind
 
 
-def run_by_language(recipe: Any, resume: bool, command: list[str]) -> None:
-    """Texts with something to tell of them, every language evaluated by itself: all kinds but translation."""
-    from finetuning.checkpoints import describe_model
+def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: bool = True) -> list[dict[str, Any]]:
+    """Texts with something to tell of them, every language evaluated by itself: all kinds that are trained but
+    translation. Returns the seeds' records.
+
+    Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
+    """
+    from finetuning import sweep
     from finetuning.results import build_results, print_results, write_results
     from finetuning.run_folder import RunFolder
-    from finetuning.trainer import check_plug_in, check_setting, load_model, longest_first, run_seed, task_arguments
+    from finetuning.trainer import load_model, open_run, run_seed, task_arguments
 
-    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND
-    check_setting(recipe, kind)
-    path, config, tokenizer, identity = describe_model(
-        recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
-    )
-    check_plug_in(recipe, config)
-    # heads read <s> at the first position, labels are counted from the left, and windows are cut from there
-    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    kind, path, config, tokenizer, identity = open_run(recipe)
     folder = RunFolder(recipe, identity, resume)
-    data = longest_first(kind.encode(kind.read(recipe), tokenizer, recipe))
+    data = kind.encode(kind.read(recipe), tokenizer, recipe)
+    data.protocol["selection"].update(sweep.stamp(recipe))
     task_arguments(recipe, kind, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here
     before = list(getattr(config, "fine_tuned_on", None) or [])
 
@@ -87,10 +114,12 @@ def run_by_language(recipe: Any, resume: bool, command: list[str]) -> None:
         return load_model(kind, data, path, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
 
     def train(seed: int, model: Any) -> dict[str, Any]:
-        return run_seed(recipe, kind, seed, data, model, tokenizer, folder.of_seed(seed))
+        return run_seed(recipe, kind, seed, data, model, tokenizer, folder.of_seed(seed), evaluate)
 
-    records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, train)
-    report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
+    records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command, data.lists), build, train)
+    if evaluate:
+        report(recipe, folder, identity, data, before, records, build_results, write_results, print_results)
+    return records
 
 
 def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
@@ -197,6 +226,7 @@ KINDS = {
     "translation": ("finetuning.translation_recipe", "TranslationRecipe", run_translation),
     "word_alignment": ("finetuning.word_alignment_recipe", "WordAlignmentRecipe", run_features),
     "retrieval": ("finetuning.retrieval_recipe", "RetrievalRecipe", run_features),
+    "mining": ("finetuning.mining_recipe", "MiningRecipe", run_features),
 }
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from accelerate import PartialState
 
 from common.provenance import run_facts, write_json
 from common.recipes import recipe_differences, recipe_of_run, save_recipe
+from finetuning.result_files import write_csv
 
 # seeds may be added to a finished run; the others change no score
-MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "name", "compare_with")
+MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name", "compare_with")
 
 
 class RunFolder:
@@ -28,15 +29,12 @@ class RunFolder:
         self.facts: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output_dir {self.path} is a file. Results need a folder. Name another one.")
-        if not self.path.exists() or not any(self.path.iterdir()):
+        if is_empty(self.path):
             if resume and PartialState().is_main_process:
                 print(f"nothing to resume in {self.path}: this is a new run", file=sys.stderr)
             return
         if not resume:
-            raise ValueError(
-                f"output_dir {self.path} is not empty. Results of two runs would be mixed. Add --resume to go on with "
-                "the run that is there, or name another folder."
-            )
+            raise not_empty(self.path)
         if not (self.path / "recipe.yaml").is_file() or not (self.path / "run.json").is_file():
             raise ValueError(
                 f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). There is nothing to "
@@ -45,9 +43,13 @@ class RunFolder:
         check_same_recipe(self.path, recipe)
         self.facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         check_same_weights(self.path, recipe.model, self.facts["model"]["fingerprint"], model["fingerprint"])
+        check_same_start(self.path, self.facts["model"], model)
 
-    def begin(self, protocol: dict[str, Any], argv: list[str]) -> None:
-        """Writes recipe.yaml and run.json. Raises ValueError where a resumed run's data have changed."""
+    def begin(self, protocol: dict[str, Any], argv: list[str], lists: dict[str, list[dict]] | None = None) -> None:
+        """Writes recipe.yaml and run.json, and `<name>.csv` of each of the lists that has rows.
+
+        Raises ValueError where a resumed run's data have changed.
+        """
         data = {name: protocol[name] for name in ("training_data", "evaluation_data")}
         if self.facts is not None and self.facts["data"] != data:
             changed = recipe_differences(self.facts["data"], data)
@@ -63,6 +65,9 @@ class RunFolder:
             facts = {"sessions": [*earlier, run_facts(argv)], "model": self.model, "data": data}
             write_json(self.path / "run.json", facts)
             save_recipe(self.recipe, self.path / "recipe.yaml")
+            for name, rows in (lists or {}).items():
+                if rows:
+                    write_csv(self.path / f"{name}.csv", rows)
         state.wait_for_everyone()
 
     def of_seed(self, seed: int) -> Path:
@@ -75,6 +80,19 @@ class RunFolder:
         """The scores of a seed that was run to its end."""
         scores = self.path / f"seed-{seed}" / "scores.json"
         return json.loads(scores.read_text(encoding="utf-8")) if scores.is_file() else None
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a folder is not there or holds no run; a sweep that chose the run's values may be there (`sweep.py`)."""
+    return not path.exists() or all(item.name.partition(".")[0] == "sweep" for item in path.iterdir())
+
+
+def not_empty(path: Path) -> ValueError:
+    """The error of a new run's folder that holds something."""
+    return ValueError(
+        f"output_dir {path} is not empty. Results of two runs would be mixed. Add --resume to go on with the run that "
+        "is there, or name another folder."
+    )
 
 
 def check_same_recipe(path: Path, recipe: Any) -> None:
@@ -98,3 +116,10 @@ def check_same_weights(path: Path, model: str, before: str | None, now: str | No
             f"The weights of {model} have changed since {path} was started: {str(before)[:15]} -> {str(now)[:15]}. Its "
             "seeds would come from two models. Restore the model, or name another folder."
         )
+
+
+def check_same_start(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises ValueError where `init_from` of a model is another fine-tuned model than when the run was started."""
+    then, today = ((model.get("init_from") or {}).get("fingerprint") for model in (before, now))
+    if then and today:
+        check_same_weights(path, now["init_from"]["run"], then, today)

@@ -79,9 +79,13 @@ def load_metric(name: str) -> evaluate.Metric:
         return evaluate.load(str(METRICS / name / f"{name}.py"), keep_in_memory=True)
 
 
-def diverged(seed: int, what: str) -> ValueError:
+class Diverged(ValueError):
+    """A seed's training has diverged: its weights or losses are no numbers."""
+
+
+def diverged(seed: int, what: str) -> Diverged:
     """The error of a seed whose training has diverged; `what` tells by what it is seen."""
-    return ValueError(
+    return Diverged(
         f"seed {seed}: {what}, training has diverged and its scores would mean nothing. Lower training.learning_rate "
         "or lengthen training.warmup_steps, in another output_dir."
     )

@@ -2,14 +2,22 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from common.recipes import nearest
-from common.tables import Table, describe, load_table, require_column, resolve_hub_path, table_fingerprint
+from common.tables import (
+    Table,
+    UnknownConfig,
+    describe,
+    load_table,
+    require_column,
+    resolve_hub_path,
+    table_fingerprint,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
     from finetuning.recipe import EvaluationTable, LabelledTable, Recipe, TrainingTable
 
 TRANSLATION = "translation_"  # before the names of a translation's columns and fields, as the models' heads want them
+LABELLED_BY = "labelled_by"  # column of rows that a model has labelled, which says what model
 DATA_SEED = 0  # of held-out and sampled rows: the same for every seed of a run, which differ in training alone
 
 
@@ -59,6 +68,7 @@ class TaskData:
     evaluation: dict[str, "Dataset"]  # by language
     protocol: dict[str, Any]  # what was read and how, for results.json
     warnings: list[str]
+    lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rows of further files of the run, by name
 
 
 class TableReader:
@@ -80,11 +90,11 @@ class TableReader:
                     f"{describe(table)} has a place for the language, and `languages` is empty. Which tables there "
                     "are cannot be listed. Name the languages, as in evaluation.0.languages=[en, de]."
                 )
-            return [rows for name in languages for rows in self.rows(_fill(table, name), [name])]
+            return [rows for name in languages for rows in self._of_language(table, name)]
         if Path(table.path).is_file():
             table = replace(table, split="train")  # a file has no splits: all of its rows are read
         dataset, fingerprint = self._table(table)
-        dataset = _selected(table, dataset)
+        dataset = selected(table, dataset)
         if table.language_column is None:
             if len(languages) != 1:
                 raise ValueError(
@@ -100,22 +110,39 @@ class TableReader:
         if unknown:
             raise ValueError(
                 f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Nothing "
-                f"can be read for it. Its languages are: {', '.join(found)}. {nearest(unknown[0], found)}"
+                f"can be read for it. Its languages are: {', '.join(found)}. {_hint(unknown[0], found)}"
             )
-        selected = {name: dataset.select(np.flatnonzero(column == name)) for name in languages or found}
-        return [self._joined(Rows(table, name, rows, fingerprint)) for name, rows in selected.items()]
+        parts = {name: dataset.select(np.flatnonzero(column == name)) for name in languages or found}
+        return [self._joined(Rows(table, name, rows, fingerprint)) for name, rows in parts.items()]
+
+    def _of_language(self, table: "LabelledTable", language: str) -> list[Rows]:
+        """The rows of one language in a table with a place for it."""
+        try:
+            return self.rows(filled(table, language), [language])
+        except UnknownConfig as error:
+            if "{language}" not in table.config:
+                raise
+            place = re.compile("(.+)".join(map(re.escape, table.config.split("{language}"))))
+            codes = {name: code for code, name in table.language_names.items()}
+            there = [codes.get(match[1], match[1]) for match in map(place.fullmatch, error.known) if match]
+            raise ValueError(
+                f"{table.path} has no config {filled(table, language).config}: there are no rows of language "
+                f"{language!r}. Nothing can be read for it. Of the form {table.config} it has: {', '.join(there)}. "
+                f"{_hint(language, there)} Where the data call a language by another name, give it in `language_names`."
+            ) from None
 
     def _joined(self, rows: Rows) -> Rows:
         """The rows with the columns of their `translations` table, if they have one."""
         if rows.table.translations is None:
             return rows
-        table = _fill(rows.table, rows.language)
+        table = filled(rows.table, rows.language)
         source = _translation_table(table)
         column, columns = table.translations.join_on, table.translations.text_columns
         other, fingerprint = self._table(source)
         for dataset, name, needed in ((rows.dataset, rows.name, []), (other, describe(source), columns)):
             for one in (column, *needed):
-                require_column(dataset, one, name)
+                if not any(own.startswith(f"{one}.") for own in dataset.column_names):
+                    require_column(dataset, one, name)
         positions: dict[Any, int] = {}
         for position, key in enumerate(other[column][:]):
             if positions.setdefault(key, position) != position:
@@ -130,13 +157,15 @@ class TableReader:
                 f"{describe(source)}; none of its rows has {unknown[0]!r} in column {column}. Plug-in cannot read a "
                 "text without its translation. Add the missing ones, remove these rows, or join on another column."
             )
-        names = {one: f"translations.{one}" for one in columns}
-        found = other.select_columns(columns).rename_columns(names).select([positions[key] for key in keys])
+        # a struct's fields are columns of their own: `answers` names them all
+        own = [name for name in other.column_names if any(name == one or name.startswith(f"{one}.") for one in columns)]
+        names = {name: f"translations.{name}" for name in own}
+        found = other.select_columns(own).rename_columns(names).select([positions[key] for key in keys])
         from datasets import concatenate_datasets
 
         return replace(
             rows,
-            table=replace(table, translation_columns=list(names.values())),
+            table=replace(table, translation_columns=[f"translations.{one}" for one in columns]),
             dataset=concatenate_datasets([rows.dataset, found], axis=1),
             translations={**names_of(source), "join_on": column, "fingerprint": fingerprint},
         )
@@ -150,24 +179,30 @@ class TableReader:
         return self._read[key]
 
 
+def _hint(language: str, known: list[str]) -> str:
+    """What to do about an unknown language, in a message that lists the known ones."""
+    hint = nearest(language, known)
+    return hint if hint.startswith("Did you mean") else "Name only languages that are there."
+
+
 def has_place_for_language(table: "LabelledTable") -> bool:
     """Whether each language has a table, or rows, of its own, named by `{language}`."""
     return any("{language}" in text for text in (table.path, table.config or "", *table.where.values()))
 
 
-def _fill(table: "LabelledTable", language: str) -> "LabelledTable":
+def filled(table: "LabelledTable", language: str) -> "LabelledTable":
     """The table of one language; its translations' as well."""
-    name = table.language_names.get(language, language)
+    own = table.language_names.get(language, language)
 
-    def fill(one: Any, **changes: Any) -> Any:
+    def fill(one: Any, name: str, **changes: Any) -> Any:
         config = one.config and one.config.replace("{language}", name)
         return replace(one, path=one.path.replace("{language}", name), config=config, **changes)
 
-    where = {column: text.replace("{language}", name) for column, text in table.where.items()}
-    return fill(table, where=where, translations=table.translations and fill(table.translations))
+    where = {column: text.replace("{language}", own) for column, text in table.where.items()}
+    return fill(table, own, where=where, translations=table.translations and fill(table.translations, language))
 
 
-def _selected(table: "LabelledTable", dataset: "Dataset") -> "Dataset":
+def selected(table: "LabelledTable", dataset: "Dataset") -> "Dataset":
     """The rows that `where` asks for. Raises ValueError for a column that is not there, and where no row is left."""
     for column, wanted in table.where.items():
         require_column(dataset, column, describe(table))
@@ -231,8 +266,8 @@ def evaluation_rows(recipe: "Recipe", reader: TableReader) -> dict[str, Rows]:
 def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: TableReader) -> dict[str, list[Rows]]:
     """The rows that select the checkpoint, by language; none where `selection` is last or they must be held out.
 
-    `mean_dev`: the evaluation tables' `dev_split` of every language. `source_dev`: that of the source language (what
-    the public XTREME scripts do), also where it is not evaluated; else the training tables' `dev_split`.
+    `mean_dev`: the evaluation tables' `dev_split` of every language that has one. `source_dev`: that of the source
+    language (what the public XTREME scripts do), also where it is not evaluated; else the training tables' `dev_split`.
     """
 
     def rows(table: "LabelledTable", language: str) -> list[Rows]:
@@ -240,7 +275,9 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: Tabl
 
     source = recipe.source_language
     if recipe.selection == "mean_dev":
-        return {language: rows(entry.table, language) for language, entry in evaluation.items()}
+        return {
+            language: rows(entry.table, language) for language, entry in evaluation.items() if entry.table.dev_split
+        }
     if recipe.selection == "source_dev":
         evaluated = [evaluation[source].table] if source in evaluation else recipe.evaluation
         trained = [table for table in recipe.train if source in (training_languages(recipe, table) or [source])]
@@ -291,6 +328,11 @@ def gather(
         split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
         train, dev = split["train"], {recipe.source_language: split["test"]}
         dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
+    if recipe.selection == "mean_dev" and (absent := [language for language in evaluation if language not in dev]):
+        warnings = [
+            *warnings,
+            f"there are no development rows in {', '.join(absent)}: the checkpoint is best on the others' mean",
+        ]
     train = sample(train, recipe.max_train_examples)
     evaluation = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
     evaluated = list(tables.evaluation.values())
@@ -392,11 +434,11 @@ def check_tables(recipe: "Recipe") -> None:
                 f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Selecting on "
                 "evaluated rows flatters the score. Name another split, or leave it out."
             )
-        if recipe.selection == "mean_dev" and table.dev_split is None:
-            raise ValueError(
-                f"selection is mean_dev, and evaluation.{position} has no dev_split. The mean is over every "
-                "language's development rows. Name their split, or use selection=source_dev or selection=last."
-            )
+    if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
+        raise ValueError(
+            "selection is mean_dev, and no evaluation table has a dev_split. The mean is over the languages' "
+            "development rows. Name their split, or use selection=source_dev or selection=last."
+        )
 
 
 def _check_translations(table: "LabelledTable", where: str, plug_in: bool) -> None:
@@ -423,8 +465,8 @@ def _shares_rows(recipe: "Recipe", trained: "TrainingTable", evaluated: "Evaluat
     """
 
     def tables(table: Any, languages: list[str]) -> list[list[Table]]:
-        filled = [_fill(table, name) for name in languages or [""]]
-        return [filled, [_translation_table(one) for one in filled if one.translations]]
+        each = [filled(table, name) for name in languages or [""]]
+        return [each, [_translation_table(one) for one in each if one.translations]]
 
     texts, translations = tables(trained, training_languages(recipe, trained))
     evaluated_texts, evaluated_translations = tables(evaluated, evaluated.languages)
@@ -447,11 +489,20 @@ def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
     if _place(one, hub_root) != _place(other, hub_root) or one.config != other.config:
         return False
     wanted, others = (getattr(table, "where", {}) for table in (one, other))
-    if any("*" not in text + others.get(column, "*") and text != others[column] for column, text in wanted.items()):
+    if any(_exclude(text, others.get(column, "*")) for column, text in wanted.items()):
         return False
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
     return same_split or Path(one.path).is_file()
+
+
+def _exclude(one: str, other: str) -> bool:
+    """Whether no text fits both values of `where`, in which `*` stands for any text."""
+    if "*" not in one + other:
+        return one != other
+    begins = sorted((one.partition("*")[0], other.partition("*")[0]), key=len)
+    ends = sorted((one.rpartition("*")[2], other.rpartition("*")[2]), key=len)
+    return not (begins[1].startswith(begins[0]) and ends[1].endswith(ends[0]))
 
 
 def split_name(table: Table) -> str:
@@ -483,4 +534,7 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
         entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
+        if LABELLED_BY in rows.dataset.column_names:
+            teachers = entry.setdefault(LABELLED_BY, [])
+            teachers += [name for name in rows.dataset.unique(LABELLED_BY) if name not in teachers]
     return list(tables.values())

@@ -1,81 +1,190 @@
 """The Trainer of one seed, its model, selection of a checkpoint, scores by language; for every kind but translation."""
 
-from collections.abc import Callable
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import PartialState
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from torch.utils.data import SequentialSampler
-from transformers import AutoConfig, EvalPrediction, Trainer, TrainingArguments, set_seed
+from transformers import AutoConfig, EvalPrediction, ProgressCallback, Trainer, TrainingArguments, set_seed
 
-from finetuning.checkpoints import last_complete_checkpoint, readable_errors
+from common.masking import IGNORED
+from finetuning.checkpoints import describe_start, last_complete_checkpoint, readable_errors
 from finetuning.kind import Kind
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
 from finetuning.seeds import check_weights, finish, recompute_activations, training_arguments
-from finetuning.task_tables import TRANSLATION, TaskData, each_part
+from finetuning.task_tables import TRANSLATION, TaskData
 
 
 class FineTuningTrainer(LayerwiseDecay, Trainer):
-    """Trainer that scores each language by itself, with the mean of the development scores, `eval_selection`."""
+    """Trainer that predicts the rows of all languages in one pass and scores each language by itself.
+
+    `eval_<language>_<score>` are the development scores, `eval_selection` the mean of those that are selected by.
+    """
 
     def __init__(self, *args: Any, kind: Kind, recipe: Recipe, data: TaskData, **kwargs: Any):
+        self.dev, self.evaluation = Together(data.dev), Together(data.evaluation)
         super().__init__(
             *args,
             train_dataset=data.train,
-            eval_dataset=data.dev or None,
-            compute_loss_func=kind.loss,
-            compute_metrics=self._compute,
+            eval_dataset=self.dev.rows,
+            compute_loss_func=self._loss_of_sides if recipe.plug_in else kind.loss,
+            compute_metrics=self._selection,
             preprocess_logits_for_metrics=kind.predictions,
             **kwargs,
         )
         self.kind, self.recipe, self.data = kind, recipe, data
+        self.translation_items: Any = None  # labels of the translations in the update, of all processes
+        self.translation_share: Any = None  # those of the micro-batch over these
         self.layerwise_decay = recipe.training.layerwise_decay
-        self.scored = ("", "")  # part and language of the rows that are predicted
-        self.scores: dict[str, float] = {}  # theirs
+        self.progress = None if self.args.disable_tqdm else Progress()
+        if self.progress:
+            self.remove_callback(ProgressCallback)
+            self.add_callback(self.progress)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
         """The rows in their order, which is by length already: the Trainer's own would draw an order by length."""
         return SequentialSampler(eval_dataset)
 
-    def evaluate(
-        self,
-        eval_dataset: Dataset | str | dict[str, Dataset] | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> dict[str, float]:
-        """Scores of every language's development rows, and `eval_selection`, the mean of those that are selected by."""
-        if isinstance(eval_dataset, str):  # of one language: the Trainer comes back for each
-            self.scored = ("dev", eval_dataset)
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        scores = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        name = self.kind.score_name
-        selection = float(np.mean([scores[f"{metric_key_prefix}_{language}_{name}"] for language in self.data.dev]))
-        return {**scores, f"{metric_key_prefix}_selection": selection}
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
+        """The Trainer's, which counts the labels of an update; those of the translations are counted as well."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        sides = [{"labels": labels} for batch in batches if (labels := translated_labels(batch)) is not None]
+        self.translation_items = self._get_num_items_in_batch(sides, device)
+        return batches, items
 
-    def score(self, language: str) -> dict[str, float]:
-        """Scores of one language's evaluated rows."""
-        self.scored = ("evaluation", language)
-        self.predict(self.data.evaluation[language], metric_key_prefix="test")
-        return self.scores
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's, with what `_loss_of_sides` has to know of the inputs."""
+        labels = translated_labels(inputs)
+        if labels is not None and self.translation_items is not None:
+            self.translation_share = labels.ne(IGNORED).sum() / self.translation_items.clamp(min=1)
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
-    def _compute(self, prediction: EvalPrediction) -> dict[str, float]:
-        """What the Trainer calls `compute_metrics`; it does not say of which rows."""
-        self.scores = self.kind.score(self.recipe, self.data, *self.scored, prediction.predictions)
-        return dict(self.scores)  # it renames the keys in place
+    def _loss_of_sides(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """The kind's loss, told which share of the update's translated labels are in this micro-batch."""
+        return self.kind.loss(outputs, labels, num_items_in_batch, self.translation_share)
+
+    def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's, with a progress bar that says what is predicted."""
+        if self.progress:
+            part, together = ("evaluation", self.evaluation) if description == "Prediction" else ("dev", self.dev)
+            names = together.languages
+            shown = ", ".join(names) if len(names) < 5 else f"{len(names)} languages"
+            self.progress.description = f"{part} rows: {shown}"
+        return super().evaluation_loop(dataloader, description, *args, **kwargs)
+
+    def score(self) -> dict[str, dict[str, float]]:
+        """Scores of the evaluated rows, by language."""
+        metrics, self.compute_metrics = self.compute_metrics, None  # the scores of these rows select nothing
+        try:
+            predictions = self.predict(self.evaluation.rows, metric_key_prefix="test").predictions
+        finally:
+            self.compute_metrics = metrics
+        return self._scores("evaluation", predictions)
+
+    def _selection(self, prediction: EvalPrediction) -> dict[str, float]:
+        """What the Trainer calls `compute_metrics`: scores of the development rows."""
+        scores = self._scores("dev", prediction.predictions)
+        named = {f"{language}_{name}": score for language, own in scores.items() for name, score in own.items()}
+        return {**named, "selection": float(np.mean([own[self.kind.score_name] for own in scores.values()]))}
+
+    def _scores(self, part: str, batches: list[Any]) -> dict[str, dict[str, float]]:
+        together: Together = getattr(self, part)
+        return {
+            language: self.kind.score(self.recipe, self.data, part, language, predictions)
+            for language, predictions in together.split(batches)
+        }
+
+
+class Together:
+    """Rows of all languages as one data set, the longest first.
+
+    So there is little padding, the last batch of a language is not a small one, and what does not fit into memory
+    comes at once. The order is stable: the same in every process and every run.
+    """
+
+    def __init__(self, by_language: dict[str, Dataset]):
+        self.languages = list(by_language)
+        self.rows: Dataset | None = None  # without rows
+        if not by_language:
+            return
+        whole = concatenate_datasets(list(by_language.values()))
+        self.order = np.argsort(-np.asarray(whole["length"][:]), kind="stable")
+        self.rows = whole.select(self.order)
+        self.ends = np.cumsum([len(rows) for rows in by_language.values()])
+
+    def split(self, batches: list[Any]) -> Iterator[tuple[str, Any]]:
+        """The languages with their predictions, in the order of their rows.
+
+        `batches` are predictions (B, ...) of `rows`, or tuples of several, in their order and padded each by itself.
+        """
+        in_data = join(batches, self.order)
+        for language, begin, end in zip(self.languages, [0, *self.ends[:-1]], self.ends, strict=True):
+            own = slice(begin, end)
+            yield language, tuple(part[own] for part in in_data) if isinstance(in_data, tuple) else in_data[own]
+
+
+def join(batches: list[Any], order: np.ndarray) -> Any:
+    """Batches (B, ...) as one array (N, ...) whose row `order[i]` is the i-th of the batches; tuples part by part.
+
+    What is shorter than the longest is padded with -100, as the Trainer does, which copies all earlier batches for
+    each one: minutes for the languages of a benchmark.
+    """
+    if isinstance(batches[0], (tuple, list)):
+        return tuple(join(list(part), order) for part in zip(*batches, strict=True))
+    longest = np.max([batch.shape[1:] for batch in batches], axis=0).astype(int)
+    joined = np.full((len(order), *longest), IGNORED, dtype=batches[0].dtype)
+    begin = 0
+    for batch in batches:
+        rows = order[begin : begin + len(batch)]
+        joined[(rows, *(slice(size) for size in batch.shape[1:]))] = batch
+        begin += len(batch)
+    return joined
+
+
+class Progress(ProgressCallback):
+    """The Trainer's progress bars; that of predictions says of which rows, and scores by language are not printed."""
+
+    description = ""
+
+    def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
+        super().on_prediction_step(*args, **kwargs)
+        if self.prediction_bar is not None:
+            self.prediction_bar.set_description(self.description, refresh=False)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        shown = {
+            name: value
+            for name, value in (logs or {}).items()
+            if not name.startswith("eval_") or name in ("eval_loss", "eval_selection")
+        }
+        super().on_log(args, state, control, logs=shown, **kwargs)
+
+
+def translated_labels(batch: dict[str, torch.Tensor]) -> torch.Tensor | None:
+    """Labels of a batch's translations, -100 where one has none; of answers, where they begin. None if none has any."""
+    starts = batch.get(TRANSLATION + "start_positions")
+    if starts is None:
+        return batch.get(TRANSLATION + "labels")
+    # models ignore positions behind the input
+    return starts.masked_fill(starts >= batch[TRANSLATION + "input_ids"].shape[1], IGNORED)
 
 
 class TwoSidedCollator:
     """Batches of a text and its translation: each padded by itself, fields of the latter under `translation_...`.
 
-    `one_side` makes a batch of rows of one side, whose fields have their usual names.
+    `one_side` makes a batch of rows of one side, whose fields have their usual names. Fields of a row other than
+    `fields` are for the sampler or the scores, not for the model.
     """
 
-    def __init__(self, one_side: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]):
-        self.one_side = one_side
+    def __init__(self, one_side: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]], fields: Iterable[str]):
+        self.one_side, self.fields = one_side, set(fields)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         def side(is_translation: bool) -> list[dict[str, Any]]:
@@ -83,13 +192,27 @@ class TwoSidedCollator:
                 {
                     name.removeprefix(TRANSLATION): value
                     for name, value in row.items()
-                    if name.startswith(TRANSLATION) == is_translation and name != "length"  # the sampler's
+                    if name.startswith(TRANSLATION) == is_translation and name.removeprefix(TRANSLATION) in self.fields
                 }
                 for row in rows
             ]
 
         translations = self.one_side(side(True))
         return {**self.one_side(side(False)), **{TRANSLATION + name: value for name, value in translations.items()}}
+
+
+def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
+    """Kind of task, path of the model to start from, its configuration, tokenizer and identity, all of them checked.
+
+    Raises ValueError as `check_setting`, `describe_start` and `check_plug_in`.
+    """
+    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND
+    check_setting(recipe, kind)
+    path, config, tokenizer, identity = describe_start(recipe, recipe.max_length)
+    check_plug_in(recipe, config)
+    # heads read <s> at the first position, labels are counted from the left, and windows are cut from there
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    return kind, path, config, tokenizer, identity
 
 
 def check_setting(recipe: Recipe, kind: Kind) -> None:
@@ -103,11 +226,6 @@ def check_setting(recipe: Recipe, kind: Kind) -> None:
     micro_batch_size(recipe)
     kind.check(recipe)
     is_translated = recipe.setting == "translate_train_all"
-    if recipe.plug_in and not kind.has_plug_in:
-        raise ValueError(
-            f"plug_in is true, and kind is {recipe.kind}. Here plug-in reads a text and its translation to classify "
-            "them, and rows of this kind have no translations with labels. Use plug_in=false."
-        )
     if recipe.plug_in and not is_translated:
         raise ValueError(
             f"plug_in is true, and setting is {recipe.setting}. Plug-in reads a text with its translation, and there "
@@ -143,22 +261,14 @@ def check_plug_in(recipe: Recipe, config: Any) -> None:
         )
 
 
-def longest_first(data: TaskData) -> TaskData:
-    """The data with evaluated rows by length: little padding, and what does not fit into memory comes first."""
-
-    def ordered(rows: Dataset, part: str, language: str) -> Dataset:
-        # a stable order, the same in every process and every run
-        return rows if part == "train" else rows.select(np.argsort(-np.asarray(rows["length"][:]), kind="stable"))
-
-    return each_part(data, ordered)
-
-
 def load_model(
     kind: Kind, data: TaskData, path: str, seed: int, trained_on: list[str], plug_in: bool = False
 ) -> torch.nn.Module:
     """The model of one seed: the encoder of the folder below a head that is drawn from the seed.
 
-    A plug-in model says so in its config, so that it is not used without translations by accident.
+    A head of the same kind and size that the folder has is kept. `fresh_parameters` of the model says what is not read
+    from the folder: `count` numbers, and the `names` of their parameters; it is printed too. A plug-in model says so in
+    its config, so that it is not used without translations by accident.
 
     Raises ValueError where the encoder's own weights are not in the checkpoint.
     """
@@ -177,14 +287,19 @@ def load_model(
             **options,
         )
     prefix = f"{model.base_model_prefix}."
-    unread = [*info["missing_keys"], *(item[0] for item in info["mismatched_keys"])]
-    unread = sorted(name for name in unread if name.startswith(prefix) and ".pooler." not in name)
+    fresh = sorted({*info["missing_keys"], *(item[0] for item in info["mismatched_keys"])})
+    unread = [name for name in fresh if name.startswith(prefix) and ".pooler." not in name]
     if unread:
         raise ValueError(
             f"{path} lacks {len(unread)} weights of the encoder of {type(model).__name__}, such as {unread[0]}. They "
             "would be random. The checkpoint is of another architecture: check its config.json."
         )
     model.config.fine_tuned_on = trained_on
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    model.fresh_parameters = {"count": sum(sizes.get(name, 0) for name in fresh), "names": fresh}
+    if PartialState().is_main_process:
+        what = f"{model.fresh_parameters['count']:,} fresh parameters, drawn from the seed: {', '.join(fresh)}"
+        print(f"Seed {seed}: {what if fresh else 'no fresh parameters: the head, too, is read from ' + path}")
     return model
 
 
@@ -211,24 +326,35 @@ def task_arguments(recipe: Recipe, kind: Kind, seed: int, folder: Path) -> Train
         metric_for_best_model=None if is_last else "eval_selection",
         greater_is_better=None if is_last else True,
         label_names=list(kind.label_fields),  # of evaluated rows: a translation has none
+        eval_do_concat_batches=False,  # `join` does it at the end
         remove_unused_columns=not recipe.plug_in,  # the Trainer does not know y's
     )
 
 
 def run_seed(
-    recipe: Recipe, kind: Kind, seed: int, data: TaskData, model: torch.nn.Module, tokenizer: Any, folder: Path
+    recipe: Recipe,
+    kind: Kind,
+    seed: int,
+    data: TaskData,
+    model: torch.nn.Module,
+    tokenizer: Any,
+    folder: Path,
+    evaluate: bool = True,
 ) -> dict[str, Any]:
     """Trains one seed in `folder`, from its last complete checkpoint if there is one, and evaluates every language.
 
     Leaves scores.json and, with `save_models`, model/; returns the scores: by language in percent, the selected step
-    and the development scores. The evaluated rows are read once, by the selected checkpoint.
+    and the development scores. The evaluated rows are read once, by the selected checkpoint; without `evaluate` they
+    are not, and there are scores of no language.
     """
     checkpoints = folder / "checkpoints"
     collator = kind.collator(tokenizer)
+    if recipe.plug_in:
+        collator = TwoSidedCollator(collator, [*inspect.signature(model.forward).parameters, *kind.label_fields])
     trainer = FineTuningTrainer(
         model=model,
         args=task_arguments(recipe, kind, seed, checkpoints),
-        data_collator=TwoSidedCollator(collator) if recipe.plug_in else collator,
+        data_collator=collator,
         processing_class=tokenizer,
         kind=kind,
         recipe=recipe,
@@ -241,12 +367,13 @@ def run_seed(
         print(f"Seed {seed}: {len(data.train)} training rows" + (f", resumed from {resumed}" if resumed else ""))
     trainer.train(resume_from_checkpoint=resumed)
     check_weights(model, seed)
-    scores = {language: trainer.score(language) for language in data.evaluation}
+    scores = trainer.score() if evaluate else {}
     metric = kind.metric(recipe)
     outcome = {
         "metric": {"name": kind.score_name, "module": metric.name, "version": metric.version},
         "scores": {language: found[kind.score_name] for language, found in scores.items()},
         "all_scores": scores,
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,
+        "fresh_parameters": model.fresh_parameters,
     }
     return finish(trainer, outcome, folder, recipe.save_models)

@@ -11,7 +11,7 @@ from omegaconf import MISSING
 
 from common.recipes import option
 from common.tables import Table
-from finetuning.recipe import check_values
+from finetuning.recipe import PublishedRow, check_values
 
 
 @dataclass
@@ -100,12 +100,9 @@ class Generation:
 
 
 @dataclass
-class PublishedTranslation:
-    """Published results to stand beside ours; they are printed, never computed with."""
+class PublishedTranslation(PublishedRow):
+    """Published BLEU by pair."""
 
-    paper: str = option(MISSING, "which paper")
-    table: str = option(MISSING, "table of the paper")
-    row: str = option(MISSING, "row of the table: the model and its setting")
     sacrebleu: dict[str, float] = option({}, "sacreBLEU of each pair, such as en-de")
     bleu: dict[str, float] = option({}, "tokenised case-insensitive BLEU (multi-bleu.perl) of each pair")
 

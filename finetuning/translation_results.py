@@ -19,6 +19,7 @@ from finetuning.result_files import (
     with_outcomes,
     write_files,
 )
+from finetuning.results import published_notes
 from finetuning.translation_recipe import PublishedTranslation, TranslationRecipe
 
 METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenised, case-insensitive)", "chrf": "chrF"}
@@ -86,6 +87,7 @@ def _published(published: PublishedTranslation | None, pairs: list[str]) -> dict
         "bleu": figures["bleu"],
         "average": None,
         "average_over": list(published.sacrebleu),
+        "note": published.note,
     }
 
 
@@ -100,7 +102,7 @@ def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
         warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, drawn at random")
     if recipe.max_train_examples:
         warnings.append(f"at most {recipe.max_train_examples} training pairs were used, drawn at random")
-    return warnings
+    return warnings + published_notes([recipe.published] if recipe.published else [])
 
 
 def _length_warnings(records: list[dict[str, Any]]) -> list[str]:

@@ -50,6 +50,7 @@ TASK_TYPES = {
     "translation": "translation",
     "word_alignment": "word-alignment",
     "retrieval": "sentence-similarity",
+    "mining": "sentence-similarity",
 }
 PIPELINES = {  # of the class that was saved; what is not here is used for its hidden states
     "ForSequenceClassification": "text-classification",

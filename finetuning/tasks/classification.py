@@ -195,5 +195,4 @@ KIND = Kind(
     score=_score,
     loss=mean_cross_entropy,
     predictions=likeliest,
-    has_plug_in=True,
 )

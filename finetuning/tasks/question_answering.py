@@ -4,6 +4,7 @@ The tables are SQuAD's, and MLQA's, XQuAD's and TyDiQA-GoldP's of XTREME: every 
 """
 
 import functools
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -13,24 +14,31 @@ from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from common.tables import require_column
+from finetuning.answer_reach import NAME, Reach
 from finetuning.answer_spans import predicted_answers
 from finetuning.answer_windows import encode_windows, windowing
-from finetuning.kind import Kind
+from finetuning.kind import Kind, mean_of_sides
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe, check_recipe
 from finetuning.seeds import load_metric
-from finetuning.task_tables import Rows, TaskData, check_tables, each_part, gather, open_tables
+from finetuning.task_tables import TRANSLATION, Rows, TaskData, check_tables, each_part, gather, open_tables
+from finetuning.translated_rows import check_translation_columns, translation_of
 
 
 def read(recipe: QuestionAnsweringRecipe) -> TaskData:
     """Reads and checks every table of the recipe, before a model is loaded.
 
-    Rows have `question`, `context`, `answers` (texts) and `start` and `end`, the characters of the first answer that is
-    in the context; -1 where none is. Training rows without one are left out.
+    Rows have `question`, `context`, `answers` (texts), `places` (where each begins in the context, -1 where it is not
+    there) and `start` and `end`, the characters of the first answer that is in the context, -1 where none is; also
+    `language` and `number`, the row in its table. Training rows without an answer in their context are left out.
+    Plug-in, the same of the translation, with `translation_` before the names: question and context, in training with
+    their answers.
 
-    Raises ValueError for missing columns, questions, contexts or answers, for a table none of whose rows has its answer
-    in its context, languages that the metric does not know, and what `task_tables` refuses.
+    Raises ValueError for missing columns, for questions, contexts or answers that are missing or empty, for a table
+    none of whose rows has its answer in its context, languages that the metric does not know, and what `task_tables`
+    refuses.
     """
     check_tables(recipe)
+    check_translation_columns(recipe, "question and context", "answers")
     tables = open_tables(recipe)
     scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
     for language in dict.fromkeys(scored):
@@ -40,20 +48,26 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
     evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
     data = gather(recipe, tables, evaluation, normalise, [], warnings)
     kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
-    left_out = len(data.train) - len(kept)
+    trained = data.train["language"][:]
+    left_out = Counter(trained) - Counter(trained[row] for row in kept)
     if left_out:
-        data.warnings.append(f"{left_out} training rows were left out: their answer is not in their context")
-    protocol = {**data.protocol, "training_rows": len(kept), "left_out_rows": left_out}
+        data.warnings.append(f"{left_out.total()} training rows were left out: their answer is not in their context")
+    protocol = {**data.protocol, "training_rows": len(kept), "left_out_rows": dict(left_out)}
     return replace(data, train=data.train.select(kept), protocol=protocol)
 
 
 def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> TaskData:
     """Rows to windows (`answer_windows`). The protocol says how many there are, and how many questions were cut.
 
+    It also says by language how many answers no prediction can equal; `lists` tells which (`answer_reach`).
+
     Raises ValueError as `windowing`.
     """
-    cutting = windowing(tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length)
-    cut, split, windows = ({"train": {}, "dev": {}, "evaluation": {}} for _ in range(3))
+    cutting = windowing(
+        tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length, recipe.max_answer_length
+    )
+    cut, split, windows, cut_translations = ({"train": {}, "dev": {}, "evaluation": {}} for _ in range(4))
+    reach = Reach()
 
     def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
         encoded = dataset.map(
@@ -67,10 +81,19 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
         name = language or "all"
         cut[part][name], split[part][name] = (int(np.sum(encoded[column][:])) for column in ("cut", "split"))
         windows[part][name] = len(encoded)
-        return encoded.remove_columns(["cut", "split"])
+        if "translation_cut" in encoded.column_names:
+            cut_translations[part][name] = int(np.sum(encoded["translation_cut"][:]))
+            encoded = encoded.remove_columns("translation_cut")
+        found = filter(None, encoded["reach"][:])  # of each row one
+        for of_row, number, row in zip(dataset["language"][:], dataset["number"][:], found, strict=True):
+            reach.add(part, of_row, number, row)
+        return encoded.remove_columns(["cut", "split", "reach"])
+
+    encoded = each_part(data, encode_rows)
 
     return replace(
-        each_part(data, encode_rows),
+        encoded,
+        lists={NAME: reach.listed},
         protocol={
             **data.protocol,
             "max_length": recipe.max_length,
@@ -81,11 +104,14 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
             "windows": windows,
             "cut_texts": cut,
             "split_texts": split,
+            **({"cut_translations": cut_translations} if cut_translations["evaluation"] else {}),
+            NAME: reach.counts,
             "facts": [
                 f"answers: F1 and exact match of {recipe.metric}; best of {recipe.n_best} starts and as many ends "
                 f"a window, at most {recipe.max_answer_length} pieces",
                 f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} pieces of a context; "
                 f"questions of at most {recipe.max_question_length} pieces",
+                reach.fact(),
             ],
         },
     )
@@ -100,7 +126,12 @@ def score(
     return _measure(recipe, language, answers, golds)
 
 
-def span_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None):
+def span_cross_entropy(
+    outputs: Any,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    translation_share: torch.Tensor | float = 1.0,
+) -> torch.Tensor:
     """Mean over all windows of the update of the cross-entropies of start and end: logits (B, T), labels (B, 2).
 
     `num_items_in_batch` counts labels, two a window, over accumulated micro-batches and processes: the loss that models
@@ -111,7 +142,8 @@ def span_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: t
         torch.nn.functional.cross_entropy(logits_BT, gold_B, reduction="sum")
         for logits_BT, gold_B in zip(logits, labels.unbind(-1), strict=True)
     ]
-    return sum(losses) / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
+    loss = sum(losses) / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
+    return mean_of_sides(loss, outputs, translation_share)
 
 
 def _measure(recipe: QuestionAnsweringRecipe, language: str, answers: list, golds: list) -> dict[str, float]:
@@ -121,15 +153,40 @@ def _measure(recipe: QuestionAnsweringRecipe, language: str, answers: list, gold
 
 def _normalise(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
-    columns = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
-    texts = {name: _column(rows, column, "text", "string") for name, column in columns.items()}
-    answers = _column(rows, f"{rows.table.label_column}.text", "lists of text", "string", is_list=True)
-    starts = _column(rows, f"{rows.table.label_column}.answer_start", "lists of whole numbers", "int", is_list=True)
+    columns = _side(rows, warnings)
+    where = {"language": [rows.language] * len(columns["start"]), "number": range(len(columns["start"]))}
+    if translation := translation_of(rows):
+        translated = _side(translation, warnings, "translations")
+        if all(columns[name] == translated[name] for name in ("question", "context")):
+            warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+        columns |= {TRANSLATION + name: values for name, values in translated.items()}
+    return Dataset.from_dict({**columns, **where})
+
+
+def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, list]:
+    """The columns of a text, or of its translation; without a label column none has an answer."""
+    names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
+    texts = {name: _column(rows, column, "text", "string") for name, column in names.items()}
+    column = rows.table.label_column
+    if not column:
+        for row, (question, context) in enumerate(zip(*texts.values(), strict=True)):
+            _check_row(rows, row, question, context)
+        nothing = [-1] * len(texts["question"])
+        return {
+            **texts,
+            "answers": [[] for _ in nothing],
+            "places": [[] for _ in nothing],
+            "start": nothing,
+            "end": nothing,
+        }
+    answers = _column(rows, f"{column}.text", "lists of text", "string", is_list=True)
+    starts = _column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
     elsewhere = absent = 0
-    begins, ends = [], []
+    begins, ends, places = [], [], []
     for row, (context, golds, positions) in enumerate(zip(texts["context"], answers, starts, strict=True)):
-        _check_row(rows, row, context, golds, positions)
+        _check_row(rows, row, texts["question"][row], context, golds, positions)
         found = [place(context, gold, position) for gold, position in zip(golds, positions, strict=True)]
+        places.append(found)
         elsewhere += any(where not in (-1, position) for where, position in zip(found, positions, strict=True))
         first = next((number for number, where in enumerate(found) if where >= 0), None)
         absent += first is None
@@ -145,17 +202,27 @@ def _normalise(rows: Rows, warnings: list[str]) -> Dataset:
     for count, what in (
         (elsewhere, "an answer that does not stand where answer_start says; the nearest place with its text is taken"),
         (absent, "no answer that is in the context"),
-        (sum(not question.strip() for question in texts["question"]), "a question without text"),
     ):
         if count:
-            warnings.append(f"{rows.name}, language {rows.language}: {count} of {len(begins)} rows have {what}")
-    return Dataset.from_dict({**texts, "answers": answers, "start": begins, "end": ends})
+            warnings.append(f"{rows.name}, language {rows.language}: {count} of {len(begins)} {whose} have {what}")
+    return {**texts, "answers": answers, "places": places, "start": begins, "end": ends}
 
 
-def _check_row(rows: Rows, row: int, context: str, golds: list[str], positions: list[int]) -> None:
-    """Raises ValueError for a row that is not one of SQuAD 1.1's kind."""
-    if not context.strip():
+def _check_row(
+    rows: Rows,
+    row: int,
+    question: str,
+    context: str,
+    golds: list[str] | None = None,
+    positions: list[int] | None = None,
+) -> None:
+    """Raises ValueError for a row that is not one of SQuAD 1.1's kind; answers are None where none are needed."""
+    if not question.strip():
+        problem, reason = "its question is empty", "Nothing is asked, and any answer would be a guess"
+    elif not context.strip():
         problem, reason = "its context is empty", "There is nothing in which an answer could be found"
+    elif positions is None:
+        return
     elif not golds or any(gold is None or not gold.strip() for gold in golds):
         problem, reason = (
             "it has no answer",

@@ -7,6 +7,11 @@ speech) are taken as they are.
 A word's label is that of its first piece. A sentence that is too long becomes several windows, cut between words, so
 that every word is predicted; a word that gives no piece is read as the unknown piece. Chunks are put together again
 from all windows of a sentence.
+
+Plug-in (VECO, ACL 2021, section 3.1), a row has the words of a translation y too, and in training their labels, since
+heads learn from [H_x:S_x] and [H_y:S_y]; the labels of one side are those of a teacher (`label_text`). Evaluated rows
+have y's words alone. Our decisions, where the paper is silent: each window of x stands beside the whole of y, which is
+cut at the limit and counted; y's labels are learnt beside the first window alone, so that each word counts once.
 """
 
 import functools
@@ -25,7 +30,18 @@ from finetuning.kind import Kind, label_options, likeliest, mean_cross_entropy
 from finetuning.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
 from finetuning.recipe import Recipe
 from finetuning.seeds import load_metric
-from finetuning.task_tables import Rows, TaskData, check_tables, each_part, gather, named_tables, open_tables
+from finetuning.task_tables import (
+    LABELLED_BY,
+    TRANSLATION,
+    Rows,
+    TaskData,
+    check_tables,
+    each_part,
+    gather,
+    named_tables,
+    open_tables,
+)
+from finetuning.translated_rows import check_translation_columns, translation_of
 
 OUTSIDE = "O"
 CHUNK_LABEL = re.compile(r"([BI])-(.+)", re.DOTALL)
@@ -34,16 +50,20 @@ CHUNK_LABEL = re.compile(r"([BI])-(.+)", re.DOTALL)
 def read(recipe: Recipe) -> TaskData:
     """Reads and checks every table of the recipe, before a model is loaded.
 
-    Rows have `words` and `tags`, an id for each word. Rows without words are left out.
+    Rows have `words` and `tags`, an id for each word; plug-in, also those of the translation, with `translation_`
+    before their names, the tags in training alone. Rows without words are left out.
 
     Raises ValueError for columns that are missing or hold no lists, rows whose words and labels are not as many, words
-    or labels that are missing, labels that the training data do not have, an evaluated language whose labels are all
-    the same, and what `task_tables` refuses.
+    or labels that are missing, translations without words, labels that the training data do not have, an evaluated
+    language whose labels are all the same or a model's, and what `task_tables` refuses.
     """
     check_tables(recipe)
     _check_columns(recipe)
     tables = open_tables(recipe)
-    raw, is_declared = label_names([_label_column(rows) for rows in tables.train])
+    for rows in tables.evaluation.values():
+        _refuse_labels_of_a_model(rows)
+    sides = [side for rows in tables.train for side in (rows, translation_of(rows)) if side and side.table.label_column]
+    raw, is_declared = label_names([_label_column(rows) for rows in sides])
     labels = Labels(raw, *_with_both_marks(raw), is_declared)
     warnings: list[str] = []
     changed: dict[str, int] = {}
@@ -101,6 +121,7 @@ def to_iob2(labels: list[str]) -> list[str]:
 
 
 def _check_columns(recipe: Recipe) -> None:
+    check_translation_columns(recipe, "words", "labels")
     for where, table in named_tables(recipe).items():
         if len(table.text_columns) != 1:
             raise ValueError(
@@ -129,8 +150,48 @@ def _label_column(rows: Rows) -> LabelColumn:
     return LabelColumn(rows, feature, values, lambda number: int(np.searchsorted(ends, number, side="right")))
 
 
+def _refuse_labels_of_a_model(rows: Rows) -> None:
+    """Raises ValueError for evaluated rows that `label_text` has labelled."""
+    if LABELLED_BY in rows.dataset.column_names:
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: its labels are those of a model ({rows.dataset[LABELLED_BY][0]}), "
+            "not gold labels. A score on them says how much a model is like its teacher. Evaluate labelled text, or "
+            f"remove the column {LABELLED_BY} if its labels have been corrected since."
+        )
+
+
 def _normalise(rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]) -> Dataset:
-    """Columns `words` and `tags` (ids), checked; `changed` counts labels that became IOB2's, by language."""
+    """Columns `words` and `tags` (ids), checked, and those of the translations.
+
+    `changed` counts labels that became IOB2's, by language.
+    """
+    words, tags = _side(rows, labels, changed, warnings)
+    columns = {"words": words, "tags": tags}
+    if translation := translation_of(rows):
+        own, own_tags = _side(translation, labels, changed, warnings)
+        if empty := [row for row, sentence in enumerate(own) if words[row] and not sentence]:
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {empty[0]} (from 0): its translation, column "
+                f"{translation.table.text_columns[0]}, has no words. Plug-in reads both sides. Fill or remove the row."
+            )
+        if own == words:
+            warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+        columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
+    kept = [row for row, sentence in enumerate(words) if sentence]
+    if not kept:
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: none of its {len(words)} rows has a word. There is nothing to "
+            f"tag. Check column {rows.table.text_columns[0]}."
+        )
+    if len(kept) < len(words):
+        warnings.append(f"{rows.name}, language {rows.language}: {len(words) - len(kept)} rows without words left out")
+    return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
+
+
+def _side(
+    rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]
+) -> tuple[list[list[str]], list[list[int]]]:
+    """The words of each row and their tags, of a text or of its translation; no tags where there is no label column."""
     (column,) = rows.table.text_columns
     feature, words = _lists(rows, column, "words")
     if getattr(feature, "dtype", None) not in ("string", "large_string"):
@@ -138,42 +199,34 @@ def _normalise(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
             f"{rows.name}: column {column} holds lists of {getattr(feature, 'dtype', feature)}, not of words. Only "
             "text can be encoded. Name the column of the words in `text_columns`."
         )
-    _, lists = _lists(rows, rows.table.label_column, "labels")
+    label_column = rows.table.label_column
+    lists = _lists(rows, label_column, "labels")[1] if label_column else [None] * len(words)
     for row, (sentence, tags) in enumerate(zip(words, lists, strict=True)):
         if sentence is None or None in sentence:
             raise ValueError(
                 f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has a word that is "
                 "missing. Its label would be another's. Fill or remove the row."
             )
-        if tags is None or len(tags) != len(sentence):
+        if label_column and (tags is None or len(tags) != len(sentence)):
             raise ValueError(
                 f"{rows.name}, language {rows.language}, row {row} (from 0): {len(sentence)} words in column {column} "
-                f"and {len(tags or ())} labels in column {rows.table.label_column}. Each word has one label. Correct "
+                f"and {len(tags or ())} labels in column {label_column}. Each word has one label. Correct "
                 "or remove the row."
             )
-    ids = label_ids(_label_column(rows), labels.names, labels.is_order_declared, warnings)
+    if not label_column:
+        return words, []
+    ids = iter(label_ids(_label_column(rows), labels.names, labels.is_order_declared, warnings))
     places = {name: place for place, name in enumerate(labels.names)}
-    kept, tags, start = [], [], 0
+    tags = []
     for sentence in words:
-        own = ids[start : start + len(sentence)]
-        start += len(sentence)
-        if not sentence:
-            continue
+        own = list(itertools.islice(ids, len(sentence)))
         if labels.are_chunks:
             marked = [places[name] for name in to_iob2([labels.names[number] for number in own])]
             count = sum(before != after for before, after in zip(own, marked, strict=True))
             changed[rows.language] = changed.get(rows.language, 0) + count
             own = marked
-        kept.append(sentence)
         tags.append(own)
-    if not kept:
-        raise ValueError(
-            f"{rows.name}, language {rows.language}: none of its {len(words)} rows has a word. There is nothing to "
-            f"tag. Check column {column}."
-        )
-    if len(kept) < len(words):
-        warnings.append(f"{rows.name}, language {rows.language}: {len(words) - len(kept)} rows without words left out")
-    return Dataset.from_dict({"words": kept, "tags": tags})
+    return words, tags
 
 
 def _used(dataset: Dataset) -> list[int]:
@@ -186,7 +239,8 @@ def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
     piece of a word; `sentence` and `first_word` tell what they are windows of.
 
     A word that alone is longer loses its last pieces, which have no label. The protocol counts such words, words
-    without pieces, and sentences of several windows, by language.
+    without pieces, and sentences of several windows, by language. Plug-in, the fields of the translation have
+    `translation_` before their names, and those that are cut are counted too, once a sentence.
 
     Raises ValueError for a tokenizer that does not tell which word a piece is of.
     """
@@ -196,12 +250,15 @@ def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
             "labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
         )
     counts: dict[str, dict[str, dict[str, int]]] = {
-        name: {"train": {}, "dev": {}, "evaluation": {}} for name in ("cut", "without_pieces", "is_further")
+        name: {"train": {}, "dev": {}, "evaluation": {}}
+        for name in ("cut", "without_pieces", "is_further", "translation_cut")
     }
 
     def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
+        if part != "train" and TRANSLATION + "tags" in dataset.column_names:  # of a training table's dev_split
+            dataset = dataset.remove_columns(TRANSLATION + "tags")
         dataset = dataset.map(
-            _encode_batch,
+            windows_of,
             batched=True,
             with_indices=True,
             remove_columns=dataset.column_names,
@@ -222,6 +279,10 @@ def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
     ]
     facts += [f"{changed:,} labels of IOB1 were read as IOB2's"] if changed else []
     facts += [f"{empty:,} words that give no piece were read as {tokenizer.unk_token}"] if empty else []
+    tables = data.protocol["training_data"]
+    for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELLED_BY, [])):
+        languages = [name for table in tables if teacher in table.get(LABELLED_BY, []) for name in table["languages"]]
+        facts.append(f"training labels in {', '.join(dict.fromkeys(languages))} are those of a model: {teacher}")
     protocol = {
         "max_length": max_length,
         "cut_texts": counts["cut"],
@@ -229,47 +290,87 @@ def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
         "words_without_pieces": counts["without_pieces"],
         "facts": facts,
     }
+    if any("translation_input_ids" in rows.column_names for rows in encoded.evaluation.values()):
+        protocol["cut_translations"] = counts["translation_cut"]
     return replace(encoded, protocol={**data.protocol, **protocol})
 
 
-def _encode_batch(batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int) -> dict[str, list[Any]]:
-    """The windows of some sentences; `is_further` is 1 at a sentence's second window, the others are counts."""
+def windows_of(batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int) -> dict[str, list[Any]]:
+    """The windows of some sentences: columns `words` and `tags`, and perhaps those of their translations.
+
+    `is_further` is 1 at a sentence's second window; `cut`, `without_pieces` and `translation_cut` are counts.
+    """
     first, last = _frame(tokenizer)
     room = max_length - len(first) - len(last)
-    encoded = tokenizer(batch["words"], is_split_into_words=True, add_special_tokens=False, verbose=False)
+
+    def window(pieces: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
+        ids, labels = list(first), [IGNORED] * len(first)
+        for own, tag in zip(pieces, tags, strict=True):
+            ids += own
+            labels += [tag, *[IGNORED] * (len(own) - 1)]
+        labels += [IGNORED] * len(last)
+        return {"input_ids": [*ids, *last], "attention_mask": [1] * len(labels), "labels": labels}
+
+    def pieces_of(sentences: list[list[str]]) -> list[list[list[int]]]:
+        encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
+        pieces: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+        for row, words in enumerate(pieces):
+            for piece, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
+                words[word].append(piece)
+        return pieces
+
+    texts = pieces_of(batch["words"])
+    translations = pieces_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
     windows: list[dict[str, Any]] = []
-    for row, (sentence, tags) in enumerate(zip(batch["words"], batch["tags"], strict=True)):
-        pieces: list[list[int]] = [[] for _ in sentence]
-        for piece, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
-            pieces[word].append(piece)
-        start, size = 0, 0
-        bounds = []
-        for word, own in enumerate(pieces):
-            length = min(len(own) or 1, room)
-            if size + length > room:
-                bounds.append((start, word))
-                start, size = word, 0
-            size += length
-        for window, (begin, end) in enumerate([*bounds, (start, len(sentence))]):
-            ids, labels = list(first), [IGNORED] * len(first)
-            for own, tag in zip(pieces[begin:end], tags[begin:end], strict=True):
-                kept = own[:room] or [tokenizer.unk_token_id]
-                ids += kept
-                labels += [tag, *[IGNORED] * (len(kept) - 1)]
+    for row, (pieces, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
+        kept = [own[:room] or [tokenizer.unk_token_id] for own in pieces]
+        side = {}
+        if translations:
+            own, is_cut = _cut([own or [tokenizer.unk_token_id] for own in translations[row]], room)
+            own_tags = batch[TRANSLATION + "tags"][row][: len(own)] if TRANSLATION + "tags" in batch else [0] * len(own)
+            side = {TRANSLATION + name: values for name, values in window(own, own_tags).items()}
+            if TRANSLATION + "tags" not in batch:
+                del side[TRANSLATION + "labels"]
+        for number, (begin, end) in enumerate(_bounds(kept, room)):
+            fields = window(kept[begin:end], tags[begin:end])
             windows.append(
                 {
-                    "input_ids": [*ids, *last],
-                    "attention_mask": [1] * (len(ids) + len(last)),
-                    "labels": [*labels, *[IGNORED] * len(last)],
-                    "length": len(ids) + len(last),
+                    **fields,
+                    **side,
+                    "length": len(fields["input_ids"]) + len(side.get(TRANSLATION + "input_ids", [])),
                     "sentence": numbers[row],
                     "first_word": begin,
                     "cut": sum(len(own) > room for own in pieces[begin:end]),
                     "without_pieces": sum(not own for own in pieces[begin:end]),
-                    "is_further": int(window == 1),
+                    "is_further": int(number == 1),
+                    "translation_cut": int(bool(translations) and number == 0 and is_cut),
                 }
             )
+            if TRANSLATION + "labels" in side:  # learnt beside the first window
+                side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
     return {name: [window[name] for window in windows] for name in windows[0]}
+
+
+def _bounds(pieces: list[list[int]], room: int) -> list[tuple[int, int]]:
+    """First word and the word after the last of each window of at most `room` pieces."""
+    start, size, bounds = 0, 0, []
+    for word, own in enumerate(pieces):
+        if size + len(own) > room:
+            bounds.append((start, word))
+            start, size = word, 0
+        size += len(own)
+    return [*bounds, (start, len(pieces))]
+
+
+def _cut(pieces: list[list[int]], room: int) -> tuple[list[list[int]], bool]:
+    """The words that begin within `room` pieces, the last one perhaps cut, and whether anything is lost."""
+    kept: list[list[int]] = []
+    for own in pieces:
+        if room <= 0:
+            return kept, True
+        kept.append(own[:room])
+        room -= len(own)
+    return kept, room < 0
 
 
 def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -290,15 +391,20 @@ def labels_of_sentences(
     rows: Dataset, predictions: np.ndarray, names: list[str]
 ) -> tuple[list[list[str]], list[list[str]]]:
     """The predicted and the gold label of every word, sentence by sentence, from windows in any order."""
-    sentences: dict[int, tuple[list[str], list[str]]] = {}
+    found, gold = (words_of_sentences(rows, values) for values in (predictions, rows["labels"][:]))
+    return tuple([[names[number] for number in sentence] for sentence in side] for side in (found, gold))
+
+
+def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
+    """One value a word, sentence by sentence, of `values` (W, T) of windows in any order: those at labelled pieces."""
+    sentences: dict[int, list[Any]] = {}
     numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
     for window in np.lexsort((first_words, numbers)):
-        found, gold = sentences.setdefault(numbers[window], ([], []))
-        for tag, predicted in zip(labels[window], predictions[window], strict=False):  # padded to the longest
-            if tag != IGNORED:
-                found.append(names[predicted])
-                gold.append(names[tag])
-    return [found for found, _ in sentences.values()], [gold for _, gold in sentences.values()]
+        found = sentences.setdefault(numbers[window], [])
+        # the values of a batch are padded to its longest window
+        pairs = zip(labels[window], values[window], strict=False)
+        found += [value for tag, value in pairs if tag != IGNORED]
+    return list(sentences.values())
 
 
 KIND = Kind(

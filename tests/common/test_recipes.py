@@ -8,6 +8,7 @@ from omegaconf import MISSING
 from rich.console import Console
 
 from common.recipes import (
+    change_recipe,
     load_recipe,
     option,
     parse_command_line,
@@ -186,6 +187,76 @@ def test_wrong_files_are_named(tmp_path, text, message):
 def test_a_missing_file_names_its_neighbours(recipe_file):
     with pytest.raises(ValueError, match="not found: .*Did you mean 'recipe.yaml'"):
         load_recipe(Recipe, recipe_file.replace("recipe", "recpie"), [])
+
+
+def write_files(folder, **texts):
+    for name, text in texts.items():
+        path = folder / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return str(path)
+
+
+def test_a_file_goes_over_those_that_it_extends(tmp_path, monkeypatch):
+    last = write_files(
+        tmp_path,
+        shared__base=YAML,
+        shared__middle="extends: base.yaml\nstage: {goals: {mlm: {weight: 2}}}\nbetas: [0.5]\n",
+        own__recipe="""extends: ../shared/middle.yaml
+output_dir: there
+stage: {steps: 3, goals: {tlm: {}}}
+corpora: {0: null, 1: {language: sw}, 2: {path: c.txt, language: ur}}
+stages: [{steps: 1}]
+config: {a: {0: 9}, b: {d: 1}}
+""",
+    )
+    monkeypatch.chdir(tmp_path / "own")  # relative to the file, wherever one stands
+    recipe = load_recipe(Recipe, last, ["betas.0=0.6"])
+    assert recipe == Recipe(
+        output_dir="there",
+        corpora=[
+            Corpus(path="b.txt", language="sw", size=3),
+            Corpus(path="c.txt", language="ur"),
+        ],
+        stages=[Stage(steps=1)],
+        stage=Stage(steps=3, goals={"mlm": Goal(2.0), "tlm": Goal()}),
+        betas=[0.6],
+        config={"a": [9, 2.5], "b": {"c": "text", "d": 1}},
+    )
+    assert read_yaml(last)["betas"] == [0.5] and "extends" not in read_yaml("recipe.yaml")
+    save_recipe(recipe, tmp_path / "saved.yaml")  # the resolved values alone
+    assert load_recipe(Recipe, str(tmp_path / "saved.yaml"), []) == recipe
+    assert "extends" not in read_yaml(tmp_path / "saved.yaml")
+
+
+def test_a_recipe_is_changed_in_a_copy(recipe_file):
+    recipe = load_recipe(Recipe, recipe_file, [])
+    changed = change_recipe(recipe, ["stages.0.steps=7", "stage.goals={tlm: {}}"])
+    assert (changed.stages[0].steps, changed.stage.goals) == (7, {"tlm": Goal()})
+    assert recipe == load_recipe(Recipe, recipe_file, [])
+    with pytest.raises(ValueError, match="unknown field stages.0.stepz"):
+        change_recipe(recipe, ["stages.0.stepz=7"])
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "message"),
+    [
+        ("output_dir: a\nstagse: []", "extends: base.yaml", r"in \S*base.yaml: unknown field stagse; .*'stages'"),
+        ("output_dir: a", "extends: base.yaml\nstagse: []", r"in \S*recipe.yaml: unknown field stagse"),
+        ("betas: [1]", "extends: base.yaml\nbetas: {0: a}", r"in \S*recipe.yaml: betas.0 is 'a'"),
+        ("betas: [1]", "extends: base.yaml\nbetas: {2: 3}", r"in \S*recipe.yaml: betas has no entry 2; .*or 1 to"),
+        ("betas: [1]", "extends: base.yaml\nbetas: {x: 3}", "betas has no entry x"),
+        ("output_dir: a", "extends: base.yaml\nbetas: {0: 3}", "betas is .*It must be a list of float"),
+        ("output_dir: a", "extends: bsae.yaml", r"recipe.yaml extends \S*bsae.yaml. .*not found.*'base.yaml'"),
+        ("output_dir: [", "extends: base.yaml", r"recipe.yaml extends \S*base.yaml. \S*base.yaml, line 2"),
+        ("extends: recipe.yaml", "extends: base.yaml", "base.yaml extends .*circle: .*recipe.yaml -> .*base.yaml -> "),
+        ("output_dir: a", "extends: recipe.yaml", "closes a circle"),
+        ("output_dir: a", "extends: [base.yaml]", "extends is .*It must be the path of another file"),
+    ],
+)  # fmt: skip
+def test_errors_of_files_that_extend_each_other_name_the_file(tmp_path, base, own, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(Recipe, write_files(tmp_path, base=base, recipe=own), [])
 
 
 def test_fields_without_a_value_are_reported_together():

@@ -7,6 +7,7 @@ import pytest
 
 from common.tables import (
     Table,
+    UnknownConfig,
     get_column,
     load_table,
     require_column,
@@ -184,6 +185,39 @@ def test_an_unreachable_id_is_an_error_with_a_way_out(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(ValueError, match="owner/name cannot be read: Couldn't reach.*set hub_root to a folder"):
         load_table(Table(path="owner/name"))
+
+
+@pytest.mark.parametrize(
+    "message",  # of the Hub, and of what was read from it before
+    [
+        "BuilderConfig 'XQuAD.dee' not found. Available: {}",
+        "Couldn't find cache for x\nAvailable configs in the cache: {}",
+    ],
+)
+def test_a_config_that_the_hub_lacks_is_an_error_with_the_nearest(monkeypatch, message):
+    def lacks(*args, **kwargs):
+        raise ValueError(message.format(known))
+
+    monkeypatch.setattr(datasets, "load_dataset", lacks)
+    known = ["XQuAD.de", "XQuAD.zh", "MLQA.de.de", "tydiqa"]
+    with pytest.raises(UnknownConfig, match="google/xtreme has no config XQuAD.dee. It has: XQuAD.de, .*'XQuAD.de'"):
+        load_table(Table(path="google/xtreme", config="XQuAD.dee"))
+    # of very many only those of its kind
+    known = [f"{task}.{code}{number}" for task in ("PAN-X", "XQuAD") for code in ("de", "zh") for number in range(40)]
+    with pytest.raises(UnknownConfig) as raised:
+        load_table(Table(path="google/xtreme", config="XQuAD.dee"))
+    text = str(raised.value)
+    assert raised.value.known == known and text.count("PAN-X") == 0 and "and 100 others" in text and "XQuAD.de1" in text
+
+
+def test_a_dataset_that_the_mirror_lacks_is_an_error_with_the_nearest(hub_folder):
+    root = str(hub_folder.parent.parent)
+    for path, hint in (("owner/pet", "Did you mean 'owner/pets'?"), ("nobody/knows", "Known: owner/pets.")):
+        with pytest.raises(
+            ValueError, match=f"{path} cannot be read.*set hub_root to a folder.* In hub_root"
+        ) as raised:
+            load_table(Table(path=path, config="en", format="hub"), root)
+        assert str(raised.value).endswith(hint)
 
 
 def test_columns_and_dotted_paths(tmp_path):

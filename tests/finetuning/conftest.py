@@ -70,6 +70,30 @@ def tiny_veco(sample_tokenizer, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def plug_in_veco(sample_tokenizer, tmp_path_factory):
+    """Folder of a random VECO of 2 layers of 32, as pre-training would leave it, that tells texts apart."""
+    from modeling.configuration_veco import VecoConfig
+    from modeling.modeling_veco import VecoForPreTraining
+
+    folder = tmp_path_factory.mktemp("plug_in_veco") / "model"
+    set_seed(0)
+    config = VecoConfig(
+        vocab_size=len(sample_tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=66,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.2,  # texts differ from the start
+    )
+    VecoForPreTraining(config).save_pretrained(folder)
+    sample_tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def captions(sample_corpus_dir, tiny_veco, tmp_path):
     """Overrides of a translation recipe: the sample corpus, English to German, one seed of six updates."""

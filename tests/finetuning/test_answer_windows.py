@@ -44,12 +44,12 @@ def rows_of(language, number):
         start, end = words[begin].start(), words[begin + draw.randint(0, 2)].end()
         text = context[start:end]
         row = {"question": SENTENCES[language][: 5 + 3 * length], "context": context, "answers": [text]}
-        rows.append({**row, "start": start, "end": end})
+        rows.append({**row, "places": [start], "start": start, "end": end})
     return datasets.Dataset.from_list(rows)
 
 
-def encoded(rows, tokenizer, max_length=48, stride=10, max_question_length=20, is_train=False):
-    cutting = windowing(tokenizer, max_length, stride, max_question_length)
+def encoded(rows, tokenizer, max_length=48, stride=10, max_question_length=20, is_train=False, limit=30):
+    cutting = windowing(tokenizer, max_length, stride, max_question_length, limit)
     options = {"tokenizer": tokenizer, "cutting": cutting, "is_train": is_train}
     return rows.map(
         encode_windows, batched=True, with_indices=True, remove_columns=rows.column_names, fn_kwargs=options
@@ -115,7 +115,14 @@ def test_windows_are_question_and_stretches_of_the_context_a_stride_apart(sample
 def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
     rows = datasets.Dataset.from_list(
         [
-            {"question": question, "context": SENTENCES["en"] * 4, "answers": ["tower"], "start": 4, "end": 9}
+            {
+                "question": question,
+                "context": SENTENCES["en"] * 4,
+                "answers": ["tower"],
+                "places": [4],
+                "start": 4,
+                "end": 9,
+            }
             for question in (SENTENCES["en"] * 3, "Who?", "  \t" + "\ufdfa" * 9)  # the last: one character, many pieces
         ]
     )
@@ -131,21 +138,21 @@ def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
 
 def test_training_windows_have_nothing_but_inputs_labels_and_length(sample_tokenizer):
     windows = encoded(rows_of("en", 3), sample_tokenizer, is_train=True)
-    assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split"}
+    assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split", "reach"}
 
 
 def test_strides_that_leave_pieces_out_and_tokenizers_without_offsets_are_refused(sample_tokenizer):
     with pytest.raises(ValueError, match="doc_stride is 25, and beside a question of max_question_length=20.*for 24"):
-        windowing(sample_tokenizer, 48, 25, 20)
-    assert windowing(sample_tokenizer, 48, 24, 20).room(20) == 24
+        windowing(sample_tokenizer, 48, 25, 20, 30)
+    assert windowing(sample_tokenizer, 48, 24, 20, 30).room(20) == 24
     with pytest.raises(ValueError, match="for 0 pieces"):
-        windowing(sample_tokenizer, 16, 5, 20)
+        windowing(sample_tokenizer, 16, 5, 20, 30)
 
     class Slow:
         is_fast = False
 
     with pytest.raises(ValueError, match="tokenizer .Slow. does not say which characters"):
-        windowing(Slow(), 48, 10, 20)
+        windowing(Slow(), 48, 10, 20, 30)
 
 
 @pytest.mark.parametrize("n_best", [3, 20])
@@ -211,7 +218,14 @@ def test_answers_of_characters_that_the_normaliser_removes_are_nowhere(tokenizer
     zero_width = "\u200b"
     contexts = [f"The tower {zero_width} was built.", zero_width * 3]
     rows = [
-        {"question": "Who?", "context": context, "answers": [zero_width], "start": start, "end": start + 1}
+        {
+            "question": "Who?",
+            "context": context,
+            "answers": [zero_width],
+            "places": [start],
+            "start": start,
+            "end": start + 1,
+        }
         for context, start in zip(contexts, (10, 0), strict=True)
     ]
     windows = encoded(datasets.Dataset.from_list(rows), tokenizer)

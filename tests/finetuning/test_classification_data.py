@@ -197,7 +197,7 @@ def test_nothing_is_trained_or_selected_on_the_evaluated_split(tmp_path, write):
     file = write("file", rows(NLI))
     with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
         read({"path": file}, evaluated(file))
-    with pytest.raises(ValueError, match="selection is mean_dev, and evaluation.0 has no dev_split"):
+    with pytest.raises(ValueError, match="selection is mean_dev, and no evaluation table has a dev_split"):
         read({"path": path}, evaluated(path), "selection=mean_dev")
 
 
@@ -215,6 +215,10 @@ def test_selection_rows_come_from_the_benchmark_then_the_training_set_then_a_hel
     assert list(data.dev) == ["en"]
     data = read(train, {**test, "dev_split": "validation"}, "selection=mean_dev")
     assert list(data.dev) == ["en", "de"]
+    parts = [{**test, "dev_split": "validation", "languages": ["en"]}, {**test, "languages": ["de"]}]
+    data = read(train, test, "selection=mean_dev", f"evaluation={json.dumps(parts)}")
+    assert list(data.dev) == ["en"]
+    assert "there are no development rows in de: the checkpoint is best on the others' mean" in data.warnings
     data = read({**train, "dev_split": "validation"}, test, "selection=source_dev")
     assert len(data.dev["en"]) == 6 and data.protocol["selection"]["data"][0]["split"] == "validation"
     data = read(train, test, "selection=source_dev")

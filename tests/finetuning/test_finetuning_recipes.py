@@ -1,77 +1,225 @@
+"""Every fine-tuning recipe: it parses, names real tables and published rows, says its command, and repeats no data."""
+
 import importlib
-import itertools
+import re
 from pathlib import Path
 
 import datasets
 import pytest
 import yaml
 
-from common.recipes import load_recipe
+from common.recipes import load_recipe, read_yaml
+from finetuning import sweep
+from finetuning.published import complete_published
 from finetuning.recipe import Recipe
-from finetuning.task_tables import check_tables
+from finetuning.run import KINDS, kind_of
+from finetuning.task_tables import check_tables, filled
 from finetuning.tasks import tagging
 from finetuning.tasks.classification import KIND
 from finetuning.trainer import check_setting
 
-RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
-TASKS = ("xnli", "pawsx", "sick", "sample")
-OF_ERNIE_M = (
-    "xnli_translate_train_all",
-    "xnli_translate_train_all_large",
-    "pawsx_translate_train_all",
-    "conll",
-    "conll_supervised",
-    "panx",
-)
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "finetuning" / "recipes"
+SHARED = "xtreme/squad"  # what two tasks extend, none by itself
+NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+TRAINED = ("classification", "tagging", "question_answering")
+TRANSLATED = "_translate_train_all"
+
+# What a published copy of the data has: configurations' columns, and languages where they are not told by a column.
+COLUMNS = {
+    "nyu-mll/multi_nli": {"premise", "hypothesis", "label"},
+    "rajpurkar/squad": {"question", "context", "answers"},
+    "lhoestq/conll2003": {"tokens", "ner_tags"},
+    "masakhane/masakhaner2": {"tokens", "ner_tags"},
+    "google/xtreme XNLI": {"sentence1", "sentence2", "gold_label", "language"},
+    "google/xtreme PAWS-X": {"sentence1", "sentence2", "label"},
+    "google/xtreme udpos": {"tokens", "pos_tags"},
+    "google/xtreme PAN-X": {"tokens", "ner_tags"},
+    "google/xtreme XQuAD": {"question", "context", "answers", "id"},
+    "google/xtreme MLQA": {"question", "context", "answers", "id"},
+    "google/xtreme tydiqa": {"question", "context", "answers", "id"},
+    "conll": {"tokens", "ner_tags"},
+    # of finetuning/translations.py and label_text.py, or brought along in their form
+    "translations/xnli": {"premise", "hypothesis", "premise_en", "hypothesis_en", "label"},
+    "translations/pawsx": {"sentence1", "sentence2", "sentence1_en", "sentence2_en", "label"},
+    "translations/squad": {"question", "context", "answers", "id"},
+    "translations/tydiqa": {"question", "context", "answers", "id", "question_en", "context_en"},
+    "translations/xquad": {"id", "question_en", "context_en"},
+    "translations/mlqa": {"id", "question_en", "context_en"},
+    "translations/panx": {"tokens", "ner_tags", "tokens_en"},
+    "translations/udpos": {"tokens", "pos_tags", "tokens_en"},
+    "labelled/panx": {"tokens", "labels", "tokens_en", "labels_en"},
+    "labelled/udpos": {"tokens", "labels", "tokens_en", "labels_en"},
+    "amazon_reviews": {"text", "label", "domain"},
+    "local/sick": {"premise", "hypothesis", "label"},
+    "sample_corpus": {"id", "text", "topic"},
+}
+LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa": 7, "tydiqa": 9}
 
 
-@pytest.mark.parametrize(
-    ("model", "task"), [*itertools.product(MODELS, TASKS), *(("ernie_m", task) for task in OF_ERNIE_M)]
-)
-def test_every_recipe_parses_and_is_consistent(model, task):
-    path = RECIPES / model / f"{task}.yaml"
-    recipe = load_recipe(Recipe, str(path), ["model=somewhere"])
+def load(name, *overrides):
+    path = str(RECIPES / f"{name}.yaml")
+    module, recipe_class, _ = KINDS[kind_of(["--config", path])]
+    return load_recipe(getattr(importlib.import_module(module), recipe_class), path, ["model=somewhere", *overrides])
+
+
+def own_fields(name):
+    """What stands in the file itself."""
+    return yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def head(name):
+    return (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").partition("\n" + next(iter(own_fields(name))))[0]
+
+
+def of_kinds(*kinds):
+    return [name for name in NAMES if name != SHARED and kind_of(["--config", str(RECIPES / f"{name}.yaml")]) in kinds]
+
+
+@pytest.mark.parametrize("name", of_kinds(*KINDS))
+def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
+    recipe = load(name)
+    folder, _, task = name.rpartition("/")
+    assert recipe.output_dir == f"runs/{name}"
+    if folder in ("xtreme", "veco", "ernie_m", "xlm_align", "metaxlm") and recipe.kind != "translation":
+        assert (
+            task == recipe.task or task.startswith(recipe.task + "_") or task.startswith(("sick", "amazon", "sample"))
+        )
+    assert f"--config finetuning/recipes/{name}.yaml" in head(name)
+    complete_published(recipe)  # refuses what is no row
+    published = recipe.published if isinstance(recipe.published, list) else filter(None, [recipe.published])
+    for item in published:
+        assert item.paper.partition(" ")[0] in ("VECO", "ERNIE-M", "XLM-Align", "MetaXLM")
+    # files and recipes that the head sends a reader to are there
+    for path in re.findall(r"(?<![\w/])(?:\.\./)*(?:[a-z_0-9]+/)?[a-z_0-9]+\.yaml", head(name)):
+        places = [
+            (RECIPES / folder / path),
+            ROOT / path,
+            RECIPES / path,
+            ROOT / "pretraining" / "recipes" / folder / path,
+        ]
+        assert any(place.is_file() for place in places), path
+
+
+@pytest.mark.parametrize("name", of_kinds(*TRAINED))
+def test_every_recipe_that_trains_is_consistent_and_names_real_columns(name):
+    recipe = load(name)
     check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND)
     check_tables(recipe)
-    assert recipe.output_dir == f"runs/{model}/{task}"
-    header = path.read_text(encoding="utf-8").split("\n\n")[0]
-    assert f"--config finetuning/recipes/{model}/{task}.yaml" in header
+    if recipe.sweep:
+        points = sweep.points_of(recipe)
+        values = load(name).training
+        for point in (points[0], points[-1]):
+            sweep.check_point(point, sweep.recipe_of(recipe, point))
+        for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
+            assert getattr(values, field.partition(".")[2]) in tried
+    for table in [*recipe.train, *recipe.evaluation]:
+        if table.path.startswith("runs/"):  # a controlled pair, made from any table
+            continue
+        path = table.path.removesuffix("/{language}")
+        known = COLUMNS[f"{path} {table.config.split('.')[0]}" if path == "google/xtreme" else path]
+        named = [
+            *table.text_columns,
+            table.label_column,
+            *table.translation_columns,
+            *table.where,
+            table.language_column,
+        ]
+        assert set(filter(None, named)) <= known, table.path
+    if recipe.task in LANGUAGES and recipe.task != "xnli":
+        languages = [language for table in recipe.evaluation for language in table.languages]
+        assert len(set(languages)) == len(languages) == LANGUAGES[recipe.task]
+    if recipe.setting == "translate_train_all" and recipe.task in LANGUAGES:
+        trained = {language for table in recipe.train for language in table.languages or ["en"]} | {"en"}
+        assert len(trained) == LANGUAGES[recipe.task]
+
+
+def test_no_data_are_written_twice():
+    """What is read of a table stands in one file, which others extend; but in translation's recipes and samples."""
+    places = {}
+    for name in set(NAMES) - set(of_kinds("translation")):
+        fields = own_fields(name)
+        for part in ("train", "evaluation", "pairs"):
+            tables = fields.get(part) or []
+            for table in tables.values() if isinstance(tables, dict) else tables:
+                if table and "path" in table and table["path"] != "sample_corpus":
+                    read = ("path", "config", "split", "languages", "where", "translation_columns")
+                    places.setdefault((part, *(str(table.get(field)) for field in read)), set()).add(name)
+    assert not {key: names for key, names in places.items() if len(names) > 1}
+    assert sum("extends" in own_fields(name) for name in NAMES) > 60
+
+
+def test_every_model_has_every_task_that_its_paper_evaluates():
+    """VECO: ACL Tables 9-17; XLM-Align: Tables 13-19; MetaXLM: Table 8; ERNIE-M: Tables 1-5."""
+    tasks = [*LANGUAGES, "bucc", "tatoeba"]
+    expected = {f"xtreme/{task}" for task in [*tasks, "conll", "masakhaner2"]}
+    expected |= {f"xtreme/{task}{TRANSLATED}" for task in LANGUAGES}
+    expected |= {f"veco/{task}" for task in tasks}
+    expected |= {f"veco/{task}{TRANSLATED}" for task in tasks if task not in ("udpos", "panx")}
+    expected |= {f"veco/{task}_plug_in" for task in tasks}
+    expected |= {f"xlm_align/{task}" for task in [*LANGUAGES, "word_alignment"]}
+    expected |= {f"metaxlm/{task}" for task in [*LANGUAGES, "tatoeba", "amazon", "amazon_supervised"]}
+    of_ernie_m = ("xnli", "conll", "conll_supervised", "mlqa", f"xnli{TRANSLATED}")
+    expected |= {f"ernie_m/{task}{size}" for task in of_ernie_m for size in ("", "_large")}
+    expected |= {f"ernie_m/{task}" for task in ("pawsx", f"pawsx{TRANSLATED}", "tatoeba")}
+    assert expected <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in of_kinds(*TRAINED) if re.match("veco/(?!sample|sick)", name)])
+def test_veco_is_searched_as_its_appendix_c_prints(name):
+    recipe = load(name)
+    rates = [5e-6, 8e-6, 1e-5, 2e-5, 3e-5] if recipe.setting == "zero_shot" else [5e-6, 6e-6, 7e-6, 8e-6, 9e-6]
+    training = recipe.training
+    assert training.learning_rate in rates and training.epochs in (3, 5, 10) and training.batch_size in (16, 32, 64)
+    without_rows = recipe.task in ("xquad", "tydiqa")  # of development
+    if recipe.setting != "zero_shot" and without_rows:
+        assert recipe.selection == "last" and not recipe.sweep
+        return
+    assert list(recipe.sweep.values()) == [rates, [3, 5, 10], [16, 32, 64]]
+    assert recipe.selection == ("source_dev" if without_rows else "mean_dev")
 
 
 @pytest.mark.parametrize(
-    ("model", "task", "languages"),
-    [
-        *((model, *task) for model, task in itertools.product(MODELS, [("xnli", 15), ("pawsx", 7)])),
-        ("ernie_m", "xnli_translate_train_all", 15),
-        ("ernie_m", "xnli_translate_train_all_large", 15),
-        ("ernie_m", "pawsx_translate_train_all", 7),
-        ("ernie_m", "conll", 4),
-        ("ernie_m", "conll_supervised", 4),
+    ("task", "batch", "rates", "epochs", "warmup"),
+    [  # Table 12
+        ("udpos", [8, 16, 32], [1e-5, 2e-5, 3e-5], [10], 0.1),
+        ("panx", [8], [5e-6, 6e-6, 7e-6, 8e-6, 9e-6], [10], 0.1),
+        ("xquad", [32], [2e-5, 3e-5, 4e-5], [4], 0.1),
+        ("mlqa", [32], [2e-5, 3e-5, 4e-5], [2, 3, 4], 0.1),
+        ("tydiqa", [32], [2e-5, 3e-5], [5, 10, 15, 20], 0.1),
+        ("xnli", [32], [5e-6, 6e-6, 7e-6, 8e-6], [10], 12500),
+        ("pawsx", [32], [1e-5, 2e-5], [10], 0.1),
     ],
 )
-def test_published_averages_are_those_of_the_languages(model, task, languages):
-    published = load_recipe(Recipe, str(RECIPES / model / f"{task}.yaml"), ["model=somewhere"]).published
-    scores = published.languages
-    assert len(published.average_over or scores) == languages
-    if not published.average_over:  # a mistyped figure would move the mean by more than the rounding
-        assert sum(scores.values()) / languages == pytest.approx(published.average, abs=0.06)
+def test_xlm_align_is_searched_as_its_paper_prints(task, batch, rates, epochs, warmup):
+    recipe = load(f"xlm_align/{task}")
+    training, tried = recipe.training, {"batch_size": batch, "learning_rate": rates, "epochs": epochs}
+    for name, values in tried.items():
+        assert recipe.sweep.get(f"training.{name}", [getattr(training, name)]) == values
+    assert (training.warmup_steps, training.weight_decay, training.schedule) == (warmup, 0, "linear")
+    assert recipe.selection == ("source_dev" if task in ("xquad", "tydiqa") else "mean_dev")
+    assert recipe.seeds == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
     ("task", "batch", "rate", "decay", "weight_decay", "epochs", "length"),
     [  # Tables 11 and 12
         ("xnli", 32, 5e-5, 0.8, 0, 5, 256),
+        ("xnli_large", 32, 5e-5, 0.8, 0, 5, 256),
         ("xnli_translate_train_all", 128, 5e-5, 0.8, 0, 2, 256),
         ("xnli_translate_train_all_large", 128, 5e-5, 0.8, 0, 1, 256),
+        ("mlqa", 32, 3e-4, 0.8, 0, 2, 384),
+        ("mlqa_large", 32, 8e-5, 0.9, 0, 2, 384),
         ("conll", 8, 4e-4, 0.8, 0.01, 10, 512),
+        ("conll_large", 8, 4e-4, 0.8, 0.01, 10, 512),
         ("conll_supervised", 8, 3e-4, 0.8, 0.01, 10, 512),
+        ("conll_supervised_large", 8, 3e-4, 0.8, 0.01, 10, 512),
         ("pawsx", 64, 5e-5, 0.9, 0.01, 10, 128),
         ("pawsx_translate_train_all", 64, 7e-5, 0.9, 0.01, 2, 128),
     ],
 )
 def test_ernie_m_is_fine_tuned_as_its_paper_prints(task, batch, rate, decay, weight_decay, epochs, length):
-    recipe = load_recipe(Recipe, str(RECIPES / "ernie_m" / f"{task}.yaml"), ["model=somewhere"])
+    recipe = load(f"ernie_m/{task}")
     training = recipe.training
     assert (training.batch_size, training.learning_rate, training.layerwise_decay) == (batch, rate, decay)
     assert (training.weight_decay, training.epochs, recipe.max_length) == (weight_decay, epochs, length)
@@ -82,6 +230,66 @@ def test_ernie_m_is_fine_tuned_as_its_paper_prints(task, batch, rate, decay, wei
         1.0,
     )
     assert recipe.seeds == [1, 2, 3, 4, 5]
+    complete_published(recipe)
+    assert (" large" in recipe.published.row) == ("large" in task or "pawsx" in task)
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "rate", "epochs", "warmup", "weight_decay"),
+    [  # the benchmark's scripts train_<task>.sh and train_qa.sh
+        ("xnli", 32, 2e-5, 5, 0, 0),
+        ("pawsx", 32, 2e-5, 5, 0, 0),
+        ("udpos", 32, 2e-5, 10, 0, 0),
+        ("panx", 32, 2e-5, 10, 0, 0),
+        ("xquad", 32, 3e-5, 3, 0.06, 1e-4),
+        ("mlqa", 32, 3e-5, 3, 0.06, 1e-4),
+        ("tydiqa", 32, 3e-5, 3, 0.06, 1e-4),
+    ],
+)
+def test_any_encoder_is_fine_tuned_as_the_benchmarks_scripts_do(task, batch, rate, epochs, warmup, weight_decay):
+    recipe = load(f"xtreme/{task}")
+    training = recipe.training
+    assert (training.batch_size, training.learning_rate, training.epochs) == (batch, rate, epochs)
+    assert (training.warmup_steps, training.weight_decay, training.epsilon) == (warmup, weight_decay, 1e-8)
+    is_answering = recipe.kind == "question_answering"
+    assert (recipe.max_length, recipe.selection) == ((384, "last") if is_answering else (128, "source_dev"))
+    if is_answering:
+        assert (recipe.doc_stride, recipe.n_best, recipe.max_answer_length) == (128, 20, 30)
+        assert recipe.metric == ("mlqa" if task == "mlqa" else "squad")
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        (f"veco/tydiqa{TRANSLATED}", f"veco/xquad{TRANSLATED}"),
+        (f"veco/tatoeba{TRANSLATED}", f"veco/xnli{TRANSLATED}"),
+        (f"veco/bucc{TRANSLATED}", f"veco/xnli{TRANSLATED}"),
+        ("veco/tatoeba_plug_in", "veco/xnli_plug_in"),
+        ("veco/bucc_plug_in", "veco/xnli_plug_in"),
+        ("veco/tydiqa_plug_in", "veco/xquad_plug_in"),
+        ("ernie_m/tatoeba", f"ernie_m/xnli{TRANSLATED}_large"),
+        *((f"veco/{task}", None) for task in ("tatoeba", "bucc", "tydiqa")),
+    ],
+)
+def test_runs_start_from_those_that_the_papers_name(name, start):
+    recipe = load(name)
+    assert recipe.init_from == (start and load(start).output_dir)
+    if recipe.kind in ("retrieval", "mining"):
+        assert recipe.layer == 12  # the middle one of 24
+    if start:
+        assert f"{start.rpartition('/')[2]}.yaml" in head(name)
+
+
+def test_translations_go_by_the_code_of_a_language_that_has_a_name_in_the_benchmark():
+    translated, english = load("veco/tydiqa_plug_in").evaluation
+    found = filled(translated, "ar")
+    assert (found.where, found.translations.path) == ({"id": "arabic-*"}, "translations/tydiqa/ar")
+    assert (english.where, english.languages) == ({"id": "english-*"}, ["en"])
+    tables = load("veco/udpos_plug_in").evaluation
+    assert [filled(table, table.languages[0]).path for table in tables[1:]] == [
+        "translations/udpos/af",
+        "translations/udpos/kk",
+    ]
 
 
 def test_conll_is_read_from_the_folders_that_its_header_names(tmp_path, monkeypatch):
@@ -102,22 +310,39 @@ def test_conll_is_read_from_the_folders_that_its_header_names(tmp_path, monkeypa
         german = tmp_path / "conll/de" / f"{split}.jsonl"
         german.parent.mkdir(exist_ok=True)
         german.write_text('{"tokens": ["Wolff", "in", "Bonn"], "ner_tags": ["I-PER", "O", "I-LOC"]}\n')
-    everywhere = ["model=m", "hub_root=hub"]
-    data = tagging.read(load_recipe(Recipe, str(RECIPES / "ernie_m" / "conll.yaml"), everywhere))
+    data = tagging.read(load("ernie_m/conll", "hub_root=hub"))
     assert list(data.evaluation) == ["en", "nl", "es"] and list(data.dev) == ["en"]
     german = [f"{part}.1.languages=[nl, es, de]" for part in ("train", "evaluation")]
-    recipe = load_recipe(Recipe, str(RECIPES / "ernie_m" / "conll_supervised.yaml"), [*everywhere, *german])
-    data = tagging.read(recipe)
+    data = tagging.read(load("ernie_m/conll_supervised", "hub_root=hub", *german))
     assert list(data.evaluation) == list(data.dev) == ["en", "nl", "es", "de"] and len(data.train) == 4
     assert all(rows["tags"][:] == [[1, 0, 5]] for rows in data.evaluation.values())
     assert data.label_names == labels.names
 
 
+def test_parts_of_speech_are_selected_on_the_languages_that_have_development_rows(tmp_path):
+    folder = tmp_path / "google" / "xtreme"
+    lines = []
+    parts = {"English": ("train", "validation", "test"), "German": ("validation", "test"), "Thai": ("test",)}
+    for name, splits in parts.items():
+        lines += [f"- config_name: udpos.{name}", "  data_files:"]
+        for split in splits:
+            (folder / f"udpos.{name}").mkdir(parents=True, exist_ok=True)
+            rows = [{"tokens": [name, split], "pos_tags": ["PROPN", "NOUN"]}]
+            datasets.Dataset.from_list(rows).to_parquet(folder / f"udpos.{name}" / f"{split}.parquet")
+            lines += [f"  - split: {split}", f"    path: udpos.{name}/{split}.parquet"]
+    (folder / "README.md").write_text("\n".join(["---", "configs:", *lines, "---", ""]))
+    here = ["evaluation.0.languages=[en, de]", "evaluation.1.languages=[th]", f"hub_root={tmp_path}"]
+    data = tagging.read(load("xlm_align/udpos", *here))
+    assert list(data.evaluation) == ["en", "de", "th"] and list(data.dev) == ["en", "de"]
+    assert any("no development rows in th" in warning for warning in data.warnings)
+    assert list(tagging.read(load("xtreme/udpos", *here)).dev) == ["en"]
+
+
 def test_no_recipe_names_a_folder_of_a_machine():
-    for path in RECIPES.rglob("*.yaml"):
-        text = path.read_text(encoding="utf-8")
-        assert "../" not in text and " /" not in text
-        assert yaml.safe_load(text)
+    for name in NAMES:
+        text = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8")
+        assert not re.search(r"\.\./(?!xtreme/|bucc_pools)|[ '\"=]/\w", text), name
+        assert yaml.safe_load(text) and read_yaml(RECIPES / f"{name}.yaml")
 
 
 @pytest.mark.parametrize("seeds", ["[]", "[1, 1]"])

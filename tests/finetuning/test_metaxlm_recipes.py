@@ -9,6 +9,7 @@ from datasets import Dataset, DatasetDict
 
 from common.recipes import load_recipe
 from finetuning.grid import train_in
+from finetuning.published import complete_published
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe
 from finetuning.recipe import Recipe
 from finetuning.task_tables import check_tables
@@ -21,7 +22,9 @@ QUESTIONS = ("xquad", "mlqa", "tydiqa")
 
 def read(task, *overrides):
     recipe_class = QuestionAnsweringRecipe if task in QUESTIONS else Recipe
-    return load_recipe(recipe_class, str(RECIPES / f"{task}.yaml"), ["model=somewhere", *overrides])
+    recipe = load_recipe(recipe_class, str(RECIPES / f"{task}.yaml"), ["model=somewhere", *overrides])
+    complete_published(recipe)
+    return recipe
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ def test_tasks_are_fine_tuned_as_the_paper_prints(task, batch, rate, weight_deca
     assert (training.weight_decay, training.epochs) == (weight_decay, epochs)
     assert (training.warmup_steps, training.schedule) == (0.1, "linear")
     assert recipe.seeds == [1, 2, 3, 4, 5] and recipe.output_dir == f"runs/metaxlm/{task}"
-    head = (RECIPES / f"{task}.yaml").read_text(encoding="utf-8").partition("\ntask:")[0]
+    head = (RECIPES / f"{task}.yaml").read_text(encoding="utf-8").partition("\nextends:")[0].partition("\ntask:")[0]
     assert f"--config finetuning/recipes/metaxlm/{task}.yaml" in head
     check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND)
     check_tables(recipe)
@@ -56,7 +59,7 @@ def test_tasks_are_fine_tuned_as_the_paper_prints(task, batch, rate, weight_deca
     assert published.average == average and len(over) == languages
     assert set(published.languages) <= set(over)
     if task not in ("xnli", "amazon_supervised"):  # one table for all languages; a table for language and domain
-        assert over == recipe.evaluation[0].languages
+        assert set(over) == {language for table in recipe.evaluation for language in table.languages}
     if len(published.languages) == languages:  # a mistyped figure would move the mean by more than the rounding
         assert sum(published.languages.values()) / languages == pytest.approx(average, abs=0.07)
 

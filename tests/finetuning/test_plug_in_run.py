@@ -9,17 +9,16 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 
 from common.recipes import load_recipe
 from finetuning.kind import mean_cross_entropy
+from finetuning.published import complete_published
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.task_tables import check_tables
 from finetuning.tasks import classification
 from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, check_setting, load_model
-from modeling.configuration_veco import VecoConfig
-from modeling.modeling_veco import VecoForPreTraining
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
 ALL = ["setting=translate_train_all", "translations_from=Anna"]
@@ -246,6 +245,7 @@ def test_every_recipe_parses_and_is_consistent(task):
     recipe = load_recipe(Recipe, str(path), ["model=somewhere"])
     check_setting(recipe, classification.KIND)
     check_tables(recipe)
+    complete_published(recipe)
     assert recipe.output_dir == f"runs/veco/{task}" and recipe.plug_in == task.endswith("plug_in")
     assert f"--config finetuning/recipes/veco/{task}.yaml" in path.read_text(encoding="utf-8").split("\n\n")[0]
     evaluated = {language for table in recipe.evaluation for language in table.languages}
@@ -257,27 +257,6 @@ def test_every_recipe_parses_and_is_consistent(task):
 
 
 # --- runs ---
-
-
-@pytest.fixture(scope="session")
-def plug_in_veco(sample_tokenizer, tmp_path_factory):
-    """Folder of a random VECO of 2 layers of 32, as pre-training would leave it."""
-    folder = tmp_path_factory.mktemp("plug_in_veco") / "model"
-    set_seed(0)
-    config = VecoConfig(
-        vocab_size=len(sample_tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=66,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.2,  # texts differ from the start
-    )
-    VecoForPreTraining(config).save_pretrained(folder)
-    sample_tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -383,7 +362,8 @@ def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(plug_in_veco):
 
 
 def test_batches_pad_each_side_by_itself(sample_tokenizer):
-    collate = TwoSidedCollator(DataCollatorWithPadding(sample_tokenizer))
+    fields = ["input_ids", "attention_mask", "labels"]
+    collate = TwoSidedCollator(DataCollatorWithPadding(sample_tokenizer), fields)
     lengths = [(3, 5, 0), (4, 2, 1)]
     batch = collate(
         [

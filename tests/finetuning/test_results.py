@@ -105,6 +105,7 @@ def test_always_giving_the_commonest_label_is_chance_too():
         (["source_language=fr"], "source language fr was not evaluated"),
         (["published={paper: P, table: T, row: R, average: 70, languages: {en: 80, ur: 60}}"], "not evaluated: ur"),
         (["published={paper: P, table: T, row: R, average: 70, average_over: [en, ur]}"], "not evaluated: ur"),
+        (["published={paper: P, table: T, row: R, note: sw is torn}"], "published, P, T: sw is torn"),
     ],
 )
 def test_what_a_reader_must_know_is_a_warning(overrides, warning):

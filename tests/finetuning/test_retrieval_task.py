@@ -169,11 +169,11 @@ def test_one_table_a_language_as_the_hub_has_tatoeba(found, tmp_path):
         (folder / f"tatoeba.{language}" / "validation.jsonl").write_text(text, encoding="utf-8")
     (folder / "README.md").write_text(f"---\nconfigs:\n{''.join(lines)}---\n", encoding="utf-8")
     recipe = ["--config", str(RECIPES / "metaxlm" / "tatoeba.yaml"), *found[1:3], f"hub_root={tmp_path / 'hub'}"]
-    main([*recipe, "pairs.0.languages=[deu, swh]", "pairs.0.max_pairs=3"])
+    main([*recipe, "pairs.0.languages=[de, sw]", "pairs.0.max_pairs=3"])
     results = results_of(tmp_path / "out")
-    assert results["protocol"]["evaluated_rows"] == {"deu-eng": 3, "swh-eng": 3}
-    assert "deu-eng: 3 of 4 pairs were evaluated, drawn at random" in results["warnings"]
-    assert not any("swh-eng: 3 of" in warning for warning in results["warnings"])
+    assert results["protocol"]["evaluated_rows"] == {"de-en": 3, "sw-en": 3}
+    assert "de-en: 3 of 4 pairs were evaluated, drawn at random" in results["warnings"]
+    assert not any("sw-en: 3 of" in warning for warning in results["warnings"])
     page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
     assert "evaluated: google/xtreme tatoeba.deu, tatoeba.swh validation (6 pairs" in page
 
@@ -338,7 +338,7 @@ def test_every_recipe_parses_and_is_consistent(name):
     assert (recipe.output_dir, recipe.task) == (f"runs/{name}", name.rpartition("/")[2])
     assert f"--config finetuning/recipes/{name}.yaml" in path.read_text(encoding="utf-8").split("kind:")[0]
     if recipe.task == "tatoeba":  # section 4.4: 36 pairs
-        assert len(set(recipe.pair_names)) == 36 and {pair[-4:] for pair in recipe.pair_names} == {"-eng"}
+        assert len(set(recipe.pair_names)) == 36 and {pair[-3:] for pair in recipe.pair_names} == {"-en"}
 
 
 def test_help_shows_the_fields_of_the_kind(capsys):

@@ -14,7 +14,7 @@ from common.recipes import load_recipe
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.tasks import tagging
-from finetuning.trainer import FineTuningTrainer, check_setting
+from finetuning.trainer import FineTuningTrainer
 
 COLUMNS = ("input_ids", "attention_mask", "labels")
 NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
@@ -142,12 +142,6 @@ def test_accumulated_micro_batches_are_the_same_update_though_their_words_are_no
     main([*one, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
     whole, split = (load_file(tmp_path / name / "seed-1/model/model.safetensors") for name in ("out", "two"))
     assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
-
-
-def test_plug_in_is_refused(people):
-    recipe = load_recipe(Recipe, None, [*people, "plug_in=true"])
-    with pytest.raises(ValueError, match="plug_in is true, and kind is tagging.*plug_in=false"):
-        check_setting(recipe, tagging.KIND)
 
 
 def test_errors_of_the_rows_end_the_run_before_anything_is_written(people, tmp_path, refused):

@@ -1,0 +1,103 @@
+"""The YAML files of recipes: what one holds, and what it holds over those that it extends.
+
+A file may say `extends: other.yaml`, a path from its own folder: its fields then go over those of the other file, which
+may itself extend a third. Mappings merge and lists replace, but for a mapping of positions, which goes into a list:
+`train: {0: {split: test}}` changes its first entry, the position after the last adds one, and null takes one away.
+"""
+
+import difflib
+import os
+import typing
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """The end of an error message about an unknown `name`: the nearest of the `known` ones, or all of them."""
+    known = [str(item) for item in known]
+    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.6)
+    if close:
+        return "Did you mean " + " or ".join(repr(item) for item in close) + "?"
+    return "Known: " + ", ".join(known) + "." if known else "There are none."
+
+
+def read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
+    """What a file extends, from the first file to `path` itself: each file, and the values up to and with it."""
+    files: list[tuple[str, dict[str, Any]]] = []  # from `path` to the file that extends none
+    following: Any = path
+    while following is not None:
+        file = str(following)
+        if any(Path(file).resolve() == Path(one).resolve() for one, _ in files):
+            circle = " -> ".join([*(name for name, _ in files), file])
+            raise ValueError(
+                f"{files[-1][0]} extends {file}, which closes a circle: {circle}. There is no first file to start "
+                "from. Remove one `extends`."
+            )
+        try:
+            own = _read_file(file)
+        except ValueError as error:
+            raise ValueError(f"{files[-1][0]} extends {file}. {error}") if files else error from None
+        following = own.pop("extends", None)
+        if following is not None:
+            if not isinstance(following, str):
+                raise ValueError(f"in {file}: extends is {following!r}. It must be the path of another file, as text.")
+            following = os.path.normpath(Path(file).parent / following)
+        files.append((file, own))
+    chain: list[tuple[str, dict[str, Any]]] = []
+    for file, own in reversed(files):
+        chain.append((file, _over(chain[-1][1], own, "", file) if chain else own))
+    return chain
+
+
+def _over(old: Any, new: Any, name: str, file: str) -> Any:
+    """The value `new` of a file over the `old` one of the file that it extends."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        shared = {key: _over(old[key], new[key], f"{name}.{key}".strip("."), file) for key in new if key in old}
+        return {**old, **new, **shared}
+    if isinstance(old, list) and isinstance(new, dict):
+        values = list(old)
+        for position, value in new.items():
+            if not isinstance(position, int) or not 0 <= position <= len(values):
+                raise ValueError(
+                    f"in {file}: {name} has no entry {position}; the list that it extends has {len(old)}, counted from "
+                    f"0. A mapping over a list names positions. Name one that exists, or {len(values)} to add one."
+                )
+            old_value = values[position] if position < len(values) else None
+            values[position : position + 1] = [_over(old_value, value, f"{name}.{position}", file)]
+        return [value for value in values if value is not None]
+    return new
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    """The mapping that one YAML file holds."""
+    file = Path(path)
+    if not file.is_file():
+        folder = file.parent
+        names = sorted(item.name for item in folder.glob("*.y*ml")) if folder.is_dir() else []
+        hint = nearest(file.name, names) if names else f"The folder {folder} holds no YAML file."
+        raise ValueError(f"Recipe file not found: {path}. Relative paths start at {Path.cwd()}. {hint}")
+    content = file.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Recipes are read as UTF-8 only. "
+            "Save the file in that encoding."
+        ) from None
+    try:
+        # OmegaConf's reading of YAML, so that 1e-4 is a number and a key given twice is an error
+        values = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else None
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ValueError(f"{path}{where}: not valid YAML: {problem}. Nothing was read. Correct that line.") from None
+    if not isinstance(values, dict) or not values or (len(values) == 1 and text.strip() in values):
+        kind = "holds no fields" if not values else "is not a mapping of fields to values"
+        raise ValueError(f"Recipe file {path} {kind}. A recipe is made of lines `field: value`. See --help for them.")
+    return values

@@ -1,0 +1,93 @@
+"""F1 of mined translation pairs as an `evaluate` module, loaded by its path so that it works without the Hub."""
+
+import datasets
+import evaluate
+import numpy
+
+_DESCRIPTION = """
+Precision, recall and F1, in percent, of the pairs of sentences that were mined with at least a threshold's score, as
+the BUCC shared task (Zweigenbaum et al., 2018) and XTREME (Hu et al., 2020) evaluate it; the threshold is given, or
+fitted: that with the best F1 on these very pairs.
+"""
+
+_CITATION = """
+@inproceedings{zweigenbaum-etal-2018-overview,
+    title = "Overview of the Third {BUCC} Shared Task: Spotting Parallel Sentences in Comparable Corpora",
+    author = "Zweigenbaum, Pierre and Sharoff, Serge and Rapp, Reinhard",
+    booktitle = "Proceedings of the 11th Workshop on Building and Using Comparable Corpora",
+    year = "2018",
+}
+"""
+
+_INPUTS = """
+predictions: list of float, the scores of the pairs that were mined, higher is better
+references: list of bool, whether each of them is a gold pair
+gold: int, how many gold pairs there are, found or not
+threshold: float, pairs with this score or more count as mined; None: it is fitted
+Returns {"f1", "precision", "recall"}, floats in [0, 100]; {"mined", "right", "gold"}, numbers of pairs; "threshold";
+and "edge", of a fitted one: "all" where it takes every pair, "first" where it takes the highest score alone, "none"
+where no pair is right and nothing can be fitted (the threshold is infinite then: no pair counts), else None. Pairs with
+equal scores are taken together. Of thresholds with equal F1 the highest is taken; it lies half-way to the next lower
+score, or is the lowest score where all are taken. Shares of nothing are 0.
+Raises ValueError where there is no gold pair, where more pairs are right than gold has, and for a score that is no
+number.
+"""
+
+
+class MiningF1(evaluate.Metric):
+    """2 right / (mined + gold), in percent, and what it is made of."""
+
+    version = "1.0.0"  # of the definition; results carry it
+
+    def _info(self):
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation=_CITATION,
+            inputs_description=_INPUTS,
+            features=datasets.Features(
+                {"predictions": datasets.Value("float64"), "references": datasets.Value("bool")}
+            ),
+        )
+
+    def _compute(self, predictions, references, gold, threshold=None):
+        scores, is_right = numpy.asarray(predictions, dtype=float), numpy.asarray(references, dtype=bool)
+        if gold < 1 or is_right.sum() > gold:
+            raise ValueError(
+                f"{is_right.sum()} of {len(scores)} mined pairs are right, and gold is {gold}. Recall is a share of "
+                "the gold pairs, of which there must be one at least, and no fewer than were found. Give them all."
+            )
+        if not numpy.isfinite(scores).all():
+            raise ValueError(
+                "A score is no finite number. Pairs are ranked by their scores. Leave out pairs that have none."
+            )
+        edge = None
+        if threshold is None:
+            threshold, edge = fit(scores, is_right, gold)
+        is_mined = scores >= threshold
+        mined, right = int(is_mined.sum()), int(is_right[is_mined].sum())
+        return {
+            "f1": 100.0 * 2 * right / (mined + gold),
+            "precision": 100.0 * right / mined if mined else 0.0,
+            "recall": 100.0 * right / gold,
+            "mined": mined,
+            "right": right,
+            "gold": gold,
+            "threshold": threshold,
+            "edge": edge,
+        }
+
+
+def fit(scores, is_right, gold):
+    """The threshold with the best F1, and at which edge of the scores it is, as _INPUTS says."""
+    order = numpy.argsort(-scores, kind="stable")
+    scores, right = scores[order], numpy.cumsum(is_right[order])
+    ends = numpy.flatnonzero(numpy.append(scores[1:] != scores[:-1], True)) if len(scores) else []
+    if not len(ends) or not right[-1]:
+        return float("inf"), "none"
+    best = int(numpy.argmax(2 * right[ends] / (ends + 1 + gold)))  # of equal ones the first, which mines least
+    last = float(scores[ends[best]])
+    if best + 1 == len(ends):
+        return last, "all"
+    middle = (last + float(scores[ends[best] + 1])) / 2
+    # of two floats next to each other, the middle is one of them
+    return (middle if middle > scores[ends[best] + 1] else last), (None if best else "first")

@@ -1,0 +1,320 @@
+"""Fine-tunes and evaluates one model on every task of a benchmark, and makes one table of it.
+
+    accelerate launch finetuning/run.py --suite xtreme model=runs/xlm_align/model
+    accelerate launch finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base seeds=[1,2,3]
+    accelerate launch finetuning/run.py --suite small model=runs/m/model hub_root=mirror --skip_missing
+
+A suite is a YAML file that names a recipe for each task (finetuning/suites/). `field=value` sets a field in every
+recipe that has it, `task.field=value` in that of one task. Each task is what finetuning/run.py does with its recipe, in
+a folder of its own, output_dir/<task>; output_dir is runs/<model>/<suite> unless it is named.
+
+The same command again goes on where it stopped: finished tasks are read, not run, and an interrupted one goes on from
+its last checkpoint. A task that fails is told at the end, and the others are run.
+
+Writes into output_dir: results.json, results.md, results.csv and results.png of the whole benchmark.
+"""
+
+import argparse
+import dataclasses
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from common.recipes import load_recipe, nearest, user_errors
+from common.tables import Table
+from finetuning.published import complete_published
+from finetuning.result_files import run_name
+from finetuning.suite_recipe import Suite, in_order, load_suite
+
+FINISHED, BEGUN, WAITING = "finished", "interrupted", "to do"
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of `finetuning/run.py --suite`."""
+    parser = argparse.ArgumentParser(
+        prog="finetuning/run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--suite", required=True, metavar="NAME", help="a suite of finetuning/suites, or a YAML file")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="only these tasks of the suite")
+    parser.add_argument(
+        "--skip_missing",
+        action="store_true",
+        help="leave out languages whose tables cannot be found, and tasks without any; the results say which",
+    )
+    parser.add_argument("--resume", action="store_true", help="accepted for symmetry: a suite always goes on")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in that of a task"
+    )
+    options = parser.parse_intermixed_args(argv)
+    with user_errors():
+        suite, path = load_suite(options.suite)
+        chosen = choose_tasks(suite, options)
+        recipes = read_recipes(suite, path, options.overrides, chosen)
+        from common.processes import start_processes
+
+        start_processes()
+        left_out = leave_out_missing(recipes) if options.skip_missing else {}
+        run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
+
+
+def choose_tasks(suite: Suite, options: argparse.Namespace) -> list[str]:
+    """The names of the tasks to run. Raises ValueError for one that the suite does not have."""
+    names = [task.name for task in suite.tasks]
+    chosen = options.tasks or names
+    # `--tasks xnli model=...`: what follows a list is taken for a part of it
+    options.overrides += [name for name in chosen if "=" in name]
+    chosen = [name for name in chosen if "=" not in name]
+    if unknown := [name for name in chosen if name not in names]:
+        raise ValueError(
+            f"--tasks has {unknown[0]}, which is no task of suite {suite.name}. It could not be run. Its tasks are "
+            f"{', '.join(names)}. {nearest(unknown[0], names)}"
+        )
+    return chosen
+
+
+def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str]) -> dict[str, Any]:
+    """The recipes of the chosen tasks, in the order in which they can be run, with what the command line sets.
+
+    Fine-tuned models are kept where another task starts from them; others where an override asks for it.
+
+    Raises ValueError for an override of a field that no recipe has or a task that is not there, without a model, and as
+    `load_recipe`.
+    """
+    names = [task.name for task in suite.tasks]
+    own: dict[str, list[str]] = {name: [] for name in names}
+    shared: dict[str, str] = {}
+    for override in overrides:
+        first, _, rest = override.partition(".")
+        if first in names and "=" in rest:
+            own[first].append(rest)
+        else:
+            shared[override.partition("=")[0].strip()] = override
+    if "model" not in shared:
+        raise ValueError(
+            f"No model is named. Suite {suite.name} fine-tunes one on each of its tasks. Name a folder or an id of the "
+            "Hub, as in model=runs/xlm_align/model."
+        )
+    output = Path(shared.pop("output_dir", "").partition("=")[2] or _default_output(shared["model"], path))
+    used: set[str] = set()
+    recipes = {}
+    needed = {task.init_from for task in suite.tasks}
+    wanted = {*chosen, *(suite.task(name).init_from for name in chosen)}
+    for task in in_order(suite):
+        if task.name not in wanted:
+            continue
+        config = str((path.parent / task.recipe).resolve())
+        recipe_class, is_trained = _recipe_class(config)
+        fields = {field.name for field in dataclasses.fields(recipe_class)}
+        fitting = [name for name in shared if name.partition(".")[0] in fields and (name != "seeds" or is_trained)]
+        used |= {*fitting, *(["seeds"] if "seeds" in shared else [])}
+        kept = ["save_models=" + str(task.name in needed).lower()] if "save_models" in fields else []
+        start = [f"init_from={output / task.init_from}"] if task.init_from else []
+        given = [*kept, *task.overrides, *(shared[name] for name in fitting), *own[task.name], *start]
+        try:
+            recipes[task.name] = load_recipe(recipe_class, config, [*given, f"output_dir={output / task.name}"])
+            complete_published(recipes[task.name])
+        except ValueError as error:
+            raise ValueError(f"Task {task.name}: {error}") from error
+    if unused := [name for name in shared if name not in used]:
+        raise ValueError(
+            f"Override `{shared[unused[0]]}`: no recipe of suite {suite.name} has a field {unused[0]}, and there is no "
+            f"task of that name. It would do nothing. {nearest(unused[0].partition('.')[0], [*names, *fields])}"
+        )
+    return recipes
+
+
+def _default_output(model: str, suite: Path) -> Path:
+    return Path("runs") / run_name(model.partition("=")[2]) / suite.stem
+
+
+def _recipe_class(config: str) -> tuple[type, bool]:
+    """The class of a recipe file, and whether its kind of task trains anything."""
+    from finetuning.run import KINDS, kind_of, run_features
+
+    module, name, execute = KINDS[kind_of(["--config", config])]
+    return getattr(importlib.import_module(module), name), execute is not run_features
+
+
+def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
+    """Removes languages whose tables are not there, and tasks without training rows or any language.
+
+    Changes `recipes`; returns what was left out of each task, in words. A table of several languages
+    (`language_column`) is read as it is.
+    """
+    left_out = {}
+    for name, recipe in list(recipes.items()):
+        missing: list[str] = []
+        trained = [is_there(table, language, recipe.hub_root) for table, language in _training_tables(recipe)]
+        if trained and not all(trained):
+            left_out[name] = "its training rows are not there"
+            del recipes[name]
+            continue
+        tables = recipe.evaluation if hasattr(recipe, "evaluation") else recipe.pairs
+        for table in list(tables):
+            there = [language for language in table.languages or [""] if is_there(table, language, recipe.hub_root)]
+            missing += [language or table.path for language in table.languages or [""] if language not in there]
+            if not there:
+                tables.remove(table)
+            elif table.languages:
+                table.languages = there
+        if missing:
+            left_out[name] = f"not there: {', '.join(missing)}"
+        if not tables:
+            del recipes[name]
+    # what starts from a task that is left out cannot be run either
+    for name in [
+        name for name, recipe in recipes.items() if _source(recipe) in left_out and _source(recipe) not in recipes
+    ]:
+        left_out[name] = f"it starts from {_source(recipes.pop(name))}, which is not run"
+    return left_out
+
+
+def _source(recipe: Any) -> str:
+    """The task that a recipe starts from."""
+    return Path(recipe.init_from).name if recipe.init_from else ""
+
+
+def _training_tables(recipe: Any) -> list[tuple[Any, str]]:
+    """Tables to train on, with the language of each."""
+    from finetuning.task_tables import training_languages
+
+    tables = getattr(recipe, "train", [])
+    return [(table, language) for table in tables for language in training_languages(recipe, table) or [""]]
+
+
+def is_there(table: Any, language: str, hub_root: str | None) -> bool:
+    """Whether the table of a language, and its split, can be found, and has rows in it."""
+    from common.tables import load_table, split_names
+    from finetuning import retrieval_recipe, task_tables
+
+    if hasattr(table, "label_column"):
+        table = task_tables.filled(table, language)
+    elif language:
+        (table,) = retrieval_recipe.expanded([dataclasses.replace(table, languages=[language])])
+    try:
+        for one in _tables_in(table):
+            split = one.split or table.split  # the other side of a pair has that of the first, where it names none
+            if split.partition("[")[0] not in split_names(one, hub_root):
+                return False
+            if getattr(one, "where", None):
+                task_tables.selected(one, load_table(one, hub_root))
+    except ValueError:
+        return False
+    return True
+
+
+def _tables_in(item: Any) -> Iterator[Table]:
+    """The tables that a part of a recipe names, itself and below it: a pool of sentences has several."""
+    if isinstance(item, Table):
+        yield item
+    if dataclasses.is_dataclass(item):
+        for value in vars(item).values():
+            yield from _tables_in(value)
+
+
+def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], command: list[str]) -> None:
+    """Runs what is not finished, and writes and shows the table of all that is.
+
+    Ends the program with exit code 1 where a task has failed.
+    """
+    from accelerate import PartialState
+
+    from common.provenance import folder_fingerprint
+    from finetuning.checkpoints import check_model
+    from finetuning.grid import is_finished, models_of
+
+    if not recipes:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise ValueError(
+            f"No task of suite {suite.name} can be run ({reasons}). There would be nothing in the table. Check "
+            "hub_root, or the connection."
+        )
+    is_main = PartialState().is_main_process
+    fingerprint = functools.cache(folder_fingerprint)
+    first = next(iter(recipes.values()))
+    for path in models_of(first):
+        check_model(path, first.hub_root)
+    states = {name: state_of(recipe, fingerprint) for name, recipe in recipes.items()}
+    output = Path(first.output_dir).parent
+    if is_main:
+        show_plan(suite, recipes, states, left_out, output)
+    failed: dict[str, str] = {}
+    waiting = [name for name in recipes if states[name] != FINISHED]
+    for number, name in enumerate(waiting, start=1):
+        recipe = recipes[name]
+        if is_main:
+            print(f"\n[{number}/{len(waiting)}] {name}: {recipe.output_dir}", flush=True)
+        try:
+            if _source(recipe) in failed:
+                raise ValueError(f"{name} starts from {_source(recipe)}, which has failed. Mend that first.")
+            if not is_finished(recipe, fingerprint):
+                _execute(recipe)(recipe, state_of(recipe, fingerprint) == BEGUN, command)
+        except ValueError as error:
+            failed[name] = str(error)
+            print(f"{name} failed: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print(f"interrupted in {name}: the same command goes on here", file=sys.stderr)
+            sys.exit(130)
+    PartialState().wait_for_everyone()
+    if is_main:
+        report(suite, recipes, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
+    if failed:
+        names = ", ".join(failed)
+        raise ValueError(
+            f"{names} failed; what went wrong is told above. The others are in the table. The same command runs only "
+            f"{names} again."
+        )
+
+
+def _execute(recipe: Any) -> Callable[..., Any]:
+    from finetuning.run import KINDS
+
+    return KINDS[recipe.kind][2]
+
+
+def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
+    """Whether a task's run is finished, begun or to do. Raises ValueError for a finished run of another recipe."""
+    from finetuning.grid import is_finished
+
+    folder = Path(recipe.output_dir)
+    source = recipe.init_from and Path(recipe.init_from, "results.json")
+    if not source or source.is_file():
+        if is_finished(recipe, fingerprint):
+            return FINISHED
+    return BEGUN if folder.is_dir() and any(folder.iterdir()) else WAITING
+
+
+def show_plan(suite: Suite, recipes: dict, states: dict[str, str], left_out: dict[str, str], output: Path) -> None:
+    """What is done and what is left, before anything is run."""
+    from finetuning.result_files import print_table
+
+    rows = [
+        [task.name, recipes[task.name].kind, states[task.name], left_out.get(task.name, "")]
+        if task.name in recipes
+        else [task.name, "", "left out", left_out.get(task.name, "not asked for")]
+        for task in suite.tasks
+    ]
+    columns = ["task", "kind", "state", ""]
+    print_table(f"{suite.name} in {output}", (columns, rows), [], "", names=4)
+
+
+def report(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], output: Path) -> None:
+    """Writes results.{json,md,csv,png} of the suite into `output`, and shows the table.
+
+    Tasks that were run by an earlier command, and are no part of this one, are in it too.
+    """
+    from finetuning import benchmark
+    from finetuning.compare import read_results
+
+    found = [task.name for task in suite.tasks if (output / task.name / "results.json").is_file()]
+    results = {name: [read_results(output / name)] for name in found}
+    if not results:
+        return
+    name = run_name(next(iter(results.values()))[0]["model"]["folder"])
+    definition = dataclasses.asdict(suite)
+    made = benchmark.build({name: definition}, {name: results}, left_out=left_out)
+    benchmark.write(made, {name: results}, output, "results")
+    benchmark.show(made, f"{output}/results.json, results.md, results.csv, results.png")

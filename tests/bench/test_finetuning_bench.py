@@ -1,0 +1,74 @@
+"""What bench/finetuning.py compares does the same work, and it writes its figures."""
+
+import argparse
+import json
+
+import pytest
+
+from bench.finetuning import (
+    APART,
+    APART_WHOLE,
+    LONGEST,
+    OURS,
+    TOGETHER,
+    WHOLE,
+    Contest,
+    main,
+    save_model,
+    tables,
+    texts_of,
+)
+
+SIZES = dict(layers=1, hidden=64, vocab=600, max_length=40, batch=8, updates=3, evaluated=5, rounds=1, hub_root=None)
+
+
+@pytest.fixture(scope="module")
+def contest(tmp_path_factory):
+    flags, folder = argparse.Namespace(**SIZES), tmp_path_factory.mktemp("contest")
+    (overrides,) = tables(None).values()
+    save_model(folder / "model", texts_of(overrides, flags), flags)
+    return Contest(overrides, str(folder / "model"), flags, folder / "out")
+
+
+def test_padding_adds_nothing_that_is_read_or_scored(contest):
+    for row, other in zip(contest.data.train, contest.whole.train, strict=True):
+        length = row["length"]
+        assert len(other["input_ids"]) == len(other["attention_mask"]) == 40 and other["labels"] == row["labels"]
+        assert other["input_ids"][:length] == row["input_ids"] and sum(other["attention_mask"]) == length
+        assert set(other["input_ids"][length:]) <= {contest.tokenizer.pad_token_id}
+    assert contest.evaluate(TOGETHER)[1] == contest.evaluate(APART)[1] == contest.evaluate(APART_WHOLE)[1]
+
+
+def test_a_round_is_drawn_from_a_whole_epoch_of_each_way(contest):
+    def spread(name):
+        """Positions that differ within a batch, on average."""
+        batches = [batch for number in range(9) for batch in contest.batches(name, number)]
+        assert all(len(batch) == 8 and len(set(batch)) == 8 for batch in batches)
+        lengths = [[contest.lengths[row] for row in batch] for batch in batches]
+        return sum(max(batch) - min(batch) for batch in lengths) / len(lengths)
+
+    assert spread(OURS) < spread(LONGEST) / 2
+    assert contest.batches(OURS, 1) == contest.batches(OURS, 1) != contest.batches(OURS, 2)
+    assert contest.train(WHOLE, 0)[1] == 40 > contest.train(OURS, 0)[1]
+
+
+def test_the_command_writes_its_figures(tmp_path, capsys):
+    output = tmp_path / "results" / "finetuning.json"
+    sizes = [item for name, value in SIZES.items() if value for item in (f"--{name}", str(value))]
+    main([*sizes, "--output", str(output)])
+    (part,) = json.loads(output.read_text(encoding="utf-8"))["parts"].values()
+    assert [line["way"] for line in part["ways"]] == [OURS, LONGEST, WHOLE, TOGETHER, APART, APART_WHOLE]
+    assert part["evaluated_rows"] == dict.fromkeys(["en", "de", "fr", "es", "zh"], 5)
+    for line in part["ways"]:
+        assert line["examples_per_second"] > 0 and (line["ours_is_faster_by"] == 1) == (line["way"] in (OURS, TOGETHER))
+    assert [line["positions"] for line in part["ways"]][2:] == [40, None, None, None]
+    assert "padded to max_length" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"), [(["--rounds", "0"], "--rounds is 0: nothing"), (["--hidden", "65"], "a multiple of 64")]
+)
+def test_sizes_that_cannot_be_measured_are_refused(flags, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([*flags, "--output", str(tmp_path / "out.json")])
+    assert message in capsys.readouterr().err and not (tmp_path / "out.json").exists()

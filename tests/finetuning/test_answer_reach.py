@@ -1,0 +1,134 @@
+"""Gold answers that no prediction can equal: against a search of all spans, counted, and listed by a run."""
+
+import csv
+import json
+
+import datasets
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from finetuning.answer_reach import ABSENT, BOUNDARY, LONG, NO_WINDOW, PIECELESS, Reach, nearest_span, obstacles
+from finetuning.answer_spans import text_of
+from finetuning.answer_windows import encode_windows, windowing
+from finetuning.run import main
+from pretraining.train_tokenizer import train_tokenizer
+
+SENTENCES = {
+    "en": "The tower was built in 1889 by a company of engineers; it is 330 metres tall… au cafe\u0301.",
+    "zh": "黑豹队的防守只丢了 308分，在联赛中排名第六，同时也以 24 次拦截领先。",
+    "ar": "كان برج القاهرة أطول بناء في مصر، وارتفاعه 187 متراً تقريباً.",
+    "hi": "यह मीनार १८८९ में बनी थी। हिन्दी में \u200bऊँचाई ३३० मीटर है।",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """Half of the characters are known alone, some words whole: spans end within pieces, pieces within characters."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer([*SENTENCES.values()] * 9, folder, vocab_size=300)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_answers_are_out_of_reach_where_a_search_of_all_spans_finds_none(language, tokenizer):
+    context = " ".join([SENTENCES[language]] * 2)
+    spans = [(start, context[start : start + size]) for start in range(len(context)) for size in (1, 2, 3, 5, 8, 20)]
+    places, answers = zip(*[(start, answer) for start, answer in spans if answer.strip()], strict=True)
+    row = {"question": "Who?", "context": context, "answers": answers, "places": places, "start": -1, "end": -1}
+    stride, limit = 9, 8
+    options = {"tokenizer": tokenizer, "cutting": windowing(tokenizer, 28, stride, 8, limit), "is_train": False}
+    windows = encode_windows({name: [value] for name, value in row.items()}, [0], **options)
+    assert len(windows["row"]) > 3
+    predictable = {  # text, first and last character that a piece has
+        (text_of(context, begins, ends, first, last), begins[first], ends[last])
+        for begins, ends in zip(windows["begins"], windows["ends"], strict=True)
+        for first in range(len(begins))
+        for last in range(first, min(first + limit, len(begins)))
+    }
+    found = json.loads(windows["reach"][0])
+    assert windows["reach"][1:] == [""] * (len(windows["row"]) - 1)
+    seen = set()
+    for (answer, nearest, reasons), place in zip(found, places, strict=True):
+        begin, end = place + len(answer) - len(answer.lstrip()), place + len(answer.rstrip())
+        exact = any(text == answer.strip() and first <= begin < last for text, first, last in predictable)
+        assert exact == (not reasons), (answer, nearest, reasons)
+        if PIECELESS not in reasons:
+            assert answer.strip() in nearest and nearest in context
+        assert (BOUNDARY in reasons) == (PIECELESS not in reasons and nearest != context[begin:end])
+        seen |= {*reasons} or {"exact"}
+    assert {"exact", LONG, NO_WINDOW} <= seen
+    if any(np.max(ends - begins) > 1 for begins, ends in zip(windows["begins"], windows["ends"], strict=True)):
+        assert BOUNDARY in seen
+    assert PIECELESS in seen or language != "hi"
+
+
+def test_each_obstacle_is_found_by_itself():
+    context = "abc def ghi"
+    offsets_P2 = np.array([[0, 3], [4, 5], [5, 7], [8, 11]])
+
+    def of(answer, start, held=(4,), limit=30):
+        return obstacles(context, answer, start, offsets_P2, list(held), 2, limit)
+
+    assert of("def", 4) == ("def", []) == of(" def ", 3)
+    assert of("bc d", 1) == ("abc d", [BOUNDARY])
+    assert of("x", -1) == ("", [ABSENT])
+    assert of("abc def", 0, limit=2) == ("abc def", [LONG]) and of("abc def", 0, limit=3)[1] == []
+    # windows of the pieces 0 to 2 and 2 to 3
+    assert of("c def g", 2, held=(3, 2), limit=3) == (context, [BOUNDARY, LONG, NO_WINDOW])
+    assert of("def ghi", 4, held=(3, 2)) == ("def ghi", [NO_WINDOW]) and of("ghi", 8, held=(3, 2))[1] == []
+    assert nearest_span(np.array([[0, 1], [2, 3]]), 1, 2) is None  # a character that no piece has
+
+
+def test_counts_are_by_part_and_language_and_exact_ones_are_not_listed():
+    reach = Reach()
+    reach.add("evaluation", "de", 4, json.dumps([("a", "a", []), ("b", "bc", [BOUNDARY, LONG])]))
+    reach.add("evaluation", "zh", 0, json.dumps([("c", "", [ABSENT])]))
+    none = {ABSENT: 0, PIECELESS: 0, BOUNDARY: 0, LONG: 0, NO_WINDOW: 0}
+    assert reach.counts["evaluation"]["de"] == {"answers": 2, "exact": 1, **none, BOUNDARY: 1, LONG: 1}
+    assert reach.counts["evaluation"]["zh"] == {"answers": 1, "exact": 0, **none, ABSENT: 1}
+    reason = "not at piece boundaries, of more pieces than a prediction may have"
+    assert [list(row.values()) for row in reach.listed] == [
+        ["evaluation", "de", 4, "b", "bc", reason],
+        ["evaluation", "zh", 0, "c", "", "not in its context"],
+    ]
+    assert reach.fact().startswith("2 of 3 evaluated answers are no span") and "1 not in its context" in reach.fact()
+
+
+def test_a_run_counts_and_lists_them(topics, tmp_path):
+    context = "A girl is dancing with a dog in the street."
+    rows = [
+        {"question": "Who?", "context": context, "answers": {"text": [text], "answer_start": [context.find(text)]}}
+        for text in ("girl", "ancin", "girl is dancing with a dog", "cat")
+    ]
+    for name in ("train", "en"):
+        datasets.Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
+    columns = "text_columns: [question, context], label_column: answers"
+    main(
+        [
+            *topics,
+            "kind=question_answering",
+            f"train=[{{path: {tmp_path}/train.parquet, {columns}}}]",
+            f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en], {columns}}}]",
+            "selection=last",
+            *("max_length=40", "doc_stride=12", "max_question_length=8", "max_answer_length=5"),
+            *("seeds=[1]", "training.max_steps=1"),
+        ]
+    )
+    out = tmp_path / "out"
+    protocol = json.loads((out / "results.json").read_text(encoding="utf-8"))["protocol"]
+    counts = protocol["answer_spans"]["evaluation"]["en"]
+    assert counts["answers"] == 4 and counts["exact"] == 1
+    assert (counts[BOUNDARY], counts[LONG], counts[ABSENT]) == (1, 1, 1)
+    # the training row whose answer is not in its context was left out before
+    assert protocol["answer_spans"]["train"]["en"]["answers"] == 3 and protocol["left_out_rows"] == {"en": 1}
+    with (out / "answer_spans.csv").open(encoding="utf-8", newline="") as stream:
+        listed = list(csv.DictReader(stream))
+    evaluated = [row for row in listed if row["part"] == "evaluation"]
+    assert [(row["language"], row["row"], row["answer"]) for row in evaluated] == [
+        ("en", "1", "ancin"),
+        ("en", "2", "girl is dancing with a dog"),
+        ("en", "3", "cat"),
+    ]
+    assert "ancin" in evaluated[0]["nearest_span"] and evaluated[0]["reason"] == "not at piece boundaries"
+    assert "3 of 4 evaluated answers are no span of pieces" in (out / "results.md").read_text(encoding="utf-8")

@@ -1,0 +1,104 @@
+"""--check_data: what a run would read, by part and language, without training or writing anything."""
+
+import json
+
+from datasets import Dataset
+
+from finetuning.data_report import as_table
+from finetuning.run import main
+
+
+def rows_of(printed, part):
+    """Cells of the printed lines of a part, by language."""
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
+    return {row[1]: row[2:] for row in cells if row and row[0] == part}
+
+
+def test_classification_is_counted_by_part_and_language(topics, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    main([*topics, "--check_data", "max_length=12"])
+    printed = capsys.readouterr().out
+    assert not (tmp_path / "out").exists() and "Nothing was trained or written" in printed
+    evaluated = rows_of(printed, "evaluation")
+    assert list(evaluated) == ["en", "de", "zh"]
+    for rows, inputs, median, longest, cut in evaluated.values():
+        assert rows == inputs == "60" and int(median) <= int(longest) == 12 and int(cut) > 0
+    assert rows_of(printed, "train")["all"][0] == "216" and rows_of(printed, "dev")["en"][0] == "24"
+    assert "dev: 10% of the training rows, held out at random" in printed
+    assert "evaluation: sample_corpus en test, en, 60 rows, sha256:" in printed
+    assert "split" not in printed.split("train: ")[0].replace("splits", "")  # no count that is 0 everywhere
+
+
+def test_answers_out_of_reach_are_counted_and_shown(topics, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    context = "A girl is dancing with a dog in the street. " * 4
+    rows = [
+        {"question": "Who?", "context": context, "answers": {"text": [text], "answer_start": [context.find(text)]}}
+        for text in ("girl", "ancin", "cat")
+    ]
+    for name in ("train", "en"):
+        Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
+    columns = "text_columns: [question, context], label_column: answers"
+    main(
+        [
+            *topics,
+            "--check_data",
+            "kind=question_answering",
+            f"train=[{{path: {tmp_path}/train.parquet, {columns}}}]",
+            f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en], {columns}}}]",
+            "selection=last",
+            *("max_length=40", "doc_stride=12", "max_question_length=8"),
+        ]
+    )
+    data, _, answers = capsys.readouterr().out.partition("gold answers, and those")
+    rows, left_out, inputs, _, longest, split = rows_of(data, "train")["all"]
+    assert (rows, left_out, split) == ("2", "1", "2") and int(inputs) > 2 and longest == "40"
+    assert rows_of(answers, "evaluation")["en"] == ["3", "1", "1", "1"] and "not at pieces' ends" in answers
+    assert "evaluation en, row 1 (from 0): 'ancin' not at piece boundaries; the nearest span is " in answers
+
+
+def test_tagging_translation_and_features_are_reported_too(
+    topics, captions, sample_corpus_dir, tiny_model, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("train", "de"):
+        rows = [{"tokens": ["a", "dog", "\u200b"] * 20, "tags": ["X", "Y", "X"] * 20}]
+        Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
+    columns = "text_columns: [tokens], label_column: tags"
+    tables = [
+        f"train=[{{path: {tmp_path}/train.parquet, {columns}}}]",
+        f"evaluation=[{{path: {tmp_path}/de.parquet, languages: [de], {columns}}}]",
+    ]
+    main([*topics, *tables, "kind=tagging", "selection=last", "--check_data"])
+    printed = capsys.readouterr().out
+    rows, inputs, _, longest, split, without = rows_of(printed, "evaluation")["de"]
+    assert (rows, split, without) == ("1", "1", "20") and int(inputs) > 1 and int(longest) <= 24
+    assert "warning: the labels are not IOB1" in printed
+
+    main([*captions, "--check_data", "too_long=cut", "max_target_length=12"])
+    printed = capsys.readouterr().out
+    assert rows_of(printed, "test")["en-de"][0] == "3" and "evaluation: sample_corpus en" in printed
+    rows, _, longest_target, long, _ = [*rows_of(printed, "train")["all"], ""][:5]
+    assert (rows, longest_target) == ("240", "12") and int(long) > 200
+
+    tables = [f"{{path: {sample_corpus_dir}, config: {name}, split: test}}" for name in ("en", "de")]
+    columns = "source_column: text, target_column: text, join_on: id, source_language: en, target_language: de"
+    pair = f"{tables[0][:-1]}, target: {tables[1]}, {columns}}}"
+    feature = ["kind=retrieval", f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", "task=sample", "--check_data"]
+    main([*feature, f"pairs=[{pair}]"])
+    assert rows_of(capsys.readouterr().out, "evaluation")["en-de"] == ["60"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_run_would_refuse_is_refused(topics, tmp_path, refused):
+    assert "doc_strides" in refused([*topics, "--check_data", "doc_strides=3"])
+    assert "is out of range" in refused([*topics, "--check_data", "max_length=2"])
+    rows = tmp_path / "de.jsonl"
+    rows.write_text("".join(json.dumps({"text": "a", "topic": "sprot"}) + "\n" for _ in range(3)))
+    message = refused([*topics, "--check_data", f"evaluation=[{{path: {rows}, languages: [de], label_column: topic}}]"])
+    assert "label 'sprot'" in message and "Traceback" not in message
+
+
+def test_columns_that_say_nothing_are_left_out():
+    lines = [{"part": "train", "rows": 1200, "cut": 0}, {"part": "dev", "rows": 5, "cut": 0, "split": 2}]
+    assert as_table(lines) == (["part", "rows", "split"], [["train", "1,200", ""], ["dev", "5", "2"]])

@@ -1,0 +1,198 @@
+"""Text labelled by a tagger: what is written, what a run on it says, and what is refused."""
+
+import json
+import re
+
+import pytest
+import torch
+import yaml
+from datasets import Dataset
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+from finetuning.label_text import main as label
+from finetuning.run import main as run
+from finetuning.tasks import tagging
+
+NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
+COLUMNS = "text_columns: [tokens], label_column: labels"
+
+
+def sentences(language, count):
+    """Somebody goes somewhere; every fourth sentence is longer than a window of 40 pieces."""
+    rows = []
+    for number in range(count):
+        words = [NAMES[language][number % 3], "Smith", "went", "to", ("Rome", "Paris")[number % 2]]
+        labels = ["B-PER", "I-PER", "O", "O", "B-LOC"]
+        repeated = 5 if number % 4 == 0 else 1
+        rows.append({"id": number, "tokens": words * repeated, "labels": labels * repeated})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_model, tmp_path_factory):
+    """Folder of a tagger that run.py fine-tuned on English for a few updates."""
+    folder = tmp_path_factory.mktemp("teacher")
+    for name, count in (("train", 48), ("test", 9)):
+        Dataset.from_list(sentences("en", count)).to_parquet(folder / f"{name}.parquet")
+    run(
+        [
+            "kind=tagging",
+            f"model={tiny_model}",
+            f"output_dir={folder / 'out'}",
+            "task=people",
+            f"train=[{{path: {folder}/train.parquet, {COLUMNS}}}]",
+            f"evaluation=[{{path: {folder}/test.parquet, languages: [en], {COLUMNS}}}]",
+            "selection=last",
+            "max_length=40",
+            "training.learning_rate=1e-2",
+            "training.batch_size=16",
+            "training.max_steps=12",
+        ]
+    )
+    return folder / "out" / "seed-1" / "model"
+
+
+def text(tmp_path, rows, name="de"):
+    path = tmp_path / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def arguments(teacher, given, written, *more):
+    options = ["--model", teacher, "--input", given, "--languages", "de", "--output", written, "--max_length", 40]
+    return [str(item) for item in [*options, *more]]
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_labels_are_the_teachers_and_the_rest_of_a_row_stays(teacher, tmp_path, capsys):
+    rows = [{key: row[key] for key in ("id", "tokens")} | {"tokens_en": ["x"]} for row in sentences("de", 9)]
+    rows.insert(3, {"id": 99, "tokens": [], "tokens_en": ["x"]})
+    output = tmp_path / "labelled" / "de" / "train.jsonl"
+    label(arguments(teacher, text(tmp_path, rows), output, "--batch_size", "4"))
+    assert "9 rows" in capsys.readouterr().out
+    written = read(output)
+    assert [{key: row[key] for key in rows[0]} for row in written] == [row for row in rows if row["tokens"]]
+
+    # sentences of one window, each by itself
+    tokenizer, model = AutoTokenizer.from_pretrained(teacher), AutoModelForTokenClassification.from_pretrained(teacher)
+    compared = 0
+    for row in written:
+        batch = tokenizer(row["tokens"], is_split_into_words=True, return_tensors="pt")
+        if batch["input_ids"].shape[1] > 40:
+            assert len(row["labels"]) == len(row["tokens"]) == 25
+            continue
+        with torch.no_grad():
+            best = model.eval()(**batch).logits[0].softmax(-1).max(-1)
+        places = [batch.word_ids(0).index(word) for word in range(len(row["tokens"]))]
+        found = [model.config.id2label[best.indices[place].item()] for place in places]
+        assert row["labels"] == tagging.to_iob2(found)
+        assert row["confidence"] == pytest.approx(best.values[places].mean().item(), abs=1e-3)
+        compared += 1
+    assert compared == 6
+
+    about = yaml.safe_load(output.with_suffix(".yaml").read_text(encoding="utf-8"))
+    assert about["teacher"]["fine_tuned_on"] == ["people (zero_shot)"] and about["language"] == "de"
+    assert about["teacher"]["fingerprint"].startswith("sha256:") and about["input"]["column"] == "tokens"
+    assert (about["rows"], about["left_out_rows"], about["words"]) == (9, 1, 6 * 5 + 3 * 25)
+    assert about["split_sentences"] == 3 and sum(about["labels"].values()) == about["words"]
+    assert 0 < about["mean_confidence"] <= 1
+
+
+def test_a_run_on_labelled_text_names_the_teacher(teacher, tiny_model, tmp_path, refused):
+    given = text(tmp_path, [{"text": " ".join(row["tokens"])} for row in sentences("de", 12)])
+    folder = tmp_path / "labelled" / "de"
+    label(arguments(teacher, given, folder / "train.jsonl"))
+    for name in ("en", "de"):
+        Dataset.from_list(sentences(name, 9)).to_parquet(tmp_path / f"{name}.parquet")
+    recipe = [
+        "kind=tagging",
+        f"model={tiny_model}",
+        f"output_dir={tmp_path / 'out'}",
+        "task=people",
+        "setting=translate_train_all",
+        "translations_from=somebody, labelled by a model",
+        # a folder: the description beside the rows is not taken for rows
+        f"train=[{{path: {tmp_path}/en.parquet, {COLUMNS}}}, {{path: {folder}, languages: [de], {COLUMNS}}}]",
+        "selection=last",
+        "max_length=40",
+        "training.learning_rate=1e-2",
+        "training.max_steps=2",
+    ]
+    run([*recipe, f"evaluation=[{{path: {tmp_path}/de.parquet, languages: [de], {COLUMNS}}}]"])
+    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    signature = read(folder / "train.jsonl")[0]["labelled_by"]
+    assert signature.startswith("xlm-roberta sha256:") and signature.endswith("fine-tuned on people (zero_shot)")
+    english, german = results["protocol"]["training_data"]
+    assert german["labelled_by"] == [signature] and german["rows"] == 12 and "labelled_by" not in english
+    assert f"training labels in de are those of a model: {signature}" in (tmp_path / "out" / "results.md").read_text()
+
+    evaluated = f"evaluation=[{{path: {folder}, split: train, languages: [de], {COLUMNS}}}]"
+    english_alone = [
+        f"train=[{{path: {tmp_path}/en.parquet, {COLUMNS}}}]",
+        "setting=zero_shot",
+        "translations_from=null",
+        f"output_dir={tmp_path / 'other'}",
+    ]
+    message = refused([*recipe, evaluated, *english_alone])
+    assert "its labels are those of a model (xlm-roberta sha256:" in message and "not gold labels" in message
+
+
+def test_several_languages_and_what_is_not_overwritten(teacher, tmp_path, capsys):
+    for name in ("de", "en"):
+        text(tmp_path, [{"tokens": row["tokens"]} for row in sentences(name, 3)], name)
+    given, written = tmp_path / "{language}.jsonl", tmp_path / "out" / "{language}.jsonl"
+    label(arguments(teacher, given, written, "--languages", "de", "en"))
+    assert [len(read(tmp_path / "out" / f"{name}.jsonl")) for name in ("de", "en")] == [3, 3]
+    with pytest.raises(SystemExit):
+        label(arguments(teacher, given, written))
+    assert "de.jsonl is there already. It is not overwritten" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "message"),
+    [
+        ([{"text": "a b"}], ["--languages", "zh"], "text in zh, which is not written with spaces.*segmenter"),
+        ([{"text": "a b"}], ["--languages", "de", "fr"], "--input is .*there are 2 languages.*Write {language}"),
+        ([{"text": "a b"}], ["--languages", "de", "de"], "Name each once"),
+        ([{"text": "a b"}], ["--output", "x.json"], "--output is x.json.*ends in .jsonl"),
+        ([{"words": ["a"]}], [], "no column text"),
+        ([{"tokens": ["a"]}], ["--column", "token"], "no column token.*Did you mean 'tokens'"),
+        ([{"tokens": [1]}], [], "column tokens holds .*neither text nor lists of words"),
+        ([{"tokens": ["a", None]}], [], "row 0 .*a word that is missing"),
+        ([{"tokens": []}, {"tokens": None}], ["--column", "tokens"], "(none of its 2 rows has a word|holds)"),
+        ([{"tokens": ["a"], "labels": ["O"]}], [], "has a column labels, which is written here"),
+        ([{"tokens": ["a"]}], ["--max_length", "4"], "--max_length is 4"),
+    ],
+)
+def test_text_that_cannot_be_labelled_is_named(teacher, tmp_path, capsys, rows, more, message):
+    with pytest.raises(SystemExit) as stopped:
+        label(arguments(teacher, text(tmp_path, rows), tmp_path / "out.jsonl", *more))
+    error = " ".join(capsys.readouterr().err.split())
+    assert stopped.value.code == 2
+    assert re.search(message, error), error
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_model_that_is_no_tagger_is_refused(tiny_model, teacher, tmp_path, capsys):
+    given = text(tmp_path, [{"tokens": ["a"]}])
+
+    def message(model):
+        with pytest.raises(SystemExit):
+            label(arguments(model, given, tmp_path / "out.jsonl"))
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "lacks 2 weights of XLMRobertaForTokenClassification (classifier.bias" in message(tiny_model)
+    for changes, expected in (
+        ({"plug_in": True}, "fine-tuned plug-in: it reads each text beside its translation"),
+        ({"id2label": None, "label2id": None, "num_labels": 5}, "does not say what they mean"),
+    ):
+        folder = tmp_path / next(iter(changes))
+        AutoModelForTokenClassification.from_pretrained(teacher).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(teacher).save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text()) | changes
+        config = {key: value for key, value in config.items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(config))
+        assert expected in message(folder)

@@ -1,0 +1,173 @@
+"""Mining by the ratio margin: against brute force, at the borders of chunks, with ties; the metric, its threshold."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from finetuning.mining_search import mine, one_to_one
+from finetuning.retrieval_search import nearest_neighbors
+from finetuning.seeds import load_metric
+
+
+def brute_force(source, target, k):
+    """[(margin, source, target)] as the definition says it, pair by pair, from all cosines at once."""
+    source, target = (vectors.double().numpy() for vectors in (source, target))
+    cosines = np.array([[s @ t / np.linalg.norm(s) / np.linalg.norm(t) for t in target] for s in source])
+
+    def neighbors(row):
+        return sorted(range(len(row)), key=lambda other: (-row[other], other))[:k]
+
+    of_source, of_target = [neighbors(row) for row in cosines], [neighbors(row) for row in cosines.T]
+    near_source = [np.mean(cosines[s, found]) for s, found in enumerate(of_source)]
+    near_target = [np.mean(cosines[found, t]) for t, found in enumerate(of_target)]
+
+    def margin(s, t):
+        likeness = (near_source[s] + near_target[t]) / 2
+        return cosines[s, t] / likeness if likeness > 0 else -math.inf
+
+    proposed = [(s, max(found, key=lambda t: margin(s, t))) for s, found in enumerate(of_source)]
+    proposed += [(max(found, key=lambda s: margin(s, t)), t) for t, found in enumerate(of_target)]
+    free = [set(range(len(source))), set(range(len(target)))]
+    pairs = []
+    for s, t in sorted(proposed, key=lambda pair: (-margin(*pair), pair)):
+        if s in free[0] and t in free[1] and margin(s, t) > -math.inf:
+            free[0].remove(s)
+            free[1].remove(t)
+            pairs.append((margin(s, t), s, t))
+    return pairs
+
+
+def alike(count, generator, size=16):
+    """Vectors that have something in common, as those of sentences have: cosines of about 0.5."""
+    return torch.randn(count, size, generator=generator) + torch.ones(size)
+
+
+def pairs_of(mined):
+    return list(zip(mined.source.tolist(), mined.target.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("k", [1, 4, 100])  # more than either pool holds: all of it
+@pytest.mark.parametrize(("sources", "targets"), [(1, 1), (1, 9), (7, 5), (40, 31), (31, 40)])
+@pytest.mark.parametrize("size", [1, 8, 1000])
+def test_pairs_and_margins_are_those_of_the_definition(sources, targets, k, size):
+    generator = torch.Generator().manual_seed(sources + targets)
+    source, target = alike(sources, generator), alike(targets, generator)
+    expected = brute_force(source, target, k)
+    mined = mine(source, target, k, size=size)
+    assert pairs_of(mined) == [(s, t) for _, s, t in expected]
+    assert mined.scores.tolist() == pytest.approx([margin for margin, *_ in expected], rel=1e-6)
+    assert mined.without_margin == (0, 0)
+
+
+def test_both_directions_propose_and_the_other_way_round_gives_the_same_pairs():
+    generator = torch.Generator().manual_seed(3)
+    source, target = alike(30, generator), alike(25, generator)
+    forward, backward = mine(source, target), mine(target, source)
+    assert sorted(pairs_of(forward)) == sorted((s, t) for t, s in pairs_of(backward))
+    assert forward.scores.tolist() == backward.scores.tolist()  # to the last bit
+    assert len(set(forward.source)) == len(set(forward.target)) == len(forward.scores) <= 25
+    assert (np.diff(forward.scores) <= 0).all()
+
+
+def test_a_pair_that_only_the_target_proposes_is_found():
+    # both sources are nearest to target 0; target 1 is nearest to source 1
+    source = torch.tensor([[1.0, 0.1, 1.0], [1.0, 0.5, 1.0]])
+    target = torch.tensor([[1.0, 0.2, 1.0], [1.0, 3.0, 1.0]])
+    (_, forward), (_, backward) = nearest_neighbors(source, target, 1)
+    assert (forward.tolist(), backward.tolist()) == ([[0], [0]], [[0], [1]])
+    assert sorted(pairs_of(mine(source, target, 1))) == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("k", [1, 2, 4, 7])
+def test_of_equal_vectors_the_first_are_neighbors_and_pairs_whatever_the_chunks(k, size):
+    # cosines are exactly 0 or 1; axis 1 is nobody's on the other side
+    source = torch.eye(4)[[2, 0, 2, 1, 0]] * torch.tensor([1.0, 2, 3, 4, 5])[:, None]
+    target = torch.eye(4)[[3, 2, 0, 2, 0, 3, 0]]
+    cosines = torch.nn.functional.normalize(source) @ target.T
+    for side, (near, places) in zip((cosines, cosines.T), nearest_neighbors(source, target, k, size=size), strict=True):
+        values, order = side.sort(dim=1, descending=True, stable=True)
+        assert near.tolist() == values[:, :k].tolist() and places.tolist() == order[:, :k].tolist()
+    mined = mine(source, target, k, size=size)
+    assert pairs_of(mined) == [(s, t) for _, s, t in brute_force(source, target, k)]
+    # equal ones propose the same partner, and the first of them gets it
+    assert {pair for pair, margin in zip(pairs_of(mined), mined.scores, strict=True) if margin > 0} == {(0, 1), (1, 2)}
+
+
+def test_duplicates_compete_and_the_first_of_them_wins():
+    generator = torch.Generator().manual_seed(5)
+    source, target = alike(12, generator), alike(12, generator)
+    target[7], target[2] = source[4], source[4]
+    mined = mine(source, target)
+    assert (4, 2) in pairs_of(mined) and (4, 7) not in pairs_of(mined)
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_what_is_unlike_all_others_is_in_no_pair(size):
+    source = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])  # nothing, and the opposite of all
+    target = torch.tensor([[1.0, 0.1], [1.0, -0.1]])
+    mined = mine(source, target, 2, size=size)
+    assert pairs_of(mined) == [(0, 0)], (
+        "and the second source, whose margins are all 0, proposes a target that is taken"
+    )
+    assert mined.without_margin == (1, 0)
+    nothing = mine(torch.zeros(3, 2), torch.zeros(2, 2))
+    assert len(nothing.scores) == 0 and nothing.without_margin == (3, 2)
+
+
+def test_pairs_are_taken_from_the_highest_score_down_and_ties_by_their_numbers():
+    source, target = np.array([1, 0, 0, 2, 0, 3]), np.array([0, 0, 1, 1, 1, 2])
+    scores = np.array([2.0, 2.0, 3.0, 2.5, 3.0, -np.inf])
+    # (0, 1) first, proposed twice; it leaves (2, 1) and (0, 0) without a partner
+    assert [(source[n], target[n]) for n in one_to_one(source, target, scores)] == [(0, 1), (1, 0)]
+
+
+def metric(scores, right, **options):
+    return load_metric("mining_f1").compute(predictions=scores, references=right, **options)
+
+
+def test_a_given_threshold_counts_what_reaches_it():
+    found = metric([3.0, 2.0, 2.0, 1.0], [True, False, True, True], gold=5, threshold=2.0)
+    assert (found["mined"], found["right"], found["gold"], found["edge"]) == (3, 2, 5, None)
+    assert found["precision"] == pytest.approx(200 / 3) and found["recall"] == 40.0
+    assert found["f1"] == pytest.approx(100 * 2 * 2 / 8)
+    nothing = metric([3.0], [True], gold=5, threshold=math.inf)
+    assert [nothing[name] for name in ("f1", "precision", "recall", "mined")] == [0.0, 0.0, 0.0, 0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "right", "gold", "threshold", "edge"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], [1, 1, 0, 0], 2, 2.5, None),
+        ([1.0, 4.0, 2.0, 3.0], [0, 1, 0, 1], 2, 2.5, None),  # in any order
+        ([4.0, 3.0, 2.0], [1, 1, 1], 3, 2.0, "all"),  # the public script reads past the end here
+        ([4.0, 3.0, 2.0], [1, 0, 0], 1, 3.5, "first"),
+        ([4.0, 3.0, 3.0, 2.0], [1, 0, 1, 0], 2, 2.5, None),  # equal scores are taken together
+        ([4.0, 2.0, 2.0], [1, 1, 0], 2, 2.0, "all"),  # and not cut between, F1 4 / 5; the first alone has 2 / 3
+        ([4.0, 3.0, 2.0, 1.0], [1, 0, 0, 1], 2, 3.5, "first"),  # 2 / 3 and 4 / 6: of equal F1 the fewest pairs
+        ([4.0, 3.0], [0, 0], 2, math.inf, "none"),
+        ([], [], 2, math.inf, "none"),
+        ([np.nextafter(1.0, 2), 1.0], [1, 0], 1, np.nextafter(1.0, 2), "first"),  # there is nothing between them
+    ],
+)
+def test_a_fitted_threshold_has_the_best_f1(scores, right, gold, threshold, edge):
+    right = [bool(flag) for flag in right]
+    found = metric(scores, right, gold=gold)
+    assert (found["threshold"], found["edge"]) == (threshold, edge)
+
+    def f1(cut):
+        taken = [flag for score, flag in zip(scores, right, strict=True) if score >= cut]
+        return 100 * 2 * sum(taken) / (len(taken) + gold)
+
+    assert found["f1"] == pytest.approx(max(map(f1, [*scores, math.inf])))
+    assert found == {**metric(scores, right, gold=gold, threshold=threshold), "edge": edge}
+
+
+def test_what_cannot_be_scored_is_refused():
+    for gold, right in ((0, [False]), (1, [True, True])):
+        with pytest.raises(ValueError, match=f"gold is {gold}.*no fewer than were found"):
+            metric([1.0] * len(right), right, gold=gold)
+    with pytest.raises(ValueError, match="no finite number"):
+        metric([math.nan], [False], gold=1)

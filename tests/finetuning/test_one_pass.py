@@ -1,0 +1,187 @@
+"""All languages in one pass of the Trainer, and what of a run depends on its seed."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+
+from common.recipes import load_recipe
+from finetuning import trainer as trainer_module
+from finetuning.checkpoints import describe_model
+from finetuning.question_answering_recipe import QuestionAnsweringRecipe
+from finetuning.recipe import Recipe
+from finetuning.run import main, run_by_language
+from finetuning.task_tables import TaskData
+from finetuning.tasks import classification, question_answering, tagging
+from finetuning.trainer import FineTuningTrainer, Together, join, load_model, task_arguments
+
+LANGUAGES = ["en", "de", "zh"]
+
+
+def texts_of(corpus, language):
+    lines = (corpus / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines]
+
+
+@pytest.fixture
+def questions(topics, sample_corpus_dir, tmp_path):
+    """Overrides of a question-answering recipe: a word of a sentence, in contexts of one to six windows."""
+    for language in LANGUAGES:
+        texts = texts_of(sample_corpus_dir, language)
+        rows = []
+        for number in range(1, 13):
+            context = " ".join(texts[number : 2 * number])
+            answer = random.Random(number).choice(context.split())
+            answers = {"text": [answer], "answer_start": [context.find(answer)]}
+            rows.append({"question": f"{number}?", "context": context, "answers": answers})
+        for name in (language, f"train-{language}"):
+            Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
+    columns = "text_columns: [question, context], label_column: answers"
+    tables = [
+        f"train=[{{path: {tmp_path}/train-en.parquet, {columns}}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en, de, zh], {columns}}}]",
+    ]
+    sizes = ["max_length=40", "doc_stride=12", "max_question_length=8"]
+    return [*topics, "kind=question_answering", "dev_fraction=0.3", *tables, *sizes]
+
+
+@pytest.fixture
+def words(topics, sample_corpus_dir, tmp_path):
+    """Overrides of a tagging recipe: with which letter a word begins."""
+    for language in LANGUAGES:
+        texts = texts_of(sample_corpus_dir, language)
+        split = [list(text) if language == "zh" else text.split() for text in texts]
+        rows = [{"tokens": row, "tags": ["AB"[ord(word[0]) % 2] for word in row]} for row in split]
+        for name in (language, f"train-{language}"):
+            Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
+    columns = "text_columns: [tokens], label_column: tags"
+    return [
+        *topics,
+        "kind=tagging",
+        f"train=[{{path: {tmp_path}/train-en.parquet, {columns}, label_names: [A, B]}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en, de, zh], {columns}}}]",
+        "max_length=16",
+    ]
+
+
+KINDS = {
+    "topics": (classification, Recipe),
+    "words": (tagging, Recipe),
+    "questions": (question_answering, QuestionAnsweringRecipe),
+}
+
+
+def data_and_model(overrides, module, recipe_class, folder):
+    """The encoded data of a recipe, and a function that makes a trainer of some data, of the same random model."""
+    recipe = load_recipe(recipe_class, None, [*overrides, "evaluation_batch_size=7"])
+    path, _, tokenizer, _ = describe_model(recipe.model)
+    kind = module.KIND
+    data = kind.encode(kind.read(recipe), tokenizer, recipe)
+    model = load_model(kind, data, path, 3, [])
+
+    def make(some):
+        arguments = task_arguments(recipe, kind, 3, folder)
+        common = dict(args=arguments, data_collator=kind.collator(tokenizer), processing_class=tokenizer)
+        return FineTuningTrainer(model=model, kind=kind, recipe=recipe, data=some, **common)
+
+    return data, make
+
+
+@pytest.mark.parametrize("fixture", KINDS)
+def test_scores_of_all_languages_together_are_those_of_each_alone(fixture, request, tmp_path, capsys):
+    data, make = data_and_model(request.getfixturevalue(fixture), *KINDS[fixture], tmp_path)
+    data = TaskData(data.label_names, data.train, data.evaluation, data.evaluation, data.protocol, [])
+    trainer = make(data)
+    passes = []
+    trainer.model.register_forward_pre_hook(lambda *_: passes.append(None))
+    together, dev = trainer.score(), trainer.evaluate()
+    rows = sum(len(rows) for rows in data.evaluation.values())
+    assert len(passes) == 2 * -(-rows // 7)  # no batch is cut short where a language ends
+    assert f"evaluation rows: {', '.join(LANGUAGES)}" in capsys.readouterr().err
+    main_score = trainer.kind.score_name
+    assert dev["eval_selection"] == pytest.approx(np.mean([together[name][main_score] for name in LANGUAGES]))
+    for language, rows in data.evaluation.items():
+        single = TaskData(data.label_names, data.train, data.dev, {language: rows}, data.protocol, [])
+        assert make(single).score() == {language: together[language]}
+        assert {name: dev[f"eval_{language}_{name}"] for name in together[language]} == together[language]
+
+
+def test_predictions_come_back_to_their_rows_from_batches_of_any_width():
+    draw = np.random.default_rng(0)
+    data = {
+        name: Dataset.from_dict(
+            {"number": range(100 * place, 100 * place + count), "length": draw.integers(1, 9, count)}
+        )
+        for place, (name, count) in enumerate({"en": 11, "de": 1, "zh": 7}.items())
+    }
+    together = Together(data)
+    lengths = together.rows["length"][:]
+    assert lengths == sorted(lengths, reverse=True) and together.languages == ["en", "de", "zh"]
+    batches = []
+    for begin in range(0, 19, 4):
+        batch = together.rows[begin : begin + 4]
+        wide = np.tile(np.array(batch["number"])[:, None], (1, max(batch["length"])))
+        batches.append((wide, wide.astype(np.float32) / 2))
+    for language, (first, second) in together.split(batches):
+        assert first[:, 0].tolist() == data[language]["number"][:] and first.dtype == np.int64
+        assert np.array_equal(second, np.where(first == -100, -100, first / 2))
+        assert all((row[:size] >= 0).all() for row, size in zip(first, data[language]["length"][:], strict=True))
+    assert join([np.array([5, 6]), np.array([7])], np.array([2, 0, 1])).tolist() == [6, 7, 5]
+
+
+def test_evaluated_rows_are_not_read_by_a_run_that_only_selects(topics, tmp_path, monkeypatch):
+    parts, score = [], classification.KIND.score
+    watched = lambda recipe, data, part, *more: parts.append(part) or score(recipe, data, part, *more)  # noqa: E731
+    monkeypatch.setattr(classification, "KIND", trainer_module.Kind(**{**vars(classification.KIND), "score": watched}))
+    records = run_by_language(load_recipe(Recipe, None, topics), False, ["test"], evaluate=False)
+    assert set(parts) == {"dev"} and not (tmp_path / "out" / "results.json").exists()
+    assert [record["seed"] for record in records] == [1, 2]
+    assert all(record["scores"] == record["all_scores"] == {} for record in records)
+    assert all(0 <= record["selection_score"] <= 100 for record in records)
+
+
+def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, tmp_path):
+    dropout = ["training.batch_size=24"]
+    main([*topics, *dropout])
+    main([*topics, *dropout, f"output_dir={tmp_path / 'again'}", "seeds=[2, 1]"])
+
+    def of(folder, seed):
+        record = json.loads((tmp_path / folder / f"seed-{seed}" / "scores.json").read_text(encoding="utf-8"))
+        losses = [entry["eval_loss"] for entry in record["history"] if "eval_loss" in entry]
+        tensors = load_file(tmp_path / folder / f"seed-{seed}" / "model" / "model.safetensors")
+        return (record["scores"], record["selected_step"], losses), tensors
+
+    for seed in (1, 2):  # also where the seeds come in another order
+        (first, weights), (second, other) = of("out", seed), of("again", seed)
+        assert first == second and all(torch.equal(weights[name], other[name]) for name in weights)
+    (first, weights), (second, other) = of("out", 1), of("out", 2)
+    assert first[2] != second[2]  # of all updates, not the scores alone, which may be equal by chance
+    assert not any(torch.equal(weights[name], other[name]) for name in weights if "classifier" in name)
+
+
+def test_what_is_not_read_from_the_model_is_said(topics, tmp_path, tiny_model, capsys):
+    main([*topics, "training.max_steps=1"])
+    out = tmp_path / "out"
+    fresh = json.loads((out / "results.json").read_text(encoding="utf-8"))["protocol"]["fresh_parameters"]
+    names = [
+        "classifier.dense.bias",
+        "classifier.dense.weight",
+        "classifier.out_proj.bias",
+        "classifier.out_proj.weight",
+    ]
+    labels = len(json.loads((out / "results.json").read_text(encoding="utf-8"))["protocol"]["labels"])
+    assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
+    said = f"{fresh['count']:,} fresh parameters, drawn from the seed: {', '.join(names)}"
+    printed = capsys.readouterr().out
+    assert f"Seed 1: {said}" in printed and f"Seed 2: {said}" in printed
+    assert f"fresh parameters: {fresh['count']:,}, drawn from each seed" in (out / "results.md").read_text()
+
+    tuned = out / "seed-1" / "model"  # whose head is of this task
+    main([*topics, f"model={tuned}", f"output_dir={tmp_path / 'second'}", "seeds=[1]", "training.max_steps=1"])
+    protocol = json.loads((tmp_path / "second" / "results.json").read_text(encoding="utf-8"))["protocol"]
+    assert protocol["fresh_parameters"] == {"count": 0, "names": [], "seeds": [1]}
+    assert f"Seed 1: no fresh parameters: the head, too, is read from {tuned}" in capsys.readouterr().out

@@ -1,0 +1,178 @@
+"""A suite: what is run, in which order and with which overrides, what is not run again, and what is left out."""
+
+import json
+import shutil
+
+import pytest
+
+from finetuning.run import main
+from finetuning.suite_recipe import load_suite
+
+FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "selection=last", "max_length=24")
+
+
+@pytest.fixture
+def suite(sample_corpus_dir, tiny_model, tmp_path):
+    """suite(*arguments) runs a suite of two topic classifiers, the second from the first one's model, and retrieval."""
+    table = f"path: {sample_corpus_dir}, label_column: topic"
+    (tmp_path / "topics.yaml").write_text(
+        f"""
+task: topics
+output_dir: unused
+train: [{{{table}, config: en}}]
+evaluation: [{{{table}, config: "{{language}}", languages: [en, de]}}]
+training: {{learning_rate: 1e-2}}
+""",
+        encoding="utf-8",
+    )
+    (tmp_path / "retrieval.yaml").write_text(
+        f"""
+kind: retrieval
+task: retrieval
+output_dir: unused
+pairs:
+- {{path: {sample_corpus_dir}, config: "{{language}}", source_column: text, source_language: "{{language}}",
+   languages: [de, fr], target: {{path: {sample_corpus_dir}, config: en}}, target_column: text, target_language: en,
+   join_on: id}}
+""",
+        encoding="utf-8",
+    )
+    path = tmp_path / "suite.yaml"
+    path.write_text(
+        """
+name: two kinds
+tasks:
+- {name: further, category: classification, recipe: topics.yaml, init_from: topics, overrides: ["seeds=[1]"]}
+- {name: topics, category: classification, recipe: topics.yaml}
+- {name: retrieval, category: retrieval, recipe: retrieval.yaml, scores: [source_to_target]}
+""",
+        encoding="utf-8",
+    )
+
+    def run(*arguments):
+        main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
+
+    return run
+
+
+def results(tmp_path, task=""):
+    return json.loads((tmp_path / "out" / task / "results.json").read_text(encoding="utf-8"))
+
+
+def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
+    suite("topics.training.batch_size=4")
+    shown = capsys.readouterr().out
+    assert shown.index("[1/3] topics") < shown.index("[2/3] further") < shown.index("[3/3] retrieval")
+    record = results(tmp_path)
+    (run,) = record["runs"].values()
+    assert list(run["tasks"]) == ["further", "topics", "retrieval"] and run["missing"] == []
+    topics, further, retrieval = (results(tmp_path, name) for name in ("topics", "further", "retrieval"))
+    assert (topics["hyperparameters"]["batch_size"], further["hyperparameters"]["batch_size"]) == (4, 8)
+    means = [topics["average"]["mean"], further["average"]["mean"]]
+    forward = [entry["mean"] for entry in retrieval["metrics"]["source_to_target"].values()]
+    assert run["categories"]["classification"]["mean"] == pytest.approx(sum(means) / 2)
+    assert run["tasks"]["retrieval"]["score"]["mean"] == pytest.approx(sum(forward) / 2)
+    assert run["average"]["mean"] == pytest.approx((sum(means) + sum(forward) / 2) / 3)
+    # a chained run says what it started from, and its figure is marked
+    assert further["model"]["init_from"]["task"] == "topics" and further["model"]["init_from"]["seed"] == 1
+    assert further["model"]["fingerprint"] == topics["model"]["fingerprint"]
+    assert further["protocol"]["fine_tuned_before"] == ["topics (zero_shot)"]
+    assert run["tasks"]["further"]["marks"][-1] == "‡" and "‡" not in run["tasks"]["topics"]["marks"]
+    # only the model that another task starts from is kept
+    assert (tmp_path / "out/topics/seed-1/model").is_dir() and not (tmp_path / "out/further/seed-1/model").exists()
+    page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert "| model | further | topics | retrieval |" in page and "‡ the model was fine-tuned" in page
+    assert (tmp_path / "out" / "results.png").stat().st_size > 5000
+    rows = (tmp_path / "out" / "results.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 1 + 2 + 2 + 6  # languages of two tasks, and two pairs with three scores of the reported layer
+
+
+def test_what_is_finished_is_not_run_again(suite, tmp_path, capsys):
+    suite("--tasks", "topics")
+    scores = tmp_path / "out" / "topics" / "seed-1" / "scores.json"
+    before = scores.stat().st_mtime_ns
+    (run,) = results(tmp_path)["runs"].values()
+    assert run["missing"] == ["further", "retrieval"]
+    assert "§" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    capsys.readouterr()
+    suite()
+    shown = capsys.readouterr().out
+    assert "[1/2] further" in shown and "[2/2] retrieval" in shown and scores.stat().st_mtime_ns == before
+    with pytest.raises(SystemExit):
+        suite("training.learning_rate=1e-3")
+    assert "started with another recipe" in capsys.readouterr().err
+
+
+def test_a_task_that_fails_is_told_and_the_others_are_run(suite, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        suite("topics.train.0.label_column=subject")
+    assert stopped.value.code == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "topics failed:" in error and "further starts from topics, which has failed" in error
+    (run,) = results(tmp_path)["runs"].values()
+    assert list(run["tasks"]) == ["retrieval"]
+    suite()
+    assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "retrieval"]
+
+
+def test_missing_languages_are_left_out_and_named(suite, tmp_path, capsys):
+    absent = "topics.evaluation.0.languages=[en, xx]"
+    suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
+    record = results(tmp_path)
+    assert record["left_out"] == {
+        "topics": "not there: xx", "further": "its training rows are not there", "retrieval": "not there: xx"
+    }  # fmt: skip
+    assert list(results(tmp_path, "topics")["languages"]) == ["en"]
+    assert list(results(tmp_path, "retrieval")["languages"]) == ["de-en"]
+    assert "not run: further: its training rows are not there" in (tmp_path / "out/results.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("trainin.epochs=1",), "no recipe of suite two kinds has a field trainin.epochs"),
+        (("--tasks", "topic"), "Did you mean 'topics'"),
+        (("topics.training.epoch=1",), "unknown field training.epoch"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(suite, tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        suite(*arguments)
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_suite_without_a_model_and_one_that_is_not_there(capsys):
+    for arguments, message in ((["sample"], "model=runs/"), (["xtrem", "model=m"], "Did you mean 'xtreme'")):
+        with pytest.raises(SystemExit):
+            main(["--suite", *arguments])
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_tasks_that_start_from_each_other_are_refused(tmp_path):
+    path = tmp_path / "suite.yaml"
+    tasks = [f"{{name: {a}, category: c, recipe: r.yaml, init_from: {b}}}" for a, b in ("ab", "ba")]
+    path.write_text(f"name: circle\ntasks: [{', '.join(tasks)}]", encoding="utf-8")
+    with pytest.raises(ValueError, match="Task a of suite circle starts from 'b'"):
+        load_suite(str(path))
+
+
+def test_init_from_wants_a_finished_run_of_the_same_model(suite, tmp_path, tiny_model, capsys):
+    suite("--tasks", "topics")
+    other = shutil.copytree(tiny_model, tmp_path / "other")
+    (other / "config.json").write_text(
+        (other / "config.json").read_text(encoding="utf-8").replace('"hidden_act"', '"note": 1, "hidden_act"'), "utf-8"
+    )
+    shared = ["--config", str(tmp_path / "topics.yaml"), *FAST, f"output_dir={tmp_path / 'chained'}"]
+    start = f"init_from={tmp_path / 'out' / 'topics'}"
+    for arguments, message in (
+        ([f"model={other}", start], "was fine-tuned from"),
+        ([f"model={tiny_model}", f"init_from={tmp_path / 'nothing'}"], "there is no results.json"),
+    ):
+        with pytest.raises(SystemExit):
+            main([*shared, *arguments])
+        assert message in " ".join(capsys.readouterr().err.split())
+    shutil.rmtree(tmp_path / "out" / "topics" / "seed-1" / "model")
+    with pytest.raises(SystemExit):
+        main([*shared, f"model={tiny_model}", start])
+    assert "that run kept no models" in capsys.readouterr().err

@@ -1,0 +1,181 @@
+"""--sweep: a grid of hyperparameters, chosen by development scores alone."""
+
+import csv
+import json
+import re
+import shutil
+
+import pytest
+
+from common.recipes import load_recipe
+from finetuning import sweep
+from finetuning.recipe import Recipe
+from finetuning.run import main
+from finetuning.seeds import Diverged
+from finetuning.trainer import FineTuningTrainer
+
+GRID = "sweep={training.learning_rate: [1e-3, 1e-2], training.batch_size: [24, 48]}"
+NAMES = [f"learning_rate={rate},batch_size={size}" for rate in (0.001, 0.01) for size in (24, 48)]
+
+
+class Killed(Exception):
+    """Stands for whatever ends a process."""
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def scored(dev, calls):
+    """Stands for the runner of a kind: the development score of a point by the name of its folder."""
+
+    def execute(recipe, resume, command, evaluate=True):
+        name = recipe.output_dir.rpartition("/")[2]
+        calls.append((name, evaluate, recipe.seeds, recipe.training.learning_rate, recipe.training.batch_size, resume))
+        if evaluate:
+            return None
+        if isinstance(dev[name], Exception):
+            raise dev[name]
+        return [{"selection_score": dev[name], "selected_step": 4, "scores": {}}]
+
+    return execute
+
+
+@pytest.fixture
+def recipe(topics):
+    return load_recipe(Recipe, None, [*topics, GRID])
+
+
+def test_the_grid_is_run_and_its_best_point_with_all_seeds(topics, tmp_path, capsys, monkeypatch):
+    predicted = []
+    score = FineTuningTrainer.score
+    monkeypatch.setattr(
+        FineTuningTrainer, "score", lambda self: predicted.append(self.args.learning_rate) or score(self)
+    )
+    main([*topics, GRID, "--sweep"])
+    out = tmp_path / "out"
+    found = read_json(out / "sweep.json")
+    assert [point["name"] for point in found["points"]] == NAMES and not any(p["diverged"] for p in found["points"])
+    scores = [point["score"] for point in found["points"]]
+    best = found["points"][scores.index(max(scores))]
+    assert found["taken"] == best["values"]
+    results = read_json(out / "results.json")
+    for field, value in best["values"].items():
+        assert results["hyperparameters"][field.partition(".")[2]] == value
+    # the points' evaluated rows were not predicted; the best point's were, once a seed
+    assert predicted == [best["values"]["training.learning_rate"]] * 2
+    assert results["seeds"] == [1, 2]
+    stamped = results["protocol"]["selection"]["sweep"]
+    assert stamped == {"fields": found["fields"], "points": 4, "score": best["score"]}
+    assert results["protocol"]["selection"]["scores"][0] == best["score"]  # the same seed again, the same score
+    page = (out / "results.md").read_text(encoding="utf-8")
+    assert "chosen on the same rows among 4 points: training.learning_rate 0.001, 0.01; " in page
+    for name in NAMES:
+        folder = out / "sweep" / name
+        assert read_json(folder / "seed-1" / "scores.json")["scores"] == {}
+        assert not (folder / "results.json").exists() and not (folder / "seed-1" / "model").exists()
+    with (out / "sweep.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["score"]) for row in rows] == scores
+    assert [row["taken"] for row in rows].count("True") == 1
+    assert (out / "sweep.png").read_bytes().startswith(b"\x89PNG") and "| taken |" in (out / "sweep.md").read_text()
+    assert f"sweep [4/4] {NAMES[3]}, best so far" in capsys.readouterr().out
+
+    # again: nothing is trained, and a run that is resumed without --sweep says the same of its choice
+    monkeypatch.setattr(FineTuningTrainer, "training_step", lambda self, *args, **kwargs: pytest.fail("trained"))
+    main([*topics, GRID, "--sweep", "--resume"])
+    assert read_json(out / "sweep.json") == found
+    values = [f"{field}={value}" for field, value in best["values"].items()]
+    main([*topics, *values, "--resume"])
+    assert read_json(out / "results.json")["protocol"]["selection"]["sweep"] == stamped
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(topics, tmp_path, monkeypatch):
+    argv = [*topics, GRID, "--sweep", "seeds=[1]"]
+    steps, update = [], FineTuningTrainer.training_step
+
+    def counted(self, *args, **kwargs):
+        steps.append((self.args.learning_rate, self.args.per_device_train_batch_size, self.state.global_step))
+        if len(steps) == 13:  # in the second point, after its first checkpoint
+            raise Killed
+        return update(self, *args, **kwargs)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", counted)
+    with pytest.raises(Killed):
+        main(argv)
+    assert steps[-1] == (1e-3, 48, 3)
+    main([*argv, "--resume"])
+    assert steps[13] == (1e-3, 48, 2)  # from the checkpoint, and no point before
+    resumed = read_json(tmp_path / "out" / "sweep.json")
+    shutil.rmtree(tmp_path / "out")
+    main(argv)
+    assert read_json(tmp_path / "out" / "sweep.json") == resumed
+
+
+def test_ties_go_to_the_first_and_what_diverges_is_out(recipe, tmp_path, capsys):
+    dev = {NAMES[0]: Diverged("seed 1: diverged"), NAMES[1]: 50.0, NAMES[2]: 50.0, NAMES[3]: float("nan")}
+    calls = []
+    sweep.run(recipe, False, ["run"], scored(dev, calls))
+    assert [call[:2] for call in calls] == [*((name, False) for name in NAMES), ("out", True)]
+    assert all(call[2] == [1] for call in calls[:4])
+    assert calls[-1][2:5] == ([1, 2], 1e-3, 48)
+    found = read_json(tmp_path / "out" / "sweep.json")
+    assert [point["diverged"] for point in found["points"]] == [True, False, False, True]
+    assert "diverged" in (tmp_path / "out" / "sweep.md").read_text()
+    # what has diverged is not tried again
+    calls.clear()
+    sweep.run(recipe, True, ["run"], scored(dev, calls))
+    assert [call[0] for call in calls] == [NAMES[1], NAMES[2], "out"]
+
+
+def test_a_choice_is_stamped_on_runs_with_its_values_alone(recipe, tmp_path):
+    assert sweep.stamp(recipe) == {}
+    sweep.run(recipe, False, ["run"], scored(dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True)), []))
+    best = sweep.recipe_of(recipe, sweep.points_of(recipe)[3], final=True)
+    assert sweep.stamp(best)["sweep"]["score"] == 4.0
+    best.training.learning_rate = 1e-4
+    assert sweep.stamp(best) == {}
+
+
+def test_names_of_points_tell_them_apart(topics):
+    fields = "sweep={training.epochs: [1, 2], max_length: [24], training.max_length: [1]}"
+    points = sweep.points_of(load_recipe(Recipe, None, [*topics, fields]))
+    assert points[1].name == "epochs=2,max_length=24,training.max_length=1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["sweep={}"], r"its `sweep` is empty. There is nothing to try. Name fields"),
+        (["selection=last"], "selection is last: no development score .* Use selection=source_dev"),
+        (["sweep={train.0.split: [train, test]}"], r"sweep names train.0.split. .*Sweep over fields of training, max"),
+        (["sweep={selection: [last]}"], "sweep names selection"),
+        (["sweep={training.learning_rates: [1]}"], "unknown field training.learning_rates.*'learning_rate'"),
+        (["sweep={training.learning_rate: [fast]}"], "training.learning_rate is 'fast'"),
+        (["sweep={training.learning_rate: []}"], r"sweep.training.learning_rate is \[\]. .*Name one or more"),
+        (["sweep={training.epochs: [3, 3]}"], r"sweep.training.epochs is \[3, 3\]. .*each once"),
+        (["sweep={training.learning_rate: [1e-3, 0]}"], "sweep, learning_rate=0: training.learning_rate is 0"),
+        (["sweep={max_length: [24, 4]}"], "sweep, max_length=4: max_length is 4"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_runs(topics, tmp_path, refused, changes, message):
+    found = refused([*topics, GRID, *changes, "--sweep"])
+    assert re.search(message, " ".join(found.split())), found
+    assert not (tmp_path / "out").exists()
+
+
+def test_kinds_without_development_scores_are_refused(captions, refused):
+    assert "recipes of kind translation have no `sweep`" in refused([*captions, "--sweep"])
+
+
+def test_folders_with_other_runs_are_refused(recipe, tmp_path, refused, topics):
+    sweep.run(recipe, False, ["run"], scored(dict.fromkeys(NAMES, 1.0), []))
+    assert "is not empty" in refused([*topics, GRID, "--sweep"])
+    (tmp_path / "out" / "recipe.yaml").write_text("training: {learning_rate: 5, batch_size: 24}\n")
+    with pytest.raises(ValueError, match="learning_rate 5, training.batch_size 24, which is no point of the sweep"):
+        sweep.run(recipe, True, ["run"], scored({}, []))
+
+
+def test_a_sweep_in_which_all_diverge_has_no_best_point(recipe):
+    with pytest.raises(ValueError, match="All 4 points of the sweep diverged.*Lower training.learning_rate"):
+        sweep.run(recipe, False, ["run"], scored(dict.fromkeys(NAMES, Diverged("x")), []))

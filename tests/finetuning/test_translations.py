@@ -1,0 +1,211 @@
+"""XTREME's published translations to the rows that recipes read; files and rows that cannot be."""
+
+import json
+
+import pytest
+import yaml
+
+from common.recipes import load_recipe
+from finetuning.question_answering_recipe import QuestionAnsweringRecipe
+from finetuning.recipe import Recipe
+from finetuning.tasks import classification, question_answering
+from finetuning.translations import main
+
+BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
+XNLI = ["They left.\tThey stayed.\tSie gingen.\tSie blieben.\tcontradictory", "a\tb\tä\tß\tneutral"]
+PAWS = ['He said "a".\tb\tEr sagte "a".\tß\t1', '"\tb\tä\tß\t0']
+
+
+def published(folder, name, content):
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = content if isinstance(content, str) else "".join(line + "\n" for line in content)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def squad(*questions):
+    """SQuAD's JSON; a question is (id, question, answers), about one context."""
+    qas = [
+        {"id": name, "question": question, "answers": [{"text": text, "answer_start": at} for text, at in answers]}
+        for name, question, answers in questions
+    ]
+    return json.dumps(
+        {"data": [{"title": "t", "paragraphs": [{"context": "Rom ist alt.", "qas": qas}]}], "version": "1"}
+    )
+
+
+def rows(file):
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def beside(file):
+    return yaml.safe_load(file.with_suffix(".yaml").read_text(encoding="utf-8"))
+
+
+def convert(given, written):
+    main(["--input", str(given), "--output", str(written)])
+
+
+def test_files_of_every_task_become_rows_under_the_names_of_its_tables(tmp_path, capsys):
+    given, out = tmp_path / "xtreme_translations", tmp_path / "translations"
+    published(given, "XNLI/translate-train/en-de-translated.tsv", XNLI)
+    published(given, "XNLI/translate-test/test-zh-en-translated.tsv", ["前\t后\tbefore\tafter\tentailment"])
+    published(given, "PAWSX/translate-train/en-ja-translated.tsv", PAWS)
+    published(given, "PAWSX/translate-test/test-de-en-translated.tsv", PAWS)
+    question = squad(("q1", "Was ist alt?", [("Rom", 0)]))
+    published(given, "SQuAD/translate-train/squad.translate.train.en-de.json", question)
+    published(given, "SQuAD/translate-dev/squad.translate.dev.en-de.json", question)
+    published(given, "TyDiQA-GoldP/translate-train/tydiqa.translate.train.en-sw.json", question)
+    published(given, "TyDiQA-GoldP/translate-test/tydiqa.translate.test.sw-en.json", question)
+    published(given, "XQuAD/translate-test/xquad.translate.test.zh-en.json", question)
+    published(given, "MLQA/translate-test/mlqa.translate.test.ar-en.json", question)
+    published(given, "XQuAD/pseudo-test/xquad.translate.pseudo-test.en-yo.json", question)
+    published(given, "XNLI/translate-train/README.md", "not read")
+    convert(given, out)
+    assert sorted(str(file.relative_to(out)) for file in out.rglob("*.jsonl")) == [
+        "mlqa/ar/test.jsonl",
+        "pawsx/de/test.jsonl",
+        "pawsx/ja/train.jsonl",
+        "squad/de/train.jsonl",
+        "squad/de/validation.jsonl",
+        "tydiqa/sw/train.jsonl",
+        "tydiqa/sw/validation.jsonl",
+        "xnli/de/train.jsonl",
+        "xnli/zh/test.jsonl",
+        "xquad/zh/validation.jsonl",
+    ]
+    # translate-train: the English is the original; translate-test: the translation
+    assert rows(out / "xnli/de/train.jsonl")[0] == {
+        "premise": "Sie gingen.",
+        "hypothesis": "Sie blieben.",
+        "premise_en": "They left.",
+        "hypothesis_en": "They stayed.",
+        "label": "contradiction",
+    }
+    (row,) = rows(out / "xnli/zh/test.jsonl")
+    assert [row[name] for name in ("premise", "premise_en", "label")] == ["前", "before", "entailment"]
+    quoted = rows(out / "pawsx/ja/train.jsonl")
+    assert [row["sentence1_en"] for row in quoted] == ['He said "a".', '"']  # a quotation mark quotes nothing
+    assert [row["label"] for row in quoted] == [1, 0]
+    assert rows(out / "pawsx/de/test.jsonl")[0]["sentence1"] == 'He said "a".'
+    answers = {"text": ["Rom"], "answer_start": [0]}
+    (row,) = rows(out / "squad/de/train.jsonl")
+    assert row == {"id": "q1", "question": "Was ist alt?", "context": "Rom ist alt.", "answers": answers}
+    (row,) = rows(out / "xquad/zh/validation.jsonl")
+    assert row == {"id": "q1", "question_en": "Was ist alt?", "context_en": "Rom ist alt.", "answers_en": answers}
+    about = beside(out / "xnli/de/train.jsonl")
+    assert about["source"]["file"] == "XNLI/translate-train/en-de-translated.tsv" and about["rows"] == 2
+    assert about["left_out"] == {}
+    shown = capsys.readouterr().out
+    assert "1 files of pseudo test sets passed over" in shown.replace("\n", " ")
+
+
+def test_rows_are_what_recipes_read(tmp_path):
+    out = tmp_path / "translations"
+    for language in ("de", "fr"):
+        published(tmp_path / "in", f"XNLI/translate-train/en-{language}-translated.tsv", XNLI)
+        published(tmp_path / "in", f"XNLI/translate-test/test-{language}-en-translated.tsv", XNLI)
+        question = squad(("q1", "Was?", [("Rom", 0)]), ("q2", "Wie?", [("alt", 3)]))
+        published(tmp_path / "in", f"SQuAD/translate-train/squad.translate.train.en-{language}.json", question)
+        published(tmp_path / "in", f"SQuAD/translate-dev/squad.translate.dev.en-{language}.json", question)
+    convert(tmp_path / "in", out)
+    texts = {"text_columns": ["premise", "hypothesis"], "translation_columns": ["premise_en", "hypothesis_en"]}
+    table = {"path": f"{out}/xnli/{{language}}", "languages": ["de", "fr"], **texts}
+    settings = ["setting=translate_train_all", "translations_from=XTREME", "plug_in=true"]
+    tables = [f"train={json.dumps([table])}", f"evaluation={json.dumps([{**table, 'split': 'test'}])}"]
+    data = classification.read(load_recipe(Recipe, None, [*BASE, *settings, *tables]))
+    assert len(data.train) == 4 and data.train["translation_text"][0] == "They left."
+    assert set(data.label_names) == {"contradiction", "neutral"}
+    table = {"path": f"{out}/squad/{{language}}", "languages": ["de", "fr"], "label_column": "answers"}
+    table["text_columns"] = ["question", "context"]
+    tables = [f"train={json.dumps([table])}", f"evaluation={json.dumps([{**table, 'split': 'validation'}])}"]
+    recipe = load_recipe(QuestionAnsweringRecipe, None, [*BASE, *settings[:2], *tables])
+    assert question_answering.read(recipe).train["context"][:] == ["Rom ist alt."] * 4
+
+
+def test_malformed_rows_are_left_out_counted_and_listed(tmp_path):
+    lines = [*PAWS, "a\tb\tä\tß", "a\tb\tä\tß\tä", "a\t \tä\tß\t1", *PAWS * 2]
+    published(tmp_path / "in", "PAWSX/en-fr-translated.tsv", lines)
+    asked = [
+        ("q1", "Was?", [("Rom", 0)]),
+        ("q1", "Was?", [("Rom", 0)]),
+        ("q2", " ", [("Rom", 0)]),
+        ("q3", "Was?", []),
+        ("q4", "Was?", [("", 0)]),
+        ("q5", "Was?", [("Rom", None)]),
+        *((f"r{number}", "Was?", [("Rom", -1), ("alt", 8)]) for number in range(5)),
+    ]
+    published(tmp_path / "in", "squad.translate.train.en-de.json", squad(*asked))
+    convert(tmp_path / "in", tmp_path / "out")
+    file = tmp_path / "out" / "pawsx" / "fr" / "train.jsonl"
+    assert len(rows(file)) == beside(file)["rows"] == 6
+    assert [line for line, _ in beside(file)["left_out_rows"]] == [3, 4, 5]
+    assert beside(file)["left_out"] == {
+        "4 columns, not 5": 1,
+        "the fifth column is no label (0, 1)": 1,
+        "a text is blank": 1,
+    }
+    file = tmp_path / "out" / "squad" / "de" / "train.jsonl"
+    assert [row["id"] for row in rows(file)] == ["q1", *(f"r{number}" for number in range(5))]
+    assert [line for line, _ in beside(file)["left_out_rows"]] == [2, 3, 4, 5, 6]
+
+
+def test_what_was_turned_before_is_kept_and_other_content_is_not_overwritten(tmp_path, capsys):
+    given, out = tmp_path / "in", tmp_path / "out"
+    published(given, "XNLI/en-de-translated.tsv", XNLI)
+    convert(given, out)
+    made = (out / "xnli/de/train.jsonl").stat().st_mtime_ns
+    published(given, "XNLI/en-fr-translated.tsv", XNLI)
+    capsys.readouterr()
+    convert(given, out)
+    assert "done before" in capsys.readouterr().out
+    assert (out / "xnli/de/train.jsonl").stat().st_mtime_ns == made and len(rows(out / "xnli/fr/train.jsonl")) == 2
+    published(given, "XNLI/en-de-translated.tsv", XNLI[:1])
+    published(given, "XNLI/en-el-translated.tsv", XNLI)
+    with pytest.raises(SystemExit):
+        convert(given, out)
+    assert "is there already, and was not made of" in capsys.readouterr().err
+    assert len(rows(out / "xnli/de/train.jsonl")) == 2 and not (out / "xnli/el").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("XNLI/dev-de.tsv", XNLI, "dev-de.tsv is no file of XTREME's translations"),
+        ("elsewhere/en-de-translated.tsv", XNLI, "folder of their task (XNLI or PAWSX)"),
+        ("squad.translate.test.en-de.json", squad(), "is no file of XTREME's translations"),
+        ("XNLI/notes.md", "a", "holds no .tsv or .json file"),
+        ("XNLI/en-de-translated.tsv", ["ä\tß\tneutral"], "copy from before September 2020"),
+        ("XNLI/test-de-en-translated.tsv", ["ä\tß\ta\tb"], "It has no labels, as it seems: add them as a fifth column"),
+        ("PAWSX/en-de-translated.tsv", XNLI, "2 of 2 rows cannot be read, 2 of them because: the fifth column is no"),
+        ("XNLI/en-de-translated.tsv", "", "has no rows"),
+        ("squad.translate.train.en-de.json", "{", "is not JSON of SQuAD's form"),
+        ("squad.translate.train.en-de.json", '{"data": [{"paragraphs": [{}]}]}', "is not JSON of SQuAD's form"),
+        ("squad.translate.train.en-de.json", '{"data": []}', "has no rows"),
+        ("squad.translate.train.en-de.json", squad(("q", "Was?", [])), "1 of 1 rows cannot be read"),
+    ],
+)
+def test_files_of_another_form_are_refused(tmp_path, capsys, name, content, message):
+    published(tmp_path / "in", name, content)
+    with pytest.raises(SystemExit) as stopped:
+        convert(tmp_path / "in", tmp_path / "out")
+    assert stopped.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list((tmp_path / "out").rglob("*.jsonl"))
+
+
+def test_two_files_of_one_split_and_bytes_that_are_not_utf8_are_named(tmp_path, capsys):
+    for folder in ("one", "two"):
+        published(tmp_path / "in", f"{folder}/XNLI/en-de-translated.tsv", XNLI)
+    with pytest.raises(SystemExit):
+        convert(tmp_path / "in", tmp_path / "out")
+    assert "are both xnli de train" in " ".join(capsys.readouterr().err.split())
+    file = published(tmp_path / "latin" / "XNLI", "en-de-translated.tsv", XNLI)
+    file.write_bytes(("\n".join(XNLI)).encode("latin-1"))
+    with pytest.raises(SystemExit):
+        convert(tmp_path / "latin", tmp_path / "out")
+    assert "line 2: byte 0xe4 is not UTF-8" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        convert(tmp_path / "nowhere", tmp_path / "out")
+    assert "which does not exist" in capsys.readouterr().err
