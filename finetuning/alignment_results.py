@@ -59,12 +59,12 @@ def _chance_warnings(records: list[dict[str, Any]], protocol: dict[str, Any]) ->
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Writes results.json, results.md, results.csv and layers.png into a folder."""
-    write_files(results, to_markdown(results), to_rows(results), folder)
     panels = {method: curves(results, method) for method in results["protocol"]["methods"]}
     title = f"{results['task']}: {results['model']['folder']}, {results['protocol']['encoding']} encoding"
     levels = feature_results.chance_level(results, AER)
     chance = dict.fromkeys(panels, levels.get(AVERAGE, next(iter(levels.values()))))
     plot_layers(panels, folder / "layers.png", AER, title, results["protocol"]["layer"], chance)
+    write_files(results, to_markdown(results), to_rows(results), folder)
 
 
 def curves(results: dict[str, Any], method: str | None = None) -> dict[str, dict[int, list[float]]]:

@@ -23,11 +23,12 @@ from finetuning.compare import MODULES, check_names, check_protocols, check_seed
 from finetuning.result_files import FORMAT, Table, markdown_table, print_table, summary, with_deviation, write_files
 
 KIND = "benchmark"
-AT_CHANCE, TUNED, PARTIAL = "†", "‡", "§"
+AT_CHANCE, TUNED, LESS, PARTIAL = "†", "‡", "¶", "§"
 FOOTNOTES = {
     AT_CHANCE: "a seed is at chance, or at 0, in a language: see the warnings",
     TUNED: "the model was fine-tuned on another task before this one",
-    PARTIAL: "not every task has a score: averages of different tasks cannot be compared",
+    LESS: "something of this task was left out or has failed: see the warnings",
+    PARTIAL: "not over all these tasks: averages of different tasks cannot be compared",
 }
 
 Results = dict[str, dict[str, list[dict[str, Any]]]]  # by run and task, the results.json of its folders
@@ -74,23 +75,58 @@ def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], d
             f"--run {name} has folders of different suites: {', '.join(suite['name'] for suite in found)}. Their tasks "
             "are not the same columns. Give each a --run of its own."
         )
+    by_folder = []
+    for folder in folders:
+        paths = {task["name"]: Path(folder) / task["name"] for task in found[0]["tasks"]}
+        records = {task: read_results(path) for task, path in paths.items() if (path / "results.json").is_file()}
+        check_one_model(folder, records)
+        by_folder.append(records)
     results: dict[str, list[dict[str, Any]]] = {}
-    for task in found[0]["tasks"]:
-        paths = [Path(folder) / task["name"] for folder in folders]
-        records = [read_results(path) for path in paths if (path / "results.json").is_file()]
-        if records:
-            check_seeds(f"{name}, {task['name']}", records)
-            results[task["name"]] = records
+    for task in [task["name"] for task in found[0]["tasks"]]:
+        records = [record for of in by_folder if (record := _with_seeds(of, task))]
+        # what trains nothing has the same scores whatever seeds the other tasks have
+        same = {json.dumps([record["model"], record["metrics"]]) for record in records if not _is_trained(record)}
+        if records := records[:1] if len(same) == 1 and not any(map(_is_trained, records)) else records:
+            check_seeds(f"{name}, {task}", records)
+            results[task] = records
     return found[0], results
 
 
-def build(suites: dict[str, dict[str, Any]], runs: Results, **more: Any) -> dict[str, Any]:
+def _is_trained(record: dict[str, Any]) -> bool:
+    return bool(record["protocol"]["training_data"])
+
+
+def _with_seeds(records: dict[str, dict[str, Any]], task: str) -> dict[str, Any] | None:
+    """The results of a task in one folder.
+
+    What trains nothing has one seed, 1, in every folder: it gets that of the folder's other tasks, where they have one.
+    """
+    record = records.get(task)
+    if record is None or _is_trained(record) or len(record["seeds"]) > 1:
+        return record
+    seeds = {tuple(other["seeds"]) for other in records.values() if _is_trained(other)}
+    return {**record, "seeds": list(next(iter(seeds)))} if len(seeds) == 1 and len(next(iter(seeds))) == 1 else record
+
+
+def check_one_model(folder: str, records: dict[str, dict[str, Any]]) -> None:
+    """Raises ValueError where the tasks of a folder were not all run with one model; `records` are results by task."""
+    models = {task: frozenset(record["model"]["fingerprint"].split("+")) for task, record in records.items()}
+    if len(set(models.values())) > 1:
+        names = "; ".join(f"{task}: {records[task]['model']['folder']}" for task in models)
+        raise ValueError(
+            f"The tasks in {folder} were not run with the same model ({names}). Their scores would stand in one row. "
+            "Run each model in an output_dir of its own."
+        )
+
+
+def build(suites: dict[str, dict[str, Any]], runs: Results, left_out: dict[str, str] | None = None) -> dict[str, Any]:
     """What benchmark.json holds: every run's scores by task, averages, warnings, and the published rows.
 
-    `suites` are the suites' definitions, by run. Raises ValueError where two runs have different tasks, or were not
-    measured in the same way.
+    `suites` are the suites' definitions, by run; `left_out` says by task what was not run of it, and why.
+
+    Raises ValueError where two runs have different tasks, or were not measured in the same way.
     """
-    suite = next(iter(suites.values()))
+    suite, left_out = next(iter(suites.values())), left_out or {}
     for name, other in suites.items():
         if [task["name"] for task in other["tasks"]] != [task["name"] for task in suite["tasks"]]:
             raise ValueError(
@@ -107,12 +143,13 @@ def build(suites: dict[str, dict[str, Any]], runs: Results, **more: Any) -> dict
         "format": FORMAT,
         "kind": KIND,
         "suite": suite,
-        **more,
-        "runs": {name: _of_run(suite, results) for name, results in runs.items()},
+        "left_out": left_out,
+        "runs": {name: _of_run(suite, results, left_out) for name, results in runs.items()},
         "published": published_rows(suite),
         "differences": differing,
         "warnings": [
             *([suite["note"]] if suite.get("note") else []),
+            *(f"{task}: {reason}" for task, reason in left_out.items()),
             *(
                 f"{f'{name}, ' if len(runs) > 1 else ''}{task}: {line}"
                 for name, results in runs.items()
@@ -123,7 +160,9 @@ def build(suites: dict[str, dict[str, Any]], runs: Results, **more: Any) -> dict
     }
 
 
-def _of_run(suite: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _of_run(
+    suite: dict[str, Any], results: dict[str, list[dict[str, Any]]], left_out: dict[str, str]
+) -> dict[str, Any]:
     """Scores of one run by task, by category and on average; categories and average only over what there is."""
     tasks = {task["name"]: of_task(task, results[task["name"]]) for task in suite["tasks"] if task["name"] in results}
     categories = {
@@ -131,6 +170,8 @@ def _of_run(suite: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> 
         for name, members in _by_category(suite).items()
         if (found := [task for task in members if task in tasks])
     }
+    for task in tasks.keys() & left_out.keys():
+        tasks[task]["marks"].append(LESS)
     first = next(iter(results.values()))[0] if results else None
     return {
         "model": first and first["model"],
@@ -162,7 +203,8 @@ def of_task(task: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, An
         for name in names
     }
     gaps = [record["transfer_gap"] for record in records if record["transfer_gap"] is not None]
-    marks = [AT_CHANCE] * any(line.startswith("seed ") for record in records for line in record["warnings"])
+    warned = [line for record in records for line in record["warnings"] if line.startswith("seed ")]
+    marks = [AT_CHANCE] * any(" at chance in " in line or " is 0 in " in line for line in warned)
     marks += [TUNED] * any(record["protocol"]["fine_tuned_before"] for record in records)
     return {
         "scores": {name: summary(scores) for name, scores in by_name.items()},
@@ -175,7 +217,7 @@ def of_task(task: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, An
         },
         "setting": first["setting"] + (", plug-in" if first["protocol"].get("plug_in") else ""),
         "seeds": [seed for record in records for seed in record["seeds"]],
-        "is_trained": bool(first["protocol"]["training_data"]),
+        "is_trained": _is_trained(first),
         "transfer_gap": statistics.fmean(gaps) if gaps else None,
         "init_from": first["model"].get("init_from"),
         "fine_tuned_before": first["protocol"]["fine_tuned_before"],
@@ -187,7 +229,7 @@ def of_task(task: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, An
 def average(tasks: list[dict[str, Any]]) -> dict[str, Any]:
     """The mean over tasks, seed by seed where all that are trained have the same seeds; else of their means alone.
 
-    What trains nothing has one score, which counts for every seed.
+    What trains nothing counts for every seed, unless it has a score of each.
     """
     seeds = {tuple(task["seeds"]) for task in tasks if task["is_trained"]} or {tuple(tasks[0]["seeds"])}
     if len(seeds) > 1:
@@ -195,7 +237,7 @@ def average(tasks: list[dict[str, Any]]) -> dict[str, Any]:
     places = range(len(next(iter(seeds))))
 
     def of_seed(task: dict[str, Any], place: int) -> float:
-        return task["score"]["scores"][place] if task["is_trained"] else task["score"]["mean"]
+        return task["score"]["scores"][place] if tuple(task["seeds"]) in seeds else task["score"]["mean"]
 
     return summary([statistics.fmean(of_seed(task, place) for task in tasks) for place in places])
 
@@ -207,10 +249,17 @@ def published_rows(suite: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for asked in suite["published"]:
         table, row = find(asked["paper"], asked["table"], asked["row"])
+        if table.columns_are != "tasks":
+            raise ValueError(
+                f"{asked['table']} of {asked['paper']} has a column for each of its {table.columns_are}. Its rows "
+                "cannot stand below a table of tasks. Name one whose columns are tasks."
+            )
         found = [table.scores(row, metric) for metric in table.metrics]
         tasks = {task["name"]: [of[task["name"]] for of in found if task["name"] in of] for task in suite["tasks"]}
         overall = next(iter(row.average.values()), None)
-        rows.append({**asked, "paper": load(asked["paper"]).paper, "tasks": tasks, "average": overall})
+        is_partial = set(table.columns) != {task["name"] for task in suite["tasks"]}
+        names = {"paper": load(asked["paper"]).paper, "is_partial": is_partial}
+        rows.append({**asked, **names, "tasks": tasks, "average": overall})
     return rows
 
 
@@ -241,7 +290,7 @@ def score_table(report: dict[str, Any]) -> Table:
         )
     for row in report["published"]:
         cells = [" / ".join(f"{score:.1f}" for score in row["tasks"].get(task, [])) for task in names]
-        overall = "" if row["average"] is None else f"{row['average']:.1f}"
+        overall = "" if row["average"] is None else f"{row['average']:.1f}" + PARTIAL * row["is_partial"]
         rows.append([f"{row['row']} ({row['paper']}, {row['table']})", *cells, *[""] * len(categories), overall])
     return columns, rows
 

@@ -71,11 +71,25 @@ def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any
 
 
 def fine_tuned_model(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
-    """The model that a finished run left of the seed with the best development score, and what results say of it.
+    """The model that a finished run left of its best seed, and what results say of it.
 
-    Of a run that selected nothing (`selection: last`), the first seed's. `fingerprint` is that of `model`.
+    Raises ValueError as `best_seed`, and where the run kept no models.
+    """
+    folder, facts = best_seed(run, model, fingerprint)
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"init_from is {run}, and {folder} is not there: that run kept no models. Nothing can start from them. "
+            "Name a run that trains, and run it with save_models=true."
+        )
+    return folder, {**facts, "fingerprint": folder_fingerprint(folder)}
 
-    Raises ValueError where the run is not finished, started from another model, or kept no models.
+
+def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
+    """The seed of a finished run with the best development score: its model's folder, and what results say of it.
+
+    Of a run that selected nothing (`selection: last`), the first seed. `fingerprint` is that of `model`.
+
+    Raises ValueError where the run is not finished, or started from another model.
     """
     results_file = Path(run) / "results.json"
     if not results_file.is_file():
@@ -93,14 +107,8 @@ def fine_tuned_model(run: str, model: str, fingerprint: str) -> tuple[Path, dict
     scores = results["protocol"]["selection"].get("scores") or [None]
     best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
     seed = results["seeds"][best]
-    folder = Path(run) / f"seed-{seed}" / "model"
-    if not (folder / "config.json").is_file():
-        raise ValueError(
-            f"init_from is {run}, and {folder} is not there: that run kept no models. Nothing can start from them. Run "
-            "it with save_models=true."
-        )
     facts = {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
-    return folder, {**facts, "fingerprint": folder_fingerprint(folder)}
+    return Path(run) / f"seed-{seed}" / "model", facts
 
 
 def find_model(model: str, hub_root: str | None = None) -> str:
@@ -129,13 +137,8 @@ def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> An
 
     Raises ValueError where the folder cannot be read, as `name`, or lacks weights.
     """
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # heads that are not read; what is missing is told below
-    try:
-        with readable_errors(name):
-            model, info = auto_class.from_pretrained(path, trust_remote_code=True, output_loading_info=True, **options)
-    finally:
-        logging.set_verbosity(verbosity)
+    with readable_errors(name), without_load_report():
+        model, info = auto_class.from_pretrained(path, trust_remote_code=True, output_loading_info=True, **options)
     missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise ValueError(
@@ -143,6 +146,17 @@ def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> An
             "stand in for them, and would be what is seen. Name a folder that has them."
         )
     return model.eval()
+
+
+@contextlib.contextmanager
+def without_load_report():
+    """Keeps transformers from listing what was read and what was not: who loads a model here says it in a line."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import AutoModel
 
 from common.provenance import write_json
 from finetuning.checkpoints import describe_start, load_pretrained
 from finetuning.feature_recipe import SEED, FeatureRecipe
 from finetuning.run_folder import RunFolder
+from finetuning.seeds import load_metric
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -84,23 +86,31 @@ def load_encoder(recipe: FeatureRecipe, model: SeedModel) -> Any:
 
 
 def record_seed(
-    seed: int, model: SeedModel, encoder: Any, folder: Path, evaluate: Callable[[], dict[str, Any]]
+    seed: int, model: SeedModel, encoder: Any, folder: Path, metric: str, evaluate: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """What `evaluate` finds, and whose it is; left as scores.json in the folder of the seed.
 
-    The main process does it; others wait.
+    `evaluate` uses `metric`, of finetuning/metrics. The main process does it; others wait. Its ValueError is raised in
+    all of them.
     """
     state = PartialState()
+    load_metric(metric)  # here, where all processes are: they wait for each other when one is loaded
     record: dict[str, Any] = {}
+    failure: list[str | None] = [None]
     if state.is_main_process:
-        record = {
-            "seed": seed,
-            "model": model.identity,
-            "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
-            **evaluate(),
-        }
-        write_json(folder / "scores.json", record)  # from here on the seed counts as finished
-    state.wait_for_everyone()
+        try:
+            record = {
+                "seed": seed,
+                "model": model.identity,
+                "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+                **evaluate(),
+            }
+            write_json(folder / "scores.json", record)  # from here on the seed counts as finished
+        except ValueError as error:
+            failure = [str(error)]
+    broadcast_object_list(failure)
+    if failure[0] is not None:  # in every process, or the others would go on as if there were scores
+        raise ValueError(failure[0])
     return record
 
 

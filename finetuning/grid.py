@@ -209,7 +209,7 @@ def is_finished(recipe: Any, fingerprint: Callable[[str], str]) -> bool:
 
     Raises ValueError where the finished run is of another recipe, or its model has another `fingerprint` now.
     """
-    from finetuning.checkpoints import fine_tuned_model
+    from finetuning.checkpoints import best_seed
     from finetuning.run_folder import check_same_recipe, check_same_start, check_same_weights
 
     folder = Path(recipe.output_dir)
@@ -224,7 +224,9 @@ def is_finished(recipe: Any, fingerprint: Callable[[str], str]) -> bool:
         now = "+".join(map(fingerprint, paths))
         check_same_weights(folder, recipe.model, results["model"]["fingerprint"], now)
         if getattr(recipe, "init_from", None):
-            facts = fine_tuned_model(recipe.init_from, recipe.model, now)[1]
+            source, facts = best_seed(recipe.init_from, recipe.model, now)
+            if (source / "config.json").is_file():  # the model may have been deleted since, to save space
+                facts["fingerprint"] = fingerprint(str(source))
             check_same_start(folder, results["model"], {"init_from": facts})
     return True
 

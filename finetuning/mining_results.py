@@ -80,8 +80,8 @@ def _mining_warnings(mining: dict[str, Any], protocol: dict[str, Any], records: 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Writes results.json, results.md, results.csv and layers.png (F1, precision, recall) into a folder."""
-    write_files(results, to_markdown(results), to_rows(results), folder)
     feature_results.plot_scores(results, folder / "layers.png", F1, SCORES)
+    write_files(results, to_markdown(results), to_rows(results), folder)
 
 
 def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:

@@ -69,10 +69,13 @@ def table_names(entries: list[dict[str, Any]]) -> str:
 def write_files(
     results: dict[str, Any], page: str, rows: list[dict[str, Any]], folder: Path, name: str = "results"
 ) -> None:
-    """Writes `<name>.json`, `<name>.md` (`page`) and `<name>.csv` (`rows`) into a folder."""
-    write_json(folder / f"{name}.json", results)
+    """Writes `<name>.md` (`page`), `<name>.csv` (`rows`) and then `<name>.json` into a folder.
+
+    Plots are drawn before: where the JSON is there, everything is, and a run that was stopped before is not finished.
+    """
     (folder / f"{name}.md").write_text(page, encoding="utf-8")
     write_csv(folder / f"{name}.csv", rows)
+    write_json(folder / f"{name}.json", results)
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

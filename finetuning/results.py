@@ -165,8 +165,8 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Writes results.json, results.md, results.csv and scores.png into a folder."""
-    write_files(results, to_markdown(results), to_rows(results), folder)
     plot_scores(results, folder / "scores.png")
+    write_files(results, to_markdown(results), to_rows(results), folder)
 
 
 def _metrics(results: dict[str, Any]) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
 
     The plot has a panel for both directions together and one for each, with a line for every pair and their average.
     """
-    write_files(results, to_markdown(results), to_rows(results), folder)
     feature_results.plot_scores(results, folder / "layers.png", ACCURACY, {**SCORES, "accuracy": "both directions"})
+    write_files(results, to_markdown(results), to_rows(results), folder)
 
 
 def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:

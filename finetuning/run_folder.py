@@ -119,7 +119,18 @@ def check_same_weights(path: Path, model: str, before: str | None, now: str | No
 
 
 def check_same_start(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ValueError where `init_from` of a model is another fine-tuned model than when the run was started."""
-    then, today = ((model.get("init_from") or {}).get("fingerprint") for model in (before, now))
-    if then and today:
-        check_same_weights(path, now["init_from"]["run"], then, today)
+    """Raises ValueError where `init_from` of a model is another fine-tuned model than when the run was started.
+
+    Without a `fingerprint`, that of another seed.
+    """
+    then, today = ((model.get("init_from") or {}) for model in (before, now))
+    if not then or not today:
+        return
+    if then["seed"] != today["seed"]:
+        raise ValueError(
+            f"{path} started from seed {then['seed']} of {today['run']}, and the best one there is seed "
+            f"{today['seed']} now: seeds were added to it. Its figures would be of two models. Run this one again in "
+            "another folder, or remove its folder."
+        )
+    if "fingerprint" in today:
+        check_same_weights(path, today["run"], then["fingerprint"], today["fingerprint"])

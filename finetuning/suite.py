@@ -27,7 +27,7 @@ from common.recipes import load_recipe, nearest, user_errors
 from common.tables import Table
 from finetuning.published import complete_published
 from finetuning.result_files import run_name
-from finetuning.suite_recipe import Suite, in_order, load_suite
+from finetuning.suite_recipe import Suite, SuiteTask, in_order, load_suite
 
 FINISHED, BEGUN, WAITING = "finished", "interrupted", "to do"
 
@@ -101,15 +101,21 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     used: set[str] = set()
     recipes = {}
     needed = {task.init_from for task in suite.tasks}
-    wanted = {*chosen, *(suite.task(name).init_from for name in chosen)}
+    wanted = set(chosen)
+    while new := {suite.task(name).init_from for name in wanted} - wanted - {None}:
+        wanted |= new
     for task in in_order(suite):
-        if task.name not in wanted:
-            continue
+        _refuse_what_the_suite_sets(task, own[task.name])
         config = str((path.parent / task.recipe).resolve())
         recipe_class, is_trained = _recipe_class(config)
         fields = {field.name for field in dataclasses.fields(recipe_class)}
+        if "init_from" not in fields:
+            raise ValueError(
+                f"Task {task.name} of suite {suite.name} has a recipe ({task.recipe}) that cannot start from another "
+                "run, a translation's. A suite's tasks are scored by language or pair in one table. Run it by itself."
+            )
         fitting = [name for name in shared if name.partition(".")[0] in fields and (name != "seeds" or is_trained)]
-        used |= {*fitting, *(["seeds"] if "seeds" in shared else [])}
+        used |= set(fitting)
         kept = ["save_models=" + str(task.name in needed).lower()] if "save_models" in fields else []
         start = [f"init_from={output / task.init_from}"] if task.init_from else []
         given = [*kept, *task.overrides, *(shared[name] for name in fitting), *own[task.name], *start]
@@ -123,7 +129,19 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
             f"Override `{shared[unused[0]]}`: no recipe of suite {suite.name} has a field {unused[0]}, and there is no "
             f"task of that name. It would do nothing. {nearest(unused[0].partition('.')[0], [*names, *fields])}"
         )
-    return recipes
+    return {name: recipe for name, recipe in recipes.items() if name in wanted}
+
+
+def _refuse_what_the_suite_sets(task: SuiteTask, overrides: list[str]) -> None:
+    """Raises ValueError for an override of a single task's field that is the whole suite's."""
+    for override in overrides:
+        field = override.partition("=")[0].strip()
+        if field in ("output_dir", "model") or (field == "init_from" and task.init_from):
+            raise ValueError(
+                f"Override `{task.name}.{override}`: a suite is one model's, in one folder, and says which task starts "
+                "from which. A table of several models would have one name. Set it for the whole suite, or run the "
+                "task's recipe by itself."
+            )
 
 
 def _default_output(model: str, suite: Path) -> Path:
@@ -173,8 +191,9 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
 
 
 def _source(recipe: Any) -> str:
-    """The task that a recipe starts from."""
-    return Path(recipe.init_from).name if recipe.init_from else ""
+    """The task of the same suite that a recipe starts from; empty where it is none."""
+    start = Path(recipe.init_from or "")
+    return start.name if start.parent == Path(recipe.output_dir).parent else ""
 
 
 def _training_tables(recipe: Any) -> list[tuple[Any, str]]:
@@ -224,7 +243,8 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
 
     from common.provenance import folder_fingerprint
     from finetuning.checkpoints import check_model
-    from finetuning.grid import is_finished, models_of
+    from finetuning.grid import models_of
+    from finetuning.seeds import check_hardware
 
     if not recipes:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
@@ -237,24 +257,34 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     first = next(iter(recipes.values()))
     for path in models_of(first):
         check_model(path, first.hub_root)
+    for recipe in recipes.values():
+        check_hardware(getattr(recipe, "training", recipe).precision)
     states = {name: state_of(recipe, fingerprint) for name, recipe in recipes.items()}
     output = Path(first.output_dir).parent
     if is_main:
         show_plan(suite, recipes, states, left_out, output)
     failed: dict[str, str] = {}
-    waiting = [name for name in recipes if states[name] != FINISHED]
-    for number, name in enumerate(waiting, start=1):
-        recipe = recipes[name]
-        if is_main:
-            print(f"\n[{number}/{len(waiting)}] {name}: {recipe.output_dir}", flush=True)
+    waiting = sum(state != FINISHED for state in states.values())
+    number, run = 0, set()
+    for name, recipe in recipes.items():
+        source = _source(recipe)
+        if states[name] == FINISHED and source not in run:
+            continue
+        number += states[name] != FINISHED
         try:
-            if _source(recipe) in failed:
-                raise ValueError(f"{name} starts from {_source(recipe)}, which has failed. Mend that first.")
-            if not is_finished(recipe, fingerprint):
-                _execute(recipe)(recipe, state_of(recipe, fingerprint) == BEGUN, command)
+            if source in failed:
+                raise ValueError(f"{name} starts from {source}, which has failed. Mend that first.")
+            state = state_of(recipe, fingerprint, is_lenient=False)  # what it starts from may have been run since
+            if state == FINISHED:
+                continue
+            if is_main:
+                print(f"\n[{number}/{waiting}] {name}: {recipe.output_dir}", flush=True)
+            _execute(recipe)(recipe, state == BEGUN, command)
+            run.add(name)
         except ValueError as error:
             failed[name] = str(error)
-            print(f"{name} failed: {error}", file=sys.stderr)
+            if is_main:
+                print(f"{name} failed: {error}", file=sys.stderr)
         except KeyboardInterrupt:
             print(f"interrupted in {name}: the same command goes on here", file=sys.stderr)
             sys.exit(130)
@@ -275,15 +305,23 @@ def _execute(recipe: Any) -> Callable[..., Any]:
     return KINDS[recipe.kind][2]
 
 
-def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
-    """Whether a task's run is finished, begun or to do. Raises ValueError for a finished run of another recipe."""
+def state_of(recipe: Any, fingerprint: Callable[[str], str], is_lenient: bool = True) -> str:
+    """Whether a task's run is finished, begun or to do.
+
+    A finished run that does not fit the recipe counts as begun (`is_lenient`: it fails when its turn comes, and the
+    other tasks are run), or raises ValueError.
+    """
     from finetuning.grid import is_finished
 
     folder = Path(recipe.output_dir)
-    source = recipe.init_from and Path(recipe.init_from, "results.json")
-    if not source or source.is_file():
-        if is_finished(recipe, fingerprint):
+    try:
+        if (not recipe.init_from or Path(recipe.init_from, "results.json").is_file()) and is_finished(
+            recipe, fingerprint
+        ):
             return FINISHED
+    except ValueError:
+        if not is_lenient:
+            raise
     return BEGUN if folder.is_dir() and any(folder.iterdir()) else WAITING
 
 
@@ -315,6 +353,7 @@ def report(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], outp
         return
     name = run_name(next(iter(results.values()))[0]["model"]["folder"])
     definition = dataclasses.asdict(suite)
-    made = benchmark.build({name: definition}, {name: results}, left_out=left_out)
+    benchmark.check_one_model(str(output), {task: records[0] for task, records in results.items()})
+    made = benchmark.build({name: definition}, {name: results}, left_out)
     benchmark.write(made, {name: results}, output, "results")
     benchmark.show(made, f"{output}/results.json, results.md, results.csv, results.png")

@@ -14,7 +14,7 @@ from torch.utils.data import SequentialSampler
 from transformers import AutoConfig, EvalPrediction, ProgressCallback, Trainer, TrainingArguments, set_seed
 
 from common.masking import IGNORED
-from finetuning.checkpoints import describe_start, last_complete_checkpoint, readable_errors
+from finetuning.checkpoints import describe_start, last_complete_checkpoint, readable_errors, without_load_report
 from finetuning.kind import Kind
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
@@ -273,7 +273,7 @@ def load_model(
     Raises ValueError where the encoder's own weights are not in the checkpoint.
     """
     set_seed(seed)
-    with PartialState().main_process_first(), readable_errors(path):
+    with PartialState().main_process_first(), readable_errors(path), without_load_report():
         config = AutoConfig.from_pretrained(path, trust_remote_code=True)
         # said either way: the checkpoint may have been fine-tuned the other one
         options = {"plug_in": plug_in} if hasattr(config, "plug_in") else {}

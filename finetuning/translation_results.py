@@ -117,9 +117,9 @@ def _length_warnings(records: list[dict[str, Any]]) -> list[str]:
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Writes results.json, results.md, results.csv and, where there is a curve, bleu.png into a folder."""
-    write_files(results, to_markdown(results), to_rows(results), folder)
     if any(results["curve"].values()):
         plot_curve(results, folder / "bleu.png")
+    write_files(results, to_markdown(results), to_rows(results), folder)
 
 
 def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:

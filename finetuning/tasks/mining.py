@@ -367,7 +367,7 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
             "mining": mining,
         }
 
-    return record_seed(seed, model, encoder.states.model, folder, evaluate)
+    return record_seed(seed, model, encoder.states.model, folder, "mining_f1", evaluate)
 
 
 def _mined_by_layer(

@@ -152,7 +152,7 @@ def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: Se
             "scores": scores,
         }
 
-    return record_seed(seed, model, encoder.states.model, folder, evaluate)
+    return record_seed(seed, model, encoder.states.model, folder, "retrieval_accuracy", evaluate)
 
 
 def score(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> dict[str, float]:

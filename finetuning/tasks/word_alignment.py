@@ -156,4 +156,4 @@ def run_seed(seed: int, data: AlignmentData, aligner: WordAligner, model: SeedMo
         metric = load_metric("aer")
         return {"metric": {"name": "aer", "module": metric.name, "version": metric.version}, "scores": scores}
 
-    return record_seed(seed, model, aligner.states.model, folder, evaluate)
+    return record_seed(seed, model, aligner.states.model, folder, "aer", evaluate)

@@ -1,66 +1,13 @@
-"""Gold answers that no prediction can equal: against a search of all spans, counted, and listed by a run."""
+"""Gold answers that no prediction can equal: why, how many, and that a run lists them."""
 
 import csv
 import json
 
 import datasets
 import numpy as np
-import pytest
-from transformers import AutoTokenizer
 
 from finetuning.answer_reach import ABSENT, BOUNDARY, LONG, NO_WINDOW, PIECELESS, Reach, nearest_span, obstacles
-from finetuning.answer_spans import text_of
-from finetuning.answer_windows import encode_windows, windowing
 from finetuning.run import main
-from pretraining.train_tokenizer import train_tokenizer
-
-SENTENCES = {
-    "en": "The tower was built in 1889 by a company of engineers; it is 330 metres tall… au cafe\u0301.",
-    "zh": "黑豹队的防守只丢了 308分，在联赛中排名第六，同时也以 24 次拦截领先。",
-    "ar": "كان برج القاهرة أطول بناء في مصر، وارتفاعه 187 متراً تقريباً.",
-    "hi": "यह मीनार १८८९ में बनी थी। हिन्दी में \u200bऊँचाई ३३० मीटर है।",
-}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    """Half of the characters are known alone, some words whole: spans end within pieces, pieces within characters."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer([*SENTENCES.values()] * 9, folder, vocab_size=300)
-    return AutoTokenizer.from_pretrained(folder)
-
-
-@pytest.mark.parametrize("language", SENTENCES)
-def test_answers_are_out_of_reach_where_a_search_of_all_spans_finds_none(language, tokenizer):
-    context = " ".join([SENTENCES[language]] * 2)
-    spans = [(start, context[start : start + size]) for start in range(len(context)) for size in (1, 2, 3, 5, 8, 20)]
-    places, answers = zip(*[(start, answer) for start, answer in spans if answer.strip()], strict=True)
-    row = {"question": "Who?", "context": context, "answers": answers, "places": places, "start": -1, "end": -1}
-    stride, limit = 9, 8
-    options = {"tokenizer": tokenizer, "cutting": windowing(tokenizer, 28, stride, 8, limit), "is_train": False}
-    windows = encode_windows({name: [value] for name, value in row.items()}, [0], **options)
-    assert len(windows["row"]) > 3
-    predictable = {  # text, first and last character that a piece has
-        (text_of(context, begins, ends, first, last), begins[first], ends[last])
-        for begins, ends in zip(windows["begins"], windows["ends"], strict=True)
-        for first in range(len(begins))
-        for last in range(first, min(first + limit, len(begins)))
-    }
-    found = json.loads(windows["reach"][0])
-    assert windows["reach"][1:] == [""] * (len(windows["row"]) - 1)
-    seen = set()
-    for (answer, nearest, reasons), place in zip(found, places, strict=True):
-        begin, end = place + len(answer) - len(answer.lstrip()), place + len(answer.rstrip())
-        exact = any(text == answer.strip() and first <= begin < last for text, first, last in predictable)
-        assert exact == (not reasons), (answer, nearest, reasons)
-        if PIECELESS not in reasons:
-            assert answer.strip() in nearest and nearest in context
-        assert (BOUNDARY in reasons) == (PIECELESS not in reasons and nearest != context[begin:end])
-        seen |= {*reasons} or {"exact"}
-    assert {"exact", LONG, NO_WINDOW} <= seen
-    if any(np.max(ends - begins) > 1 for begins, ends in zip(windows["begins"], windows["ends"], strict=True)):
-        assert BOUNDARY in seen
-    assert PIECELESS in seen or language != "hi"
 
 
 def test_each_obstacle_is_found_by_itself():

@@ -1,6 +1,7 @@
-"""Windows of contexts and the labels in them; the best span over windows, against a slow search."""
+"""Windows of contexts, labels and answers out of reach in them; the best span over windows; against slow searches."""
 
 import itertools
+import json
 import random
 import re
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from finetuning.answer_reach import BOUNDARY, LONG, NO_WINDOW, PIECELESS
 from finetuning.answer_spans import best_spans, predicted_answers, text_of
 from finetuning.answer_windows import encode_windows, shorten, windowing
 from finetuning.seeds import load_metric
@@ -233,3 +235,36 @@ def test_answers_of_characters_that_the_normaliser_removes_are_nowhere(tokenizer
     logits = np.zeros((2, 2, max(windows["length"][:])))
     first, second = predicted_answers(windows, tuple(logits), 20, 30)[0]
     assert contexts[0].startswith(first) and second == ""
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_answers_are_out_of_reach_where_a_search_of_all_spans_finds_none(language, tokenizer):
+    # a character without pieces, one of several, and one of two whose normal form is one
+    context = " ".join([SENTENCES[language].replace(" ", " \u200b", 1), "cafe\u0301…", SENTENCES[language]])
+    spans = [(start, context[start : start + size]) for start in range(len(context)) for size in (1, 2, 3, 5, 8, 20)]
+    places, answers = zip(*[(start, answer) for start, answer in spans if answer.strip()], strict=True)
+    row = {"question": "Who?", "context": context, "answers": answers, "places": places, "start": -1, "end": -1}
+    stride, limit = 9, 8
+    options = {"tokenizer": tokenizer, "cutting": windowing(tokenizer, 28, stride, 8, limit), "is_train": False}
+    windows = encode_windows({name: [value] for name, value in row.items()}, [0], **options)
+    assert len(windows["row"]) > 3
+    predictable = {  # text, first and last character that a piece has
+        (text_of(context, begins, ends, first, last), begins[first], ends[last])
+        for begins, ends in zip(windows["begins"], windows["ends"], strict=True)
+        for first in range(len(begins))
+        for last in range(first, min(first + limit, len(begins)))
+    }
+    found = json.loads(windows["reach"][0])
+    assert windows["reach"][1:] == [""] * (len(windows["row"]) - 1)
+    seen = set()
+    for (answer, nearest, reasons), place in zip(found, places, strict=True):
+        begin, end = place + len(answer) - len(answer.lstrip()), place + len(answer.rstrip())
+        exact = any(text == answer.strip() and first <= begin < last for text, first, last in predictable)
+        assert exact == (not reasons), (answer, nearest, reasons)
+        if PIECELESS not in reasons:
+            assert answer.strip() in nearest and nearest in context
+        assert (BOUNDARY in reasons) == (PIECELESS not in reasons and nearest != context[begin:end])
+        seen |= {*reasons} or {"exact"}
+    assert {"exact", PIECELESS, LONG, NO_WINDOW} <= seen
+    if any(np.max(ends - begins) > 1 for begins, ends in zip(windows["begins"], windows["ends"], strict=True)):
+        assert BOUNDARY in seen

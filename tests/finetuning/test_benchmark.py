@@ -109,6 +109,42 @@ def test_seeds_of_several_folders_are_pooled(tmp_path):
     assert run["average"]["scores"] == [60.0, 66.0] and run["tasks"]["xnli"]["seeds"] == [1, 2]
 
 
+def test_what_trains_nothing_has_the_seeds_of_its_folder(tmp_path):
+    def half(seed, score, folder):
+        cut = {"accuracy": {language: [score] for language in ("en", "de")}}
+        raw = {**record("xquad", {"f1": {"en": [score]}, "exact_match": {"en": [score]}}, [1]), "transfer_gap": None}
+        raw["protocol"]["training_data"], raw["model"] = [], {"folder": "m", "fingerprint": folder}
+        return [{**record("xnli", cut, [seed]), "model": raw["model"]}, raw]
+
+    # one model: scored once; two pre-trained models: each with its seed
+    for number, prints in enumerate((("sha256:0", "sha256:0"), ("sha256:0", "sha256:1"))):
+        scores = (60.0, 60.0 + 10 * number)
+        made = zip((1, 2), scores, prints, strict=True)
+        folders = [folder_of(tmp_path / f"{number}{s}", half(s, score, print_)) for s, score, print_ in made]
+        main(["--run", "m", *folders, "--output", str(tmp_path / "out")])
+        run = json.loads((tmp_path / "out" / "benchmark.json").read_text(encoding="utf-8"))["runs"]["m"]
+        assert run["tasks"]["xquad"]["seeds"] == ([1, 2] if number else [1])
+        assert run["average"]["scores"] == list(scores)
+
+
+def test_only_rows_of_tasks_stand_below_the_table():
+    suite = {
+        **SUITE,
+        "published": [{"paper": "veco", "table": "Table 9", "row": "VECO_out large, cross-lingual transfer"}],
+    }
+    with pytest.raises(ValueError, match="has a column for each of its languages"):
+        build({"m": suite}, {"m": {"xnli": [record("xnli", XNLI)]}})
+    suite["published"] = [{"paper": "xlm_align", "table": "Table 1", "row": "XLM-R base, zero-shot"}]
+    _, rows = score_table(build({"m": suite}, {"m": {"xnli": [record("xnli", XNLI)]}}))
+    assert rows[-1][1] and rows[-1][-1] == "66.4§", "an average over other tasks"
+
+
+def test_only_chance_is_marked_as_chance():
+    warned = record("xnli", XNLI, warnings=["seed 1: de-en: the threshold takes the highest margin alone"])
+    _, (row,) = score_table(build({"m": SUITE}, {"m": {"xnli": [warned]}}))
+    assert row[1] == "76.0 ± 1.4"
+
+
 @pytest.mark.parametrize(
     ("protocol", "message"),
     [

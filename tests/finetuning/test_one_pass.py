@@ -145,9 +145,8 @@ def test_evaluated_rows_are_not_read_by_a_run_that_only_selects(topics, tmp_path
 
 
 def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, tmp_path):
-    dropout = ["training.batch_size=24"]
-    main([*topics, *dropout])
-    main([*topics, *dropout, f"output_dir={tmp_path / 'again'}", "seeds=[2, 1]"])
+    main(topics)
+    main([*topics, f"output_dir={tmp_path / 'again'}", "seeds=[2, 1]"])
 
     def of(folder, seed):
         record = json.loads((tmp_path / folder / f"seed-{seed}" / "scores.json").read_text(encoding="utf-8"))

@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 
+from common.provenance import write_json
 from finetuning.run import main
+from finetuning.suite import read_recipes
 from finetuning.suite_recipe import load_suite
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "selection=last", "max_length=24")
@@ -101,6 +103,10 @@ def test_what_is_finished_is_not_run_again(suite, tmp_path, capsys):
     with pytest.raises(SystemExit):
         suite("training.learning_rate=1e-3")
     assert "started with another recipe" in capsys.readouterr().err
+    # a model may be deleted once everything that starts from it is done
+    shutil.rmtree(tmp_path / "out" / "topics" / "seed-1" / "model")
+    suite()
+    assert "[1/" not in capsys.readouterr().out
 
 
 def test_a_task_that_fails_is_told_and_the_others_are_run(suite, tmp_path, capsys):
@@ -119,6 +125,8 @@ def test_missing_languages_are_left_out_and_named(suite, tmp_path, capsys):
     absent = "topics.evaluation.0.languages=[en, xx]"
     suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
     record = results(tmp_path)
+    assert "topics: not there: xx" in record["warnings"]
+    assert "¶" in next(iter(record["runs"].values()))["tasks"]["topics"]["marks"]
     assert record["left_out"] == {
         "topics": "not there: xx", "further": "its training rows are not there", "retrieval": "not there: xx"
     }  # fmt: skip
@@ -131,6 +139,10 @@ def test_missing_languages_are_left_out_and_named(suite, tmp_path, capsys):
     ("arguments", "message"),
     [
         (("trainin.epochs=1",), "no recipe of suite two kinds has a field trainin.epochs"),
+        (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: override `layr=1`"),
+        (("retrieval.model=other",), "a suite is one model's"),
+        (("further.init_from=elsewhere",), "says which task starts from which"),
+        (("topics.training.precision=fp16",), "this run is on a CPU"),
         (("--tasks", "topic"), "Did you mean 'topics'"),
         (("topics.training.epoch=1",), "unknown field training.epoch"),
     ],
@@ -147,6 +159,43 @@ def test_a_suite_without_a_model_and_one_that_is_not_there(capsys):
         with pytest.raises(SystemExit):
             main(["--suite", *arguments])
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_chain_is_run_from_its_first_link(tmp_path, tiny_model):
+    starts = {"a": "", "b": ", init_from: a", "c": ", init_from: b"}
+    chain = [f"{{name: {name}, category: c, recipe: r.yaml{start}}}" for name, start in starts.items()]
+    (tmp_path / "suite.yaml").write_text(f"name: chain\ntasks: [{', '.join(chain)}]", encoding="utf-8")
+    (tmp_path / "r.yaml").write_text("task: t\noutput_dir: o\ntraining: {learning_rate: 1}", encoding="utf-8")
+    suite, path = load_suite(str(tmp_path / "suite.yaml"))
+    assert list(read_recipes(suite, path, [f"model={tiny_model}"], ["c"])) == ["a", "b", "c"]
+
+
+def test_seeds_that_are_added_to_a_source_are_noticed(suite, tmp_path, capsys):
+    suite("topics.seeds=[1,2]")
+    record = results(tmp_path, "topics")
+    record["protocol"]["selection"]["scores"] = [1.0, 9.0]
+    write_json(tmp_path / "out" / "topics" / "results.json", record)
+    with pytest.raises(SystemExit):
+        suite("topics.seeds=[1,2]")
+    assert "further failed" in (shown := " ".join(capsys.readouterr().err.split())) and "seeds were added" in shown
+
+
+def test_tasks_of_two_models_are_not_put_into_one_table(suite, tmp_path, tiny_model, capsys):
+    suite("--tasks", "topics")
+    other = shutil.copytree(tiny_model, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    write_json(other / "config.json", {**config, "note": 1})
+    with pytest.raises(SystemExit):
+        suite("--tasks", "retrieval", f"model={other}")
+    assert "were not run with the same model" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_has_no_language_to_score_by_is_refused(tmp_path, tiny_model):
+    (tmp_path / "suite.yaml").write_text("name: s\ntasks: [{name: mt, category: c, recipe: r.yaml}]", encoding="utf-8")
+    (tmp_path / "r.yaml").write_text("kind: translation", encoding="utf-8")
+    suite, path = load_suite(str(tmp_path / "suite.yaml"))
+    with pytest.raises(ValueError, match="Task mt of suite s has a recipe"):
+        read_recipes(suite, path, [f"model={tiny_model}"], ["mt"])
 
 
 def test_tasks_that_start_from_each_other_are_refused(tmp_path):
