@@ -294,8 +294,8 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     if failed:
         names = ", ".join(failed)
         raise ValueError(
-            f"{names} failed; what went wrong is told above. The others are in the table. The same command runs only "
-            f"{names} again."
+            f"{names} failed; what went wrong is told above. No figure of them, or an older one, is in the table. Mend "
+            "it: the same command runs them alone again."
         )
 
 

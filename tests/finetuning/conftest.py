@@ -1,5 +1,8 @@
 """A tiny XLM-R with the sample corpus' tokenizer, and a recipe that fine-tunes it in a second."""
 
+import subprocess
+import sys
+
 import pytest
 from datasets import Dataset
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
@@ -153,3 +156,29 @@ def refused(capsys):
         return capsys.readouterr().err
 
     return message
+
+
+@pytest.fixture
+def in_two_processes(tmp_path):
+    """in_two_processes(*arguments) -> finetuning/run.py with them, ended, in two processes that know each other."""
+    program = (
+        "import torch.multiprocessing as mp, os, sys\n"
+        "def work(rank, arguments, port):\n"
+        "    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',"
+        " MASTER_PORT=port, ACCELERATE_USE_CPU='true')\n"
+        "    from finetuning.run import main\n"
+        "    main(arguments)\n"
+        "if __name__ == '__main__':\n"
+        "    import socket\n"
+        "    with socket.socket() as s:\n"
+        "        s.bind(('127.0.0.1', 0)); port = str(s.getsockname()[1])\n"
+        "    mp.spawn(work, (sys.argv[1:], port), nprocs=2)\n"
+    )
+    script = tmp_path / "two.py"
+    script.write_text(program)
+
+    def run(*arguments, check=True):
+        command = [sys.executable, script, *arguments]
+        return subprocess.run(command, check=check, capture_output=True, text=True, encoding="utf-8")
+
+    return run

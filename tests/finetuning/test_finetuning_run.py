@@ -239,26 +239,11 @@ def test_accumulated_micro_batches_are_the_same_update(topics, tmp_path):
     assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
 
 
-def test_two_processes_are_the_same_update(topics, tmp_path, tiny_model):
+def test_two_processes_are_the_same_update(topics, tmp_path, in_two_processes):
     # all 240 rows at once, so that both runs see the same examples in an update
     one = [*topics, "seeds=[1]", "selection=last", "training.batch_size=240", "training.max_steps=1"]
     main(one)
-    program = (
-        "import torch.multiprocessing as mp, os, sys\n"
-        "def work(rank, arguments, port):\n"
-        "    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',"
-        " MASTER_PORT=port, ACCELERATE_USE_CPU='true')\n"
-        "    from finetuning.run import main\n"
-        "    main(arguments)\n"
-        "if __name__ == '__main__':\n"
-        "    import socket\n"
-        "    with socket.socket() as s:\n"
-        "        s.bind(('127.0.0.1', 0)); port = str(s.getsockname()[1])\n"
-        "    mp.spawn(work, (sys.argv[1:], port), nprocs=2)\n"
-    )
-    script = tmp_path / "two.py"
-    script.write_text(program)
-    subprocess.run([sys.executable, script, *one, f"output_dir={tmp_path / 'two'}"], check=True, capture_output=True)
+    in_two_processes(*one, f"output_dir={tmp_path / 'two'}")
     whole, split = weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1")
     assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
     one_scores, two_scores = (

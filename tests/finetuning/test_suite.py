@@ -51,8 +51,8 @@ tasks:
         encoding="utf-8",
     )
 
-    def run(*arguments):
-        main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
+    def run(*arguments, of=main):
+        of(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
 
     return run
 
@@ -87,6 +87,19 @@ def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
     assert (tmp_path / "out" / "results.png").stat().st_size > 5000
     rows = (tmp_path / "out" / "results.csv").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 1 + 2 + 2 + 6  # languages of two tasks, and two pairs with three scores of the reported layer
+
+
+def test_two_processes_run_what_trains_and_what_does_not(suite, tmp_path, in_two_processes):
+    def one_fails(arguments):
+        # what the main process alone finds out, the other one has to know, or it waits for ever
+        done = in_two_processes(*arguments, "retrieval.pairs.0.languages=[de]", "retrieval.max_length=2", check=False)
+        assert "retrieval failed" in done.stderr and done.returncode
+
+    suite(of=one_fails)
+    assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics"]
+    shutil.rmtree(tmp_path / "out" / "retrieval", ignore_errors=True)
+    suite(of=lambda arguments: in_two_processes(*arguments))
+    assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "retrieval"]
 
 
 def test_what_is_finished_is_not_run_again(suite, tmp_path, capsys):

@@ -165,26 +165,10 @@ def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(capti
     assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
 
 
-def test_two_processes_are_the_same_update_and_give_the_same_scores(dev_captions, tmp_path):
+def test_two_processes_are_the_same_update_and_give_the_same_scores(dev_captions, tmp_path, in_two_processes):
     arguments = [*dev_captions, *ONE_UPDATE, "dev_bleu_examples=4", "generation.max_tokens=60"]
     main(arguments)
-    program = (
-        "import torch.multiprocessing as mp, os, sys\n"
-        "def work(rank, arguments, port):\n"
-        "    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',"
-        " MASTER_PORT=port, ACCELERATE_USE_CPU='true')\n"
-        "    from finetuning.run import main\n"
-        "    main(arguments)\n"
-        "if __name__ == '__main__':\n"
-        "    import socket\n"
-        "    with socket.socket() as s:\n"
-        "        s.bind(('127.0.0.1', 0)); port = str(s.getsockname()[1])\n"
-        "    mp.spawn(work, (sys.argv[1:], port), nprocs=2)\n"
-    )
-    script = tmp_path / "two.py"
-    script.write_text(program)
-    command = [sys.executable, script, *arguments, f"output_dir={tmp_path / 'two'}"]
-    subprocess.run(command, check=True, capture_output=True)
+    in_two_processes(*arguments, f"output_dir={tmp_path / 'two'}")
     assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
     one, two = (json.loads((tmp_path / name / "seed-1" / "scores.json").read_text()) for name in ("out", "two"))
     assert one["all_scores"] == two["all_scores"]
