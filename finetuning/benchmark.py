@@ -150,14 +150,25 @@ def build(suites: dict[str, dict[str, Any]], runs: Results, left_out: dict[str, 
         "warnings": [
             *([suite["note"]] if suite.get("note") else []),
             *(f"{task}: {reason}" for task, reason in left_out.items()),
-            *(
-                f"{f'{name}, ' if len(runs) > 1 else ''}{task}: {line}"
-                for name, results in runs.items()
-                for task, records in results.items()
-                for line in dict.fromkeys(line for record in records for line in record["warnings"])
-            ),
+            *_said_once(runs),
         ],
     }
+
+
+def _said_once(runs: Results) -> list[str]:
+    """The warnings of all tasks of all runs, each once, with the tasks and, where not all have it there, the runs."""
+    said: dict[str, dict[str, list[str]]] = {}  # by line and run, the tasks
+    for name, results in runs.items():
+        for task, records in results.items():
+            for line in dict.fromkeys(line for record in records for line in record["warnings"]):
+                said.setdefault(line, {}).setdefault(name, []).append(task)
+    lines = []
+    for line, by_run in said.items():
+        if len(by_run) == len(runs) and len(set(map(tuple, by_run.values()))) == 1:
+            lines.append(f"{', '.join(next(iter(by_run.values())))}: {line}")
+        else:
+            lines += [f"{', '.join([name, *tasks])}: {line}" for name, tasks in by_run.items()]
+    return lines
 
 
 def _of_run(
@@ -204,7 +215,7 @@ def of_task(task: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, An
     }
     gaps = [record["transfer_gap"] for record in records if record["transfer_gap"] is not None]
     warned = [line for record in records for line in record["warnings"] if line.startswith("seed ")]
-    marks = [AT_CHANCE] * any(" at chance in " in line or " is 0 in " in line for line in warned)
+    marks = [AT_CHANCE] * any(" at chance" in line or " is 0 in " in line for line in warned)
     marks += [TUNED] * any(record["protocol"]["fine_tuned_before"] for record in records)
     return {
         "scores": {name: summary(scores) for name, scores in by_name.items()},

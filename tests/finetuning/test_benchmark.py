@@ -139,6 +139,14 @@ def test_only_rows_of_tasks_stand_below_the_table():
     assert rows[-1][1] and rows[-1][-1] == "66.4§", "an average over other tasks"
 
 
+def test_what_all_runs_warn_of_is_said_once():
+    def runs(*lines):
+        return {"xnli": [record("xnli", XNLI, warnings=lines)], "xquad": [record("xquad", XQUAD, warnings=lines)]}
+
+    report = build(dict.fromkeys("ab", SUITE), {"a": runs("few rows"), "b": runs("few rows", "cut")})
+    assert report["warnings"] == ["xnli, xquad: few rows", "b, xnli, xquad: cut"]
+
+
 def test_only_chance_is_marked_as_chance():
     warned = record("xnli", XNLI, warnings=["seed 1: de-en: the threshold takes the highest margin alone"])
     _, (row,) = score_table(build({"m": SUITE}, {"m": {"xnli": [warned]}}))
