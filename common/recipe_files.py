@@ -2,7 +2,8 @@
 
 A file may say `extends: other.yaml`, a path from its own folder: its fields then go over those of the other file, which
 may itself extend a third. Mappings merge and lists replace, but for a mapping of positions, which goes into a list:
-`train: {0: {split: test}}` changes its first entry, the position after the last adds one, and null takes one away.
+`train: {0: {split: test}}` changes its first entry, the position after the last adds one, and null takes one away. An
+`output_dir` is not inherited, and a mapping cannot be emptied: it merges.
 """
 
 import difflib
@@ -49,7 +50,9 @@ def read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
         files.append((file, own))
     chain: list[tuple[str, dict[str, Any]]] = []
     for file, own in reversed(files):
-        chain.append((file, _over(chain[-1][1], own, "", file) if chain else own))
+        # two recipes do not share a folder of results: each says its own
+        below = {name: value for name, value in chain[-1][1].items() if name != "output_dir"} if chain else {}
+        chain.append((file, _over(below, own, "", file) if chain else own))
     return chain
 
 

@@ -76,7 +76,7 @@ def obstacles(
     last = min((piece for piece in touched if ends[piece] >= end), default=span.last)
     if first > last:  # each of the pieces between has all of the answer's characters
         first = last = min(range(last, first + 1), key=lambda piece: ends[piece] - begins[piece])
-    span, text = Nearest(first, last), text_of(context, begins, ends, first, last)
+    span, text = Nearest(first, last), text_of(context, [*begins, len(context)], ends, first, last)
     found = []
     if answer.strip() not in text:
         found.append(PIECELESS)

@@ -104,10 +104,9 @@ def text_of(context: str, begins: list[int], ends: list[int], first: int, last: 
     """The characters of the pieces `first` to `last`, without white space around them.
 
     Marks behind them that no piece has go with them: where the normaliser makes one character of a letter and its
-    accents or vowel signs, the offsets are the letter's alone.
+    accents or vowel signs, the offsets are the letter's alone. `begins` has that of the piece behind the last one too.
     """
     end = ends[last]
-    limit = begins[last + 1] if last + 1 < len(begins) else len(context)
-    while end < limit and unicodedata.category(context[end]).startswith("M"):
+    while end < begins[last + 1] and unicodedata.category(context[end]).startswith("M"):
         end += 1
     return context[begins[first] : end].strip()

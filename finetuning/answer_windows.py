@@ -89,7 +89,8 @@ def encode_windows(
     prediction can equal it (`answer_reach`); in its others they are 0 and empty.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first piece)
-    and `begins` and `ends`, the offsets of its pieces.
+    and `begins` and `ends`, the offsets of its pieces; `begins` has one more, that of the piece behind the window, or
+    the context's length.
 
     Columns of the translation in `batch`, with `translation_` before their names, become `_beside`'s fields.
     """
@@ -178,7 +179,9 @@ def windows_of_rows(
             }
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
-                window |= {"first": first, "begins": spans[:, 0], "ends": spans[:, 1]}
+                behind = number * cutting.stride + len(spans)  # the piece after the window's last
+                limit = whole[behind, 0] if behind < len(whole) else len(contexts[row])
+                window |= {"first": first, "begins": np.append(spans[:, 0], np.int32(limit)), "ends": spans[:, 1]}
     return windows
 
 

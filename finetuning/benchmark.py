@@ -363,7 +363,7 @@ def to_markdown(report: dict[str, Any], picture: str) -> str:
         *(f"{line}  " for line in footnotes(table)),
     ]
     for name, run in report["runs"].items():
-        lines += ["", f"## {name}", "", *markdown_table(task_table(run))]
+        lines += ["", f"## {name}", "", *markdown_table(task_table(run)), "", *markdown_table(language_table(run))]
         if run["missing"]:
             reasons = report.get("left_out", {})
             lines += [
@@ -462,9 +462,21 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def language_map(run: dict[str, Any]) -> tuple[list[str], dict[str, dict[str, float]]]:
-    """The languages, and scores by task and language; of tasks that are scored by language, not by pair."""
-    cells = {name: task["languages"] for name, task in run["tasks"].items() if task["is_trained"]}
+    """The languages, and scores by task and language; of a pair with English, as de-en, by the other one."""
+    cells = {
+        name: {language.removesuffix("-en").removeprefix("en-"): score for language, score in task["languages"].items()}
+        for name, task in run["tasks"].items()
+    }
     return list(dict.fromkeys(language for scores in cells.values() for language in scores)), cells
+
+
+def language_table(run: dict[str, Any]) -> Table:
+    """Header and rows: a language each, with its score in every task."""
+    languages, cells = language_map(run)
+    shown = {name: {language: f"{score:.1f}" for language, score in scores.items()} for name, scores in cells.items()}
+    return ["language", *shown], [
+        [language, *(of.get(language, "") for of in shown.values())] for language in languages
+    ]
 
 
 if __name__ == "__main__":

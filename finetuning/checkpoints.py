@@ -41,18 +41,24 @@ def describe_model(
         loaded = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
 
     check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
-    positions = longest_input(config)
-    if max_length is not None and max_length > positions:
-        raise ValueError(
-            f"max_length is {max_length}, and the model of {path} has {positions} positions. Longer inputs have "
-            f"no position embeddings. Set max_length to {positions} or less."
-        )
+    if max_length is not None:
+        check_positions(max_length, config, path)
     identity = {
         "folder": model,
         "fingerprint": fingerprint or f"hub:{getattr(config, '_commit_hash', None)}",
         "type": config.model_type,
     }
     return path, config, loaded, identity
+
+
+def check_positions(max_length: int, config: Any, path: str) -> None:
+    """Raises ValueError where the model of `path` has fewer positions than `max_length`."""
+    positions = longest_input(config)
+    if max_length > positions:
+        raise ValueError(
+            f"max_length is {max_length}, and the model of {path} has {positions} positions. Longer inputs have "
+            f"no position embeddings. Set max_length to {positions} or less."
+        )
 
 
 def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any, Any, dict[str, Any]]:

@@ -74,7 +74,7 @@ def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) 
     if table.task is not None and table.task not in (recipe.task, recipe.kind):
         raise ValueError(
             f"{place} is of task {table.task}, and the recipe's is {recipe.task}. Figures of another task cannot stand "
-            "beside its scores. Name a table of that task."
+            "beside its scores. Name a table of that task, or set published=null."
         )
     scores = {metric: table.scores(row, metric) for metric in table.metrics}
     if recipe.kind == "translation":

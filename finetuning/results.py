@@ -153,6 +153,11 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
         warnings.append(f"at most {recipe.max_evaluation_examples} rows per language were evaluated, drawn at random")
     if recipe.max_train_examples:
         warnings.append(f"at most {recipe.max_train_examples} training rows were used, drawn at random")
+    if recipe.setting == "zero_shot" and languages == [recipe.source_language]:
+        warnings.append(
+            f"evaluated in {recipe.source_language} alone, the language of training: nothing is transferred, as in "
+            "setting=supervised"
+        )
     if recipe.source_language not in languages:
         warnings.append(f"the source language {recipe.source_language} was not evaluated: there is no transfer gap")
     if recipe.published:

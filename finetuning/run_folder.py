@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,9 @@ class RunFolder:
 
         Raises ValueError where a resumed run's data have changed.
         """
-        data = {name: protocol[name] for name in ("training_data", "evaluation_data")}
-        if self.facts is not None and self.facts["data"] != data:
-            changed = recipe_differences(self.facts["data"], data)
-            raise ValueError(
-                f"The data have changed since {self.path} was started: {'; '.join(changed)}. Its seeds would not be "
-                "comparable. Restore the data, or name another folder."
-            )
+        data = data_of(protocol)
+        if self.facts is not None:
+            check_same_data(self.path, self.facts["data"], data)
         state = PartialState()
         state.wait_for_everyone()  # every process has looked at the folder before the first file appears
         if state.is_main_process:
@@ -97,15 +94,40 @@ def not_empty(path: Path) -> ValueError:
 
 def check_same_recipe(path: Path, recipe: Any) -> None:
     """Raises ValueError where the run in `path` was started with another recipe, but for fields that may change."""
-    changes = [
-        line
-        for line in recipe_differences(recipe_of_run(path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe))
-        if line.partition(":")[0].partition(".")[0] not in MAY_CHANGE
-    ]
-    if changes:
+    if changes := changes_that_count(recipe_of_run(path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe)):
         raise ValueError(
             f"{path} was started with another recipe: {'; '.join(changes)}. Seeds of two recipes have no mean. Give "
             "the recipe it was started with, or name another folder."
+        )
+
+
+def changes_that_count(before: dict[str, Any], now: dict[str, Any], swept: Iterable[str] = ()) -> list[str]:
+    """Differences of two recipes, but for fields that may change and those that are `swept`."""
+    free = (*MAY_CHANGE, *swept)
+    return [
+        line
+        for line in recipe_differences(before, now)
+        if not any(f"{line.partition(':')[0]}.".startswith(f"{name}.") for name in free)
+    ]
+
+
+def data_of(protocol: dict[str, Any]) -> dict[str, Any]:
+    """What a protocol says of the data that are trained on, selected by and evaluated, as run.json keeps it."""
+    return {
+        "training_data": protocol["training_data"],
+        "selection_data": protocol["selection"]["data"],
+        "evaluation_data": protocol["evaluation_data"],
+    }
+
+
+def check_same_data(path: Path, before: dict[str, Any], now: dict[str, Any], mend: str = "Restore the data") -> None:
+    """Raises ValueError where data are not those that the run in `path` was started with; what older versions did not
+    keep of them is not compared."""
+    both = [name for name in before if name in now]
+    if changed := recipe_differences({name: before[name] for name in both}, {name: now[name] for name in both}):
+        raise ValueError(
+            f"The data have changed since {path} was started: {'; '.join(changed)}. Its scores would not be "
+            f"comparable. {mend}, or name another folder."
         )
 
 

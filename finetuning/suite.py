@@ -9,7 +9,8 @@ recipe that has it, `task.field=value` in that of one task. Each task is what fi
 a folder of its own, output_dir/<task>; output_dir is runs/<model>/<suite> unless it is named.
 
 The same command again goes on where it stopped: finished tasks are read, not run, and an interrupted one goes on from
-its last checkpoint. A task that fails is told at the end, and the others are run.
+its last checkpoint. A task that fails is told at the end, and the others are run. Fine-tuned models are kept only where
+another task starts from them, or with save_models=true.
 
 Writes into output_dir: results.json, results.md, results.csv and results.png of the whole benchmark.
 """
@@ -18,17 +19,20 @@ import argparse
 import dataclasses
 import functools
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from common.provenance import write_json
 from common.recipes import load_recipe, nearest, user_errors
-from common.tables import Table
+from common.tables import Table, describe
 from finetuning.published import complete_published
 from finetuning.result_files import run_name
 from finetuning.suite_recipe import Suite, SuiteTask, in_order, load_suite
 
+MARKER = "suite.json"  # in the folder of a suite: which one it is
 FINISHED, BEGUN, WAITING = "finished", "interrupted", "to do"
 
 
@@ -44,6 +48,11 @@ def main(argv: list[str]) -> None:
         action="store_true",
         help="leave out languages whose tables cannot be found, and tasks without any; the results say which",
     )
+    parser.add_argument(
+        "--check_data",
+        action="store_true",
+        help="read and encode the data of every task, say by language what is cut, split or left out, and stop",
+    )
     parser.add_argument("--resume", action="store_true", help="accepted for symmetry: a suite always goes on")
     parser.add_argument(
         "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in that of a task"
@@ -57,7 +66,20 @@ def main(argv: list[str]) -> None:
 
         start_processes()
         left_out = leave_out_missing(recipes) if options.skip_missing else {}
+        if options.check_data:
+            return check_data(recipes, left_out)
         run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
+
+
+def check_data(recipes: dict[str, Any], left_out: dict[str, str]) -> None:
+    """What `--check_data` of run.py tells, task by task; one that starts from another is read with the model itself."""
+    from finetuning.data_report import report_data
+
+    for name, recipe in recipes.items():
+        print(f"\n{name}")
+        report_data(dataclasses.replace(recipe, init_from=None))
+    for name, reason in left_out.items():
+        print(f"{name}: {reason}")
 
 
 def choose_tasks(suite: Suite, options: argparse.Namespace) -> list[str]:
@@ -165,9 +187,9 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
     left_out = {}
     for name, recipe in list(recipes.items()):
         missing: list[str] = []
-        trained = [is_there(table, language, recipe.hub_root) for table, language in _training_tables(recipe)]
-        if trained and not all(trained):
-            left_out[name] = "its training rows are not there"
+        trained = _training_tables(recipe)
+        if absent := [table for table, language in trained if not is_there(table, language, recipe.hub_root)]:
+            left_out[name] = f"its training rows are not there: {describe(absent[0])}"
             del recipes[name]
             continue
         tables = recipe.evaluation if hasattr(recipe, "evaluation") else recipe.pairs
@@ -244,6 +266,7 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     from common.provenance import folder_fingerprint
     from finetuning.checkpoints import check_model
     from finetuning.grid import models_of
+    from finetuning.run_folder import check_same_recipe
     from finetuning.seeds import check_hardware
 
     if not recipes:
@@ -255,13 +278,20 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     is_main = PartialState().is_main_process
     fingerprint = functools.cache(folder_fingerprint)
     first = next(iter(recipes.values()))
+    output = Path(first.output_dir).parent
+    check_folder(suite, output)
     for path in models_of(first):
         check_model(path, first.hub_root)
-    for recipe in recipes.values():
+    for name, recipe in recipes.items():
         check_hardware(getattr(recipe, "training", recipe).precision)
+        check_length(name, recipe)
+        if (Path(recipe.output_dir) / "recipe.yaml").is_file():
+            check_same_recipe(Path(recipe.output_dir), recipe)
     states = {name: state_of(recipe, fingerprint) for name, recipe in recipes.items()}
-    output = Path(first.output_dir).parent
+    PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
     if is_main:
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(output / MARKER, _names(suite))
         show_plan(suite, recipes, states, left_out, output)
     failed: dict[str, str] = {}
     waiting = sum(state != FINISHED for state in states.values())
@@ -297,6 +327,44 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
             f"{names} failed; what went wrong is told above. No figure of them, or an older one, is in the table. Mend "
             "it: the same command runs them alone again."
         )
+
+
+def check_folder(suite: Suite, output: Path) -> None:
+    """Raises ValueError for a folder that holds something else than runs of this suite."""
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        marker = output / MARKER
+        found = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else None
+        if found != _names(suite):
+            held = (
+                f"the suite {found['name']} with the tasks {', '.join(found['tasks'])}" if found else "something else"
+            )
+            raise ValueError(
+                f"output_dir {output} holds {held}. Its files would be overwritten or mixed with those of suite "
+                f"{suite.name}. Name another folder, as in output_dir=runs/mine."
+            )
+
+
+def _names(suite: Suite) -> dict[str, Any]:
+    return {"name": suite.name, "tasks": [task.name for task in suite.tasks]}
+
+
+def check_length(name: str, recipe: Any) -> None:
+    """Raises ValueError for a task whose inputs are longer than the model has positions."""
+    from transformers import AutoConfig
+
+    from common.vocabularies import longest_input
+    from finetuning.checkpoints import find_model
+    from finetuning.grid import models_of
+
+    for model in models_of(recipe):
+        positions = longest_input(
+            AutoConfig.from_pretrained(find_model(model, recipe.hub_root), trust_remote_code=True)
+        )
+        if recipe.max_length is not None and recipe.max_length > positions:
+            raise ValueError(
+                f"Task {name} has max_length {recipe.max_length}, and the model of {model} has {positions} positions. "
+                f"Longer inputs have no position embeddings. Set {name}.max_length={positions}."
+            )
 
 
 def _execute(recipe: Any) -> Callable[..., Any]:

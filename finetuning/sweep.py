@@ -42,31 +42,36 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     """Runs every point, then the best one; `execute` is the runner of the recipe's kind (`finetuning.run`).
 
     Raises ValueError for a recipe that cannot be swept (`points_of`), for a folder that is not empty without `resume`
-    or holds a run that is not of this sweep, and where every point diverges.
+    or holds a run that is not of this sweep, where points were trained on other data, and where every point diverges.
     """
     from accelerate import PartialState
 
+    from finetuning.checkpoints import describe_start
     from finetuning.run_folder import not_empty
     from finetuning.seeds import Diverged
 
     points = points_of(recipe)
     recipes = [recipe_of(recipe, point) for point in points]
+    start = describe_start(recipe)
     for point, own in zip(points, recipes, strict=True):
-        check_point(point, own)
+        check_point(point, own, start)
+    model = start[-1]
     folder = Path(recipe.output_dir)
     if not resume and folder.exists() and any(folder.iterdir()):
         raise not_empty(folder)
-    known = read_points(folder, recipe, points)
+    known = read_points(folder, recipe, model, points)
+    for point in points:  # all of them before the first is written
+        point.diverged = known.get(point.name, {}).get("diverged", False)
     state = PartialState()
+    state.wait_for_everyone()  # every process has looked at the folder before a file of this session appears
     for number, (point, own) in enumerate(zip(points, recipes, strict=True), start=1):
         place = f"[{number}/{len(points)}] {point.name}"
-        if known.get(point.name, {}).get("diverged"):
-            point.diverged = True
+        if point.diverged:
             _say(f"{place}: diverged, not run again")
             continue
         _say(f"{place}, {_best_so_far(points)}")
         try:
-            record = finished(own) or execute(own, Path(own.output_dir).exists(), command, evaluate=False)[0]
+            record = finished(own, model) or execute(own, Path(own.output_dir).exists(), command, evaluate=False)[0]
             point.diverged = not math.isfinite(record["selection_score"])
             if not point.diverged:
                 point.score, point.selected_step = record["selection_score"], record["selected_step"]
@@ -75,14 +80,15 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
             _say(f"{place}: {error}")
         if state.is_main_process:
             shutil.rmtree(Path(own.output_dir) / f"seed-{own.seeds[0]}" / "checkpoints", ignore_errors=True)
-            write(recipe, points, None, folder)
+            write(recipe, model, points, None, folder)
         state.wait_for_everyone()
+        check_data(folder, points)
     best = best_of(points)
     if state.is_main_process:
-        write(recipe, points, best, folder)
+        write(recipe, model, points, best, folder)
         header, rows = table_of(points, best)
         print_table(f"{recipe.task}, sweep", (header, rows), [], f"{folder}/sweep.json, md, csv, png", len(header) - 2)
-    _say(f"{best.name} is taken, and run with {_counted(len(recipe.seeds), 'seed')}")
+    _say(tie_of(points, best) + f"{best.name} is taken, and run with {_counted(len(recipe.seeds), 'seed')}")
     execute(recipe_of(recipe, best, final=True), (folder / "recipe.yaml").is_file(), command)
 
 
@@ -137,25 +143,46 @@ def recipe_of(recipe: Any, point: Point, final: bool = False) -> Any:
     return dataclasses.replace(own, output_dir=folder, seeds=recipe.seeds[:1], save_models=False, sweep={})
 
 
-def check_point(point: Point, recipe: Any) -> None:
-    """Raises ValueError, before anything is run, for a point that its kind of task refuses."""
+def check_point(point: Point, recipe: Any, start: tuple[str, Any, Any, dict[str, Any]]) -> None:
+    """Raises ValueError, before anything is run, for a point that its kind of task, this machine or the model refuses.
+
+    `start` is the model's, as `describe_start` returns it.
+    """
     import importlib
 
+    from finetuning.answer_windows import windowing
+    from finetuning.checkpoints import check_positions
+    from finetuning.seeds import check_hardware
     from finetuning.trainer import check_setting
 
+    path, config, tokenizer, _ = start
     try:
+        check_hardware(recipe.training.precision)
         check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND)
+        check_positions(recipe.max_length, config, path)
+        if recipe.kind == "question_answering":
+            longest = (recipe.max_question_length, recipe.max_answer_length)
+            windowing(tokenizer, recipe.max_length, recipe.doc_stride, *longest)
     except ValueError as error:
         raise ValueError(f"sweep, {point.name}: {error}") from None
 
 
-def read_points(folder: Path, recipe: Any, points: list[Point]) -> dict[str, dict[str, Any]]:
+def read_points(folder: Path, recipe: Any, model: dict[str, Any], points: list[Point]) -> dict[str, dict[str, Any]]:
     """The points of an earlier session by name; none where there was none.
 
-    Raises ValueError where output_dir holds a run that is not one of the points.
+    Raises ValueError where output_dir holds a run that is not one of the points, or a sweep of another recipe, seed or
+    model.
     """
-    file = folder / "sweep.json"
-    earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"points": []}
+    earlier = _read(folder / "sweep.json")
+    if "recipe" not in earlier:  # of an older version, which did not say what had diverged
+        earlier = {}
+    else:
+        check_same_sweep(folder, earlier, recipe, model)
+        if earlier["seed"] != recipe.seeds[0]:
+            raise ValueError(
+                f"{folder} holds a sweep with seed {earlier['seed']}, and the first of seeds is {recipe.seeds[0]}. "
+                f"Points of two seeds cannot be compared. Put {earlier['seed']} first, or name another output_dir."
+            )
     if (folder / "recipe.yaml").is_file():
         started = read_yaml(folder / "recipe.yaml")
         if not any(all(_at(started, name) == value for name, value in point.values.items()) for point in points):
@@ -164,20 +191,44 @@ def read_points(folder: Path, recipe: Any, points: list[Point]) -> dict[str, dic
                 f"{folder} holds a run with {values}, which is no point of the sweep. The best point would be run "
                 "where its results are. Name another output_dir, or add these values to the sweep."
             )
-    return {point["name"]: point for point in earlier["points"]}
+    return {point["name"]: point for point in earlier.get("points", [])}
 
 
-def finished(recipe: Any) -> dict[str, Any] | None:
+def check_same_sweep(folder: Path, found: dict[str, Any], recipe: Any, model: dict[str, Any]) -> None:
+    """Raises ValueError where the sweep `found` in a folder is of another model, or of another recipe in fields that
+    it does not try."""
+    from finetuning.run_folder import changes_that_count, check_same_start, check_same_weights
+
+    if changes := changes_that_count(found["recipe"], _comparable(recipe), {*found["fields"], *recipe.sweep}):
+        raise ValueError(
+            f"{folder} holds a sweep of another recipe: {'; '.join(changes)}. Its points could not be compared with "
+            "this one's. Give the recipe it was started with, or name another output_dir."
+        )
+    check_same_weights(folder, recipe.model, found["model"]["fingerprint"], model["fingerprint"])
+    check_same_start(folder, found["model"], model)
+
+
+def check_data(folder: Path, points: list[Point]) -> None:
+    """Raises ValueError where points have not the data of the first one that has begun."""
+    from finetuning.run_folder import check_same_data
+
+    runs = {path: _read(path / "run.json") for path in (folder / FOLDER / point.name for point in points)}
+    begun = {path: run["data"] for path, run in runs.items() if run}
+    first = next(iter(begun), None)
+    for path, data in begun.items():
+        check_same_data(first, begun[first], data, f"Restore them and remove {path} or what was trained on others")
+
+
+def finished(recipe: Any, model: dict[str, Any]) -> dict[str, Any] | None:
     """The record of a point that was run to its end, of this very recipe and model; else None.
 
     Raises ValueError where it was of another recipe, or the model's weights have changed since.
     """
-    from finetuning.checkpoints import describe_start
     from finetuning.run_folder import RunFolder
 
     if not (Path(recipe.output_dir) / f"seed-{recipe.seeds[0]}" / "scores.json").is_file():
         return None
-    return RunFolder(recipe, describe_start(recipe)[-1], resume=True).finished(recipe.seeds[0])
+    return RunFolder(recipe, model, resume=True).finished(recipe.seeds[0])
 
 
 def best_of(points: list[Point]) -> Point:
@@ -191,21 +242,38 @@ def best_of(points: list[Point]) -> Point:
     return max(scored, key=lambda point: point.score)
 
 
-def stamp(recipe: Any) -> dict[str, Any]:
-    """What a run's protocol says of the sweep that chose its values: `{"sweep": {fields, points, taken, score}}`.
+def tie_of(points: list[Point], taken: Point) -> str:
+    """Says that other points are as good as the one that is taken; empty where none is."""
+    equal = sum(point.score == taken.score for point in points)
+    return f"{equal} points have the best score, and the first of them is taken: it is no choice. " if equal > 1 else ""
 
-    Empty where there was none in its folder, or it chose other values.
+
+def stamp(recipe: Any, model: dict[str, Any], protocol: dict[str, Any]) -> dict[str, Any]:
+    """What a run's protocol says of the sweep that chose its values: `{"sweep": {fields, points, score}}`.
+
+    Empty where there was none in its folder, it chose other values, or it was of another recipe or model. Raises
+    ValueError where it was of other data.
     """
-    file = Path(recipe.output_dir) / "sweep.json"
-    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    from finetuning.run_folder import check_same_data, data_of
+
+    folder = Path(recipe.output_dir)
+    found = _read(folder / "sweep.json")
     values = dataclasses.asdict(recipe)
-    if not found.get("taken") or any(_at(values, name) != value for name, value in found["taken"].items()):
+    if not found.get("taken") or "recipe" not in found:
         return {}
-    score = next(point["score"] for point in found["points"] if point["values"] == found["taken"])
-    return {"sweep": {"fields": found["fields"], "points": len(found["points"]), "score": score}}
+    if any(_at(values, name) != value for name, value in found["taken"].items()):
+        return {}
+    try:
+        check_same_sweep(folder, found, recipe, model)
+    except ValueError:
+        return {}
+    taken = next(point for point in found["points"] if point["values"] == found["taken"])
+    point = folder / FOLDER / taken["name"]
+    check_same_data(point, _read(point / "run.json").get("data", {}), data_of(protocol))
+    return {"sweep": {"fields": found["fields"], "points": len(found["points"]), "score": taken["score"]}}
 
 
-def write(recipe: Any, points: list[Point], taken: Point | None, folder: Path) -> None:
+def write(recipe: Any, model: dict[str, Any], points: list[Point], taken: Point | None, folder: Path) -> None:
     """Writes sweep.{json,md,csv} and, once every point has run, sweep.png; `taken` is None until then."""
     record = {
         "format": FORMAT,
@@ -213,6 +281,8 @@ def write(recipe: Any, points: list[Point], taken: Point | None, folder: Path) -
         "setting": recipe.setting,
         "selection": recipe.selection,
         "seed": recipe.seeds[0],
+        "model": model,
+        "recipe": _comparable(recipe),
         "fields": recipe.sweep,
         "taken": taken and taken.values,
         "points": [dataclasses.asdict(point) for point in points],
@@ -235,6 +305,7 @@ def write(recipe: Any, points: list[Point], taken: Point | None, folder: Path) -
     folder.mkdir(parents=True, exist_ok=True)
     if taken:
         plot(recipe, points, taken, folder / "sweep.png", title)
+        lines += [tie_of(points, taken).strip(), ""] if tie_of(points, taken) else []
         lines += ["![development scores](sweep.png)", ""]
     write_files(record, "\n".join(lines), rows, folder, "sweep")
 
@@ -258,7 +329,9 @@ def plot(recipe: Any, points: list[Point], taken: Point, path: Path, title: str)
     from finetuning.layer_curves import MARKERS
 
     axis = max(recipe.sweep, key=lambda name: len(recipe.sweep[name]))
-    places = {_shown(value): place for place, value in enumerate(recipe.sweep[axis])}
+    values = recipe.sweep[axis]
+    is_numeric = all(isinstance(value, (int, float)) for value in values)
+    places = {_shown(value): place for place, value in enumerate(sorted(values) if is_numeric else values)}
     lines: dict[str, dict[int, float]] = {}
     for point in points:
         others = ", ".join(f"{name.rpartition('.')[2]} {_shown(v)}" for name, v in point.values.items() if name != axis)
@@ -266,6 +339,7 @@ def plot(recipe: Any, points: list[Point], taken: Point, path: Path, title: str)
             lines.setdefault(others, {})[places[_shown(point.values[axis])]] = point.score
     figure, axes = plt.subplots(figsize=(max(5.0, 1.8 + 0.9 * len(places)), 3.6), layout="constrained")
     for number, (label, scores) in enumerate(lines.items()):
+        scores = dict(sorted(scores.items()))
         axes.plot(list(scores), list(scores.values()), marker=MARKERS[number % len(MARKERS)], markersize=4, label=label)
     style = dict(marker="o", markersize=13, markerfacecolor="none", markeredgecolor="black", linestyle="none")
     axes.plot(places[_shown(taken.values[axis])], taken.score, label="taken", **style)
@@ -278,6 +352,18 @@ def plot(recipe: Any, points: list[Point], taken: Point, path: Path, title: str)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a JSON file holds; nothing where there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _comparable(recipe: Any) -> dict[str, Any]:
+    """The fields of a recipe that figures depend on."""
+    from finetuning.run_folder import MAY_CHANGE
+
+    return {name: value for name, value in dataclasses.asdict(recipe).items() if name not in MAY_CHANGE}
 
 
 def _shown(value: Any) -> str:

@@ -364,7 +364,10 @@ def run_seed(
         recompute_activations(model)
     resumed = last_complete_checkpoint(checkpoints)
     if PartialState().is_main_process:
-        print(f"Seed {seed}: {len(data.train)} training rows" + (f", resumed from {resumed}" if resumed else ""))
+        print(
+            f"Seed {seed}: {data.protocol['training_rows']} training rows, {len(data.train)} inputs"
+            + (f", resumed from {resumed}" if resumed else "")
+        )
     trainer.train(resume_from_checkpoint=resumed)
     check_weights(model, seed)
     scores = trainer.score() if evaluate else {}

@@ -103,13 +103,14 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
 @pytest.mark.parametrize("name", of_kinds(*TRAINED))
 def test_every_recipe_that_trains_is_consistent_and_names_real_columns(name):
     recipe = load(name)
-    check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND)
+    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND
+    check_setting(recipe, kind)
     check_tables(recipe)
     if recipe.sweep:
         points = sweep.points_of(recipe)
         values = load(name).training
         for point in (points[0], points[-1]):
-            sweep.check_point(point, sweep.recipe_of(recipe, point))
+            check_setting(sweep.recipe_of(recipe, point), kind)
         for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
             assert getattr(values, field.partition(".")[2]) in tried
     for table in [*recipe.train, *recipe.evaluation]:

@@ -224,7 +224,7 @@ def test_pools_are_made_of_the_pairs_where_the_hub_has_no_others(mined, tmp_path
             )
     (folder / "README.md").write_text(f"---\nconfigs:\n{''.join(lines)}---\n", encoding="utf-8")
     recipe = ["--config", str(RECIPES / "xtreme" / "bucc.yaml"), *mined[1:3], f"hub_root={tmp_path / 'hub'}"]
-    main([*recipe, "pairs.0.languages=[de, zh]"])
+    main([*recipe, "pairs.0.languages=[de, zh]", "max_length=64"])
     results = results_of(tmp_path / "out")
     assert results["protocol"]["pool_sizes"] == {"de-en": [29, 29], "zh-en": [29, 29]}
     assert results["protocol"]["dev_rows"] == {"de-en": 20, "zh-en": 20}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
+from transformers.utils import logging
 
 from common.recipes import load_recipe
 from finetuning import trainer as trainer_module
@@ -93,6 +94,8 @@ def data_and_model(overrides, module, recipe_class, folder):
 
 @pytest.mark.parametrize("fixture", KINDS)
 def test_scores_of_all_languages_together_are_those_of_each_alone(fixture, request, tmp_path, capsys):
+    logging.set_verbosity_warning()  # the Trainer shows no bars to who wants to see errors alone
+    logging.enable_progress_bar()
     data, make = data_and_model(request.getfixturevalue(fixture), *KINDS[fixture], tmp_path)
     data = TaskData(data.label_names, data.train, data.evaluation, data.evaluation, data.protocol, [])
     trainer = make(data)

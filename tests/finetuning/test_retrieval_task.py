@@ -169,7 +169,7 @@ def test_one_table_a_language_as_the_hub_has_tatoeba(found, tmp_path):
         (folder / f"tatoeba.{language}" / "validation.jsonl").write_text(text, encoding="utf-8")
     (folder / "README.md").write_text(f"---\nconfigs:\n{''.join(lines)}---\n", encoding="utf-8")
     recipe = ["--config", str(RECIPES / "metaxlm" / "tatoeba.yaml"), *found[1:3], f"hub_root={tmp_path / 'hub'}"]
-    main([*recipe, "pairs.0.languages=[de, sw]", "pairs.0.max_pairs=3"])
+    main([*recipe, "pairs.0.languages=[de, sw]", "pairs.0.max_pairs=3", "max_length=64"])
     results = results_of(tmp_path / "out")
     assert results["protocol"]["evaluated_rows"] == {"de-en": 3, "sw-en": 3}
     assert "de-en: 3 of 4 pairs were evaluated, drawn at random" in results["warnings"]

@@ -134,14 +134,16 @@ def test_a_task_that_fails_is_told_and_the_others_are_run(suite, tmp_path, capsy
     assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "retrieval"]
 
 
-def test_missing_languages_are_left_out_and_named(suite, tmp_path, capsys):
+def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_path):
     absent = "topics.evaluation.0.languages=[en, xx]"
     suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
     record = results(tmp_path)
     assert "topics: not there: xx" in record["warnings"]
     assert "¶" in next(iter(record["runs"].values()))["tasks"]["topics"]["marks"]
     assert record["left_out"] == {
-        "topics": "not there: xx", "further": "its training rows are not there", "retrieval": "not there: xx"
+        "topics": "not there: xx",
+        "further": f"its training rows are not there: {sample_corpus_dir}, config yy",
+        "retrieval": "not there: xx",
     }  # fmt: skip
     assert list(results(tmp_path, "topics")["languages"]) == ["en"]
     assert list(results(tmp_path, "retrieval")["languages"]) == ["de-en"]
@@ -156,6 +158,7 @@ def test_missing_languages_are_left_out_and_named(suite, tmp_path, capsys):
         (("retrieval.model=other",), "a suite is one model's"),
         (("further.init_from=elsewhere",), "says which task starts from which"),
         (("topics.training.precision=fp16",), "this run is on a CPU"),
+        (("retrieval.max_length=512",), "Set retrieval.max_length=64"),
         (("--tasks", "topic"), "Did you mean 'topics'"),
         (("topics.training.epoch=1",), "unknown field training.epoch"),
     ],
@@ -165,6 +168,26 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(suite, tmp_path, c
         suite(*arguments)
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(suite, tmp_path, tiny_model, capsys):
+    before = sorted(path.name for path in tiny_model.iterdir())
+    with pytest.raises(SystemExit):
+        suite(f"output_dir={tiny_model}")
+    assert "holds something else" in " ".join(capsys.readouterr().err.split())
+    assert sorted(path.name for path in tiny_model.iterdir()) == before
+    suite("--tasks", "retrieval")
+    path = tmp_path / "other.yaml"
+    path.write_text("name: other\ntasks: [{name: b, category: c, recipe: retrieval.yaml}]", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"])
+    assert "holds the suite two kinds" in " ".join(capsys.readouterr().err.split())
+
+
+def test_data_are_checked_without_training(suite, tmp_path, capsys):
+    suite("--check_data")
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("topics", "further", "retrieval")) and not (tmp_path / "out").exists()
 
 
 def test_a_suite_without_a_model_and_one_that_is_not_there(capsys):

@@ -1,6 +1,7 @@
 """--sweep: a grid of hyperparameters, chosen by development scores alone."""
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
@@ -9,8 +10,10 @@ import pytest
 
 from common.recipes import load_recipe
 from finetuning import sweep
+from finetuning.checkpoints import describe_start
 from finetuning.recipe import Recipe
 from finetuning.run import main
+from finetuning.run_folder import RunFolder
 from finetuning.seeds import Diverged
 from finetuning.trainer import FineTuningTrainer
 
@@ -129,12 +132,92 @@ def test_ties_go_to_the_first_and_what_diverges_is_out(recipe, tmp_path, capsys)
 
 
 def test_a_choice_is_stamped_on_runs_with_its_values_alone(recipe, tmp_path):
-    assert sweep.stamp(recipe) == {}
+    model = describe_start(recipe)[-1]
+    assert sweep.stamp(recipe, model, {}) == {}
     sweep.run(recipe, False, ["run"], scored(dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True)), []))
     best = sweep.recipe_of(recipe, sweep.points_of(recipe)[3], final=True)
-    assert sweep.stamp(best)["sweep"]["score"] == 4.0
+    protocol = {"training_data": [], "evaluation_data": [], "selection": {"data": None}}
+    best.seeds = [7]  # the values are chosen whatever the seed
+    assert sweep.stamp(best, model, protocol)["sweep"]["score"] == 4.0
+    assert sweep.stamp(best, {**model, "fingerprint": "sha256:other"}, protocol) == {}
+    other = dataclasses.replace(best, selection="mean_dev")
+    assert sweep.stamp(other, model, protocol) == {}
+    run = tmp_path / "out" / "sweep" / NAMES[3] / "run.json"
+    run.parent.mkdir(parents=True)
+    run.write_text(json.dumps({"data": {"training_data": [{"rows": 5}]}}))
+    with pytest.raises(ValueError, match="The data have changed since"):
+        sweep.stamp(best, model, protocol)
     best.training.learning_rate = 1e-4
-    assert sweep.stamp(best) == {}
+    assert sweep.stamp(best, model, protocol) == {}
+
+
+def test_points_with_other_data_are_not_compared(topics, sample_corpus_dir, tmp_path, monkeypatch):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(sample_corpus_dir, corpus)
+    grid = "sweep={training.learning_rate: [1e-3, 1e-2]}"
+    argv = [*topics, grid, "--sweep", "seeds=[1]", f"train.0.path={corpus}", "training.max_steps=2"]
+    main(argv)
+    out = tmp_path / "out"
+    facts = read_json(out / "run.json")
+    assert facts["data"]["selection_data"].startswith("10% of the training rows")
+    shutil.rmtree(out / "sweep" / "learning_rate=0.01")  # as if it had been interrupted before
+    train = corpus / "en" / "train.jsonl"
+    train.write_text("\n".join(train.read_text(encoding="utf-8").splitlines()[:100]) + "\n", encoding="utf-8")
+    taken = read_json(out / "sweep.json")
+    monkeypatch.setattr(sweep, "best_of", lambda points: pytest.fail("compared") if points[1].score else points[0])
+    with pytest.raises(SystemExit):
+        main([*argv, "--resume"])
+    assert taken["taken"] and read_json(out / "run.json") == facts
+
+
+def test_development_rows_of_a_resumed_run_have_to_be_the_same(recipe, tmp_path):
+    protocol = {"training_data": [], "evaluation_data": [], "selection": {"data": [{"rows": 5}]}}
+    model = describe_start(recipe)[-1]
+    RunFolder(recipe, model, False).begin(protocol, ["run"])
+    with pytest.raises(ValueError, match="The data have changed since .* selection_data.0.rows: 5 -> 6"):
+        RunFolder(recipe, model, True).begin({**protocol, "selection": {"data": [{"rows": 6}]}}, ["run"])
+    file = tmp_path / "out" / "run.json"
+    facts = read_json(file)
+    del facts["data"]["selection_data"]  # as an older version left it
+    file.write_text(json.dumps(facts))
+    RunFolder(recipe, model, True).begin({**protocol, "selection": {"data": [{"rows": 6}]}}, ["run"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"selection": "mean_dev"}, "holds a sweep of another recipe: selection: source_dev -> mean_dev"),
+        ({"seeds": [2]}, "holds a sweep with seed 1, and the first of seeds is 2. .* Put 1 first"),
+        ({}, "The weights of .* have changed since"),
+    ],
+)
+def test_a_sweep_of_another_recipe_seed_or_model_is_not_gone_on_with(recipe, tmp_path, change, message):
+    sweep.run(recipe, False, ["run"], scored({**dict.fromkeys(NAMES, 1.0), NAMES[1]: Diverged("x")}, []))
+    file = tmp_path / "out" / "sweep.json"
+    if not change:
+        file.write_text(json.dumps({**read_json(file), "model": {"fingerprint": "sha256:other"}}))
+    before = file.read_text()
+    with pytest.raises(ValueError, match=message):
+        sweep.run(dataclasses.replace(recipe, **change), True, ["run"], scored({}, []))
+    assert file.read_text() == before
+
+
+def test_what_diverged_is_remembered_over_two_interruptions(recipe):
+    dev = {**dict.fromkeys(NAMES, 1.0), NAMES[3]: Diverged("x")}
+    sweep.run(recipe, False, ["run"], scored(dev, []))
+    with pytest.raises(Killed):
+        sweep.run(recipe, True, ["run"], scored({**dev, NAMES[1]: Killed()}, []))
+    calls = []
+    sweep.run(recipe, True, ["run"], scored(dev, calls))
+    assert NAMES[3] not in [call[0] for call in calls]
+
+
+def test_windows_of_every_point_are_checked_before_the_first_runs(topics, tmp_path, refused):
+    answers = "path: nowhere.parquet, text_columns: [question, context], label_column: answers"
+    argv = [*topics, "kind=question_answering", f"train=[{{{answers}}}]", f"evaluation=[{{{answers}}}]", "--sweep"]
+    argv += ["max_length=40", "max_question_length=8", "sweep={doc_stride: [12, 30]}"]
+    assert "sweep, doc_stride=30: doc_stride is 30, and beside a question" in " ".join(refused(argv).split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_names_of_points_tell_them_apart(topics):
@@ -156,6 +239,8 @@ def test_names_of_points_tell_them_apart(topics):
         (["sweep={training.epochs: [3, 3]}"], r"sweep.training.epochs is \[3, 3\]. .*each once"),
         (["sweep={training.learning_rate: [1e-3, 0]}"], "sweep, learning_rate=0: training.learning_rate is 0"),
         (["sweep={max_length: [24, 4]}"], "sweep, max_length=4: max_length is 4"),
+        (["sweep={max_length: [24, 4000]}"], "sweep, max_length=4000: max_length is 4000, and the model of"),
+        (["sweep={training.precision: [fp32, fp16]}"], "sweep, precision=fp16: training.precision is fp16, and this"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_runs(topics, tmp_path, refused, changes, message):
