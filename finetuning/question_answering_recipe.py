@@ -5,7 +5,7 @@ from typing import Literal
 
 from common.recipes import option
 from finetuning.recipe import Recipe, check_values
-from finetuning.task_tables import named_tables
+from finetuning.table_checks import named_tables
 
 
 @dataclass

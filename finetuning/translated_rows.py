@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from finetuning.task_tables import Rows, named_tables
+from finetuning.table_checks import named_tables
+from finetuning.task_tables import Rows
 
 if TYPE_CHECKING:
     from finetuning.recipe import Recipe

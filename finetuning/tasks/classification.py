@@ -16,16 +16,8 @@ from finetuning.kind import Kind, label_options, likeliest, mean_cross_entropy
 from finetuning.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
 from finetuning.recipe import Recipe
 from finetuning.seeds import load_metric
-from finetuning.task_tables import (
-    TRANSLATION,
-    Rows,
-    TaskData,
-    check_tables,
-    each_part,
-    gather,
-    named_tables,
-    open_tables,
-)
+from finetuning.table_checks import check_tables, named_tables
+from finetuning.task_tables import TRANSLATION, Rows, TaskData, each_part, gather, open_tables
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
 

@@ -19,7 +19,8 @@ from finetuning.pair_tables import SIDES, load_whole, require_text, with_split
 from finetuning.retrieval_recipe import expanded
 from finetuning.retrieval_search import SentenceEncoder, vectors_by_layer
 from finetuning.seeds import load_metric
-from finetuning.task_tables import DATA_SEED, names_of, overlap, split_name
+from finetuning.table_checks import overlap
+from finetuning.task_tables import DATA_SEED, names_of, split_name
 from finetuning.tasks import retrieval
 from finetuning.tasks.retrieval import POOLING, Side
 

@@ -20,7 +20,8 @@ from finetuning.answer_windows import encode_windows, windowing
 from finetuning.kind import Kind, mean_of_sides
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe, check_recipe
 from finetuning.seeds import load_metric
-from finetuning.task_tables import TRANSLATION, Rows, TaskData, check_tables, each_part, gather, open_tables
+from finetuning.table_checks import check_tables
+from finetuning.task_tables import TRANSLATION, Rows, TaskData, each_part, gather, open_tables
 from finetuning.translated_rows import check_translation_columns, translation_of
 
 

@@ -14,7 +14,8 @@ from datasets import Dataset, concatenate_datasets
 
 from common.tables import describe
 from finetuning.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
-from finetuning.task_tables import Rows, overlap, sample, split_name
+from finetuning.table_checks import overlap
+from finetuning.task_tables import Rows, sample, split_name
 from finetuning.translation_recipe import TrainingPairs, TranslationRecipe
 
 

@@ -13,7 +13,8 @@ from finetuning import sweep
 from finetuning.published import complete_published
 from finetuning.recipe import Recipe
 from finetuning.run import KINDS, kind_of
-from finetuning.task_tables import check_tables, filled
+from finetuning.table_checks import check_tables
+from finetuning.task_tables import filled
 from finetuning.tasks import tagging
 from finetuning.tasks.classification import KIND
 from finetuning.trainer import check_setting

@@ -12,7 +12,7 @@ from finetuning.grid import train_in
 from finetuning.published import complete_published
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe
 from finetuning.recipe import Recipe
-from finetuning.task_tables import check_tables
+from finetuning.table_checks import check_tables
 from finetuning.tasks import classification, question_answering
 from finetuning.trainer import check_setting
 

@@ -16,7 +16,7 @@ from finetuning.kind import mean_cross_entropy
 from finetuning.published import complete_published
 from finetuning.recipe import Recipe
 from finetuning.run import main
-from finetuning.task_tables import check_tables
+from finetuning.table_checks import check_tables
 from finetuning.tasks import classification
 from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, check_setting, load_model
 

@@ -13,7 +13,7 @@ from common.recipes import load_recipe
 from finetuning.published import complete_published
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe, check_recipe
 from finetuning.run import main
-from finetuning.task_tables import check_tables
+from finetuning.table_checks import check_tables
 from finetuning.tasks.question_answering import KIND, place, read
 from finetuning.trainer import check_setting
 
