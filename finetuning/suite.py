@@ -53,7 +53,6 @@ def main(argv: list[str]) -> None:
         action="store_true",
         help="read and encode the data of every task, say by language what is cut, split or left out, and stop",
     )
-    parser.add_argument("--resume", action="store_true", help="accepted for symmetry: a suite always goes on")
     parser.add_argument(
         "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in that of a task"
     )
