@@ -136,7 +136,7 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
         )
     for name, objective in phase.objectives.items():
         if kind := OBJECTIVES[name].reads:
-            labeller = "labelled by the teacher" if OBJECTIVES[name].taught else "labelled by the model"
+            labeller = "labels by teacher" if OBJECTIVES[name].taught else "labels by model"
             table.add_row(name, f"{objective.weight:g}", f"those of {kind}", "", "", labeller)
     return table
 

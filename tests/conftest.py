@@ -16,6 +16,9 @@ LANGUAGES = ["en", "de", "fr", "es", "zh"]
 # A setting of the user's (a cache elsewhere, a token, a default accelerate launch) must not reach the tests.
 for name in [name for name in os.environ if name.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"))]:
     del os.environ[name]
+# Nor may what a terminal tells rich of itself: a width set by a test would be ignored.
+for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 # One home per process: two pytest workers that share one race on the cache of remote code.
 HF_HOME = tempfile.mkdtemp(prefix="zoo-tests-hf-home-")

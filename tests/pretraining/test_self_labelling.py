@@ -122,7 +122,7 @@ def test_a_run_of_before_a_field_was_there_can_be_resumed(train, tmp_path):
 def test_the_plan_says_whose_rows_it_reads(train, capsys):
     train(DWA, "--dry_run")
     shown = capsys.readouterr().out
-    assert "those of tlm" in shown and "labelled by the model" in shown and "first batch, dwa" not in shown
+    assert "those of tlm" in shown and "labels by model" in shown and "first batch, dwa" not in shown
 
 
 @pytest.mark.parametrize(
