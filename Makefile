@@ -3,6 +3,7 @@
 #   PYTHON       the Python to set up with, 3.11 to 3.13     make test PYTHON=python3.12
 #   VENV         where the virtual environment goes          make test VENV=/tmp/zoo
 #   TORCH        the torch to install                        make test TORCH=torch==2.11.0
+#   MODEL        of make space, a folder or an id         make space MODEL=runs/m/model
 #   TORCH_INDEX  where torch without CUDA is had, if pip's own index only has it with CUDA
 #
 # pytest reads its options from PYTEST_ADDOPTS too: PYTEST_ADDOPTS="-k alignment" make test
@@ -13,11 +14,13 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 BIN := $(VENV)/bin
+# the lower bounds of pyproject.toml, as pip takes them: transformers==5.17 huggingface_hub==1.5
+OLDEST := $(shell sed -nE 's/^ *"(transformers|huggingface_hub)>=([0-9.]+).*/\1==\2/p' pyproject.toml)
 PIP := $(BIN)/python -m pip
 BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/__init__.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench
+.PHONY: help setup demo test check bench space
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 16
@@ -30,6 +33,10 @@ demo: setup ## the whole path for all four models on the sample corpus: offline,
 
 test: setup ## run the tests on two processes
 	$(BIN)/python -m pytest -n 2
+
+space: setup ## try a model in the browser: make space MODEL=runs/m/model, or an id of the Hub
+	@test -n "$(MODEL)" || { echo "Name the model: make space MODEL=runs/m/model, or an id of the Hub" >&2; exit 1; }
+	$(BIN)/python hub_cards/space/app.py --model $(MODEL)
 
 check: setup ## lint, formatting, and whether the installed packages agree with each other
 	$(BIN)/ruff check .
@@ -68,7 +75,10 @@ $(VENV)/torch: $(VENV)/created Makefile
 	fi
 	@touch $@
 
-# naming $(TORCH) again keeps pip from replacing it
+# Naming $(TORCH) again keeps pip from replacing it. The oldest transformers stands aside, for the test that loads saved
+# folders with it.
 $(VENV)/installed: $(VENV)/torch pyproject.toml
 	$(PIP) install --quiet --editable ".[dev]" "$(TORCH)"
+	rm -rf $(VENV)/oldest-transformers
+	$(PIP) install --quiet --no-deps --target $(VENV)/oldest-transformers $(OLDEST)
 	@touch $@

@@ -1,7 +1,7 @@
 """`make demo`: the whole path on the sample corpus, offline, on a CPU, in minutes, for each of the four models.
 
-Pre-train -> save -> reload by Auto class in a fresh process -> fine-tune on English -> evaluate every language -> align
-words -> card.
+Pre-train -> fine-tune on English -> evaluate every language -> align words -> card -> check the folder as before a push,
+where a fresh process loads it by every Auto class.
 Every step is the command a user would type, and is printed before it runs.
 """
 
@@ -20,30 +20,16 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
-AUTO_CLASSES = (
-    "AutoModel AutoModelForPreTraining AutoModelForMaskedLM AutoModelForSequenceClassification "
-    "AutoModelForTokenClassification AutoModelForQuestionAnswering"
-)
-RELOAD = f"""
-import sys, transformers
-transformers.utils.logging.set_verbosity_error()
-transformers.utils.logging.disable_progress_bar()
-folder = sys.argv[1]
-transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-for name in "{AUTO_CLASSES}".split():
-    model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
-    print(f"  {{name}} -> {{type(model).__name__}}")
-"""
 
 console = Console(highlight=False)
 
 
-def run(*command: str, shown: str | None = None, cwd: Path = ROOT) -> str:
+def run(*command: str, shown: str | None = None) -> str:
     """Print a command, run it and return its output; stop the demo with that output where it fails."""
     console.print(f"[dim]$ {shown or shlex.join(('python', *command))}[/dim]", soft_wrap=True)
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with console.status("running"):
-        done = subprocess.run((sys.executable, *command), cwd=cwd, env=environment, capture_output=True, text=True)
+        done = subprocess.run((sys.executable, *command), cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         console.print(done.stdout + done.stderr, markup=False)
         sys.exit(f"the demo stopped: the command above ended with exit code {done.returncode}")
@@ -65,8 +51,6 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     recipe = f"pretraining/recipes/{model}/smoke.yaml"
     start = meta_pretrain(folder, tokenizer) if model == "metaxlm" else ()
     launch("pretraining/run.py", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
-    shown = f"python -c '... <every Auto class>.from_pretrained({checkpoint!r}, trust_remote_code=True)'"
-    console.print(run("-c", RELOAD, str(ROOT / checkpoint), shown=shown, cwd=ROOT.parent), markup=False)
     recipe = f"finetuning/recipes/{model}/sample.yaml"
     launch("finetuning/run.py", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
     alignment = folder / f"{model}-alignment"
@@ -76,7 +60,8 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
     run("-m", *align, "--output", str(alignment / "en-de.links"))
     records = [str(task / "results.json") for task in (topics, alignment)]
-    run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records)
+    run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records, "--licence", "apache-2.0")
+    console.print(run("-m", "hub_cards.folder_check", "--model", checkpoint), markup=False)
     return json.loads((ROOT / topics / "results.json").read_text(encoding="utf-8"))
 
 

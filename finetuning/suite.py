@@ -194,7 +194,8 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
         tables = recipe.evaluation if hasattr(recipe, "evaluation") else recipe.pairs
         for table in list(tables):
             there = [language for language in table.languages or [""] if is_there(table, language, recipe.hub_root)]
-            missing += [language or table.path for language in table.languages or [""] if language not in there]
+            first = next(_tables_in(table)).path  # pools have several, and no path of their own
+            missing += [language or first for language in table.languages or [""] if language not in there]
             if not there:
                 tables.remove(table)
             elif table.languages:

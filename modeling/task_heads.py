@@ -92,7 +92,7 @@ class HeadModel(EncoderPreTrainedModel):
         y = {"input_ids": translation["translation_input_ids"]}
         mask_x_BT = padding_mask("x", input_ids if input_ids is not None else x.get("inputs_embeds"), attention_mask)
         mask_y_BS = padding_mask("y", y["input_ids"], translation["translation_attention_mask"])
-        if len(mask_x_BT) != len(mask_y_BS):
+        if mask_x_BT.shape[0] != mask_y_BS.shape[0]:  # a `len` would be a fixed number in an export
             raise ValueError(
                 f"x has {len(mask_x_BT)} rows and its translation y has {len(mask_y_BS)}: row i of one translates row "
                 "i of the other. Give both the same batch size."
@@ -129,7 +129,8 @@ def padding_mask(side: str, pieces: torch.Tensor, attention_mask: torch.Tensor |
             "pieces and 0 for padding."
         )
     is_empty_B = ~attention_mask.bool().any(-1)
-    if is_empty_B.any():
+    # the graph of an export cannot ask
+    if not torch.compiler.is_exporting() and is_empty_B.any():
         raise ValueError(
             f"row {int(is_empty_B.nonzero()[0])} of {side} is empty (its attention mask is all 0): the other side "
             "would have nothing to attend to. Leave the pair out, or give it a text."

@@ -1,17 +1,21 @@
-"""What all tests share: an environment of their own, and a tokenizer trained on the sample corpus.
+"""What all tests share: an environment of their own, a tokenizer trained on the sample corpus, and tiny models with it.
 
 The environment is set when pytest reads this file, before any test imports torch or a Hugging Face library, because
 those read it once, when they are imported. Programs that a test starts inherit it.
 """
 
+import importlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 LANGUAGES = ["en", "de", "fr", "es", "zh"]
+PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
 
 # A setting of the user's (a cache elsewhere, a token, a default accelerate launch) must not reach the tests.
 for name in [name for name in os.environ if name.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"))]:
@@ -68,3 +72,34 @@ def sample_tokenizer(sample_tokenizer_dir: Path):
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(sample_tokenizer_dir)
+
+
+@pytest.fixture(scope="session")
+def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`zoo_model_dir(model_type, head="ForPreTraining", copy=False, **config)`: a folder as pre-training leaves it.
+
+    A tiny model with random weights (seed 0), its code, and the sample tokenizer. The same call gives the same folder,
+    for reading alone; `copy=True` gives one of its own, to write into.
+    """
+    made: dict[str, Path] = {}
+
+    def folder_of(model_type: str, head: str = "ForPreTraining", copy: bool = False, **config) -> Path:
+        import torch
+
+        from pretraining.checkpoints import save_model_folder
+
+        key = repr((model_type, head, sorted(config.items())))
+        if key not in made:
+            module = importlib.import_module(f"modeling.modeling_{model_type}")
+            cls = getattr(module, PREFIXES[model_type] + head)
+            generator = torch.random.get_rng_state()
+            torch.manual_seed(0)
+            model = cls(cls.config_class(vocab_size=len(sample_tokenizer), **(TINY | config)))
+            torch.random.set_rng_state(generator)
+            made[key] = tmp_path_factory.mktemp(f"{model_type}_model")
+            save_model_folder(model, sample_tokenizer, made[key])
+        if not copy:
+            return made[key]
+        return Path(shutil.copytree(made[key], tmp_path_factory.mktemp(f"{model_type}_copy") / "model"))
+
+    return folder_of

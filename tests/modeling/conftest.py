@@ -3,12 +3,15 @@
 - VECO's original checkpoints as synthetic state dicts of exactly their layouts: the fixture `originals`.
 - A tiny VECO, translation models made of it, and sources and targets for them: `tiny` and the fixtures behind it.
 - What ErnieM of transformers 4 gives, and folders as it saved them: `ernie_m_oracle`.
+- Programs that load saved folders in a process of their own: `fresh_process`.
 """
 
 import argparse
 import json
+import os
 import pickle
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -413,3 +416,28 @@ def variable():
         path.write_bytes(head + message + np.ascontiguousarray(array).tobytes())
 
     return write
+
+
+# programs that load saved folders
+
+
+@pytest.fixture(scope="session")
+def fresh_process(tmp_path_factory):
+    """`fresh_process(program, *arguments, path=None)`: what a Python program of its own leaves in a file of torch.save.
+
+    It runs offline, in another directory, with an empty HF_HOME and warnings as errors. The arguments reach it as JSON
+    in sys.argv[1:], behind the name of the file, sys.argv[1]; `path` goes first on its PYTHONPATH.
+    """
+
+    def run(program, *arguments, path=None):
+        home = tmp_path_factory.mktemp("fresh_process")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHONPATH"))}
+        environment |= {"HF_HOME": str(home / "hf"), "HF_HUB_OFFLINE": "1"}
+        if path is not None:
+            environment["PYTHONPATH"] = str(path)
+        command = [sys.executable, "-W", "error", "-c", program, str(home / "found.pt"), *map(json.dumps, arguments)]
+        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return torch.load(home / "found.pt", weights_only=False)
+
+    return run

@@ -1,0 +1,246 @@
+"""What goes into record/ of a model folder: its pre-training run, and the results of its tasks.
+
+Only what is of these very weights is collected, and nothing of the machine that it lies on comes along.
+"""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from common.provenance import folder_fingerprint
+from common.recipes import read_yaml
+from finetuning.benchmark import KIND as SUITE
+from finetuning.compare import MODULES, read_results
+from hub_cards.licences import data_licences
+from hub_cards.record import CURVES, FOLDER, Record, Result, forget_paths
+
+FIGURES = ("scores.png", "layers.png", "bleu.png")  # what a run leaves beside its results.json
+
+
+def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir: str | Path | None) -> Record:
+    """The record with these results and with the pre-training run in `run_dir`, or in the folder above the model.
+
+    The results of the run that fine-tuned the model are collected unasked, if they lie above it. Results take the place
+    of earlier ones of the same run folder, task, setting and seeds; others stay. `results` are files, folders of runs
+    and folders of suites.
+
+    Raises ValueError for results that are missing, illegible, or of other weights, and for a run of another model.
+    """
+    run_folder = Path(run_dir) if run_dir else folder.resolve().parent
+    if found := _pretraining(folder, run_folder, record.weights, is_named=bool(run_dir)):
+        recipe, run, figures = found
+        is_local = _local_names(record, _started_in(run_folder, recipe), run)
+        tables = [table for corpus in run.get("corpora", []) for table in corpus["tables"]]
+        figures = {path: bytes_ for path, bytes_ in record.figures.items() if path != CURVES} | figures
+        record = replace(
+            record,
+            recipe=forget_paths(recipe, is_local),
+            run=forget_paths(run, is_local),
+            figures=figures,
+            licences=_with_licences(record, tables, recipe, run_folder, is_local),
+        )
+    collected: set[str] = set()
+    for file in _result_files([*results, *_own_results(folder)]):
+        content = _read(file, folder, record.weights)
+        about = {"own": _is_own(file, folder), "folder": _shown_folder(file.parent), "date": _date(file.parent)}
+        record, name = _with_result(record, content, about, file.parent, collected)
+        collected.add(name)
+    return record
+
+
+def _started_in(run_folder: Path, recipe: dict[str, Any]) -> Path | None:
+    """The folder in which a run was started, from which its recipe's relative paths go on; None where it cannot be
+    told from its output_dir."""
+    output = Path(recipe.get("output_dir") or "/")
+    place = run_folder.resolve()
+    if output.is_absolute() or place.parts[-len(output.parts) :] != output.parts:
+        return None
+    return Path(*place.parts[: -len(output.parts)])
+
+
+def _local_names(record: Record, started_in: Path | None, facts: dict[str, Any]) -> Callable[[str], bool]:
+    """Whether a path that could be an id of the Hub is a folder: seen from here, or from where the run was started, or
+    as the run wrote down, or as it was collected before."""
+    collected = json.dumps([record.recipe, record.run, [result.content for result in record.results]])
+    known = set(re.findall(r'"\./([^"]+)"', collected))
+    model, start = facts.get("model") or {}, facts.get("meta_pretrained") or {}
+    known |= {start["path"]} if start.get("fingerprint") else set()
+    known |= {model["folder"]} if str(model.get("fingerprint")).startswith("sha256:") else set()
+    places = [Path(), *([started_in] if started_in else [])]
+    return lambda path: path in known or any((place / path).exists() for place in places)
+
+
+def _own_results(folder: Path) -> list[Path]:
+    """The results.json of the run that fine-tuned the model, if it has ended."""
+    file = folder.resolve().parents[1] / "results.json"
+    return [file] if file.is_file() and _is_own(file, folder) else []
+
+
+def _pretraining(
+    folder: Path, run_folder: Path, weights: str, is_named: bool
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]] | None:
+    """Recipe, run facts and curves of the run that made the model, if there is one."""
+    if not is_named and (run_folder / "model").resolve() != folder.resolve():
+        return None
+    recipe = read_yaml(run_folder / "recipe.yaml") if (run_folder / "recipe.yaml").is_file() else {}
+    made = run_folder / "model"
+    if "phases" not in recipe:
+        if is_named:
+            raise ValueError(
+                f"{run_folder} is not the folder of a pre-training run: it has no recipe.yaml with phases. The card "
+                "tells the pre-training from it. Name the folder that pretraining/run.py wrote, or leave --run out."
+            )
+        return None
+    if is_named and not (made.is_dir() and folder_fingerprint(made) == weights):
+        raise ValueError(
+            f"The run in {run_folder} made another model than {folder}: their fingerprints differ. A card must not "
+            "tell of data that the model has not seen. Name the run that made it, or leave --run out."
+        )
+    run, curves = run_folder / "run.json", run_folder / "curves.png"
+    facts = json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
+    return recipe, facts, {CURVES: curves.read_bytes()} if curves.is_file() else {}
+
+
+def _result_files(paths: Iterable[str | Path]) -> list[Path]:
+    """The results.json of each path: a file, the folder of a run, or that of a suite with a folder for each task."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        file = path / "results.json" if path.is_dir() else path
+        suite = path if path.is_dir() else path.parent
+        of_tasks = sorted(suite.glob("*/results.json"))
+        known = _known(file)
+        if known is not None and known.get("kind") != SUITE:
+            files.append(file)
+        elif known is not None or (path.is_dir() and of_tasks):
+            tasks = [task["name"] for task in (known or {}).get("suite", {}).get("tasks", [])]
+            places = {name: place for place, name in enumerate(tasks)}
+            found = [task for task in of_tasks if _known(task) is not None]
+            if not found:
+                raise ValueError(
+                    f"{path} is the folder of a suite without a task's results. There is nothing to collect. Name the "
+                    "output_dir of a suite that has run, or a results.json."
+                )
+            files += sorted(found, key=lambda file: places.get(file.parent.name, len(places)))
+        elif path.exists():
+            raise ValueError(
+                f"{path} is not a results.json of finetuning/run.py, nor a folder with one. Its scores cannot be read. "
+                "Name that file, or the folder of a run or a suite."
+            )
+        else:
+            raise ValueError(f"Results not found: {path}. Relative paths start at {Path.cwd()}. Name a results.json.")
+    return list({file.resolve(): file for file in files}.values())
+
+
+def _known(file: Path) -> dict[str, Any] | None:
+    """What a results.json holds; None for a file that is none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return content if content["kind"] == SUITE or content["model"]["fingerprint"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read(file: Path, folder: Path, weights: str) -> dict[str, Any]:
+    content = read_results(file.parent) if file.name == "results.json" else _known(file)
+    measured = content["model"]["fingerprint"]
+    # results of several seeds' models name them all
+    if weights not in measured.split("+") and not _is_own(file, folder):
+        raise ValueError(
+            f"{file} was measured on a model with fingerprint {measured[:19]}, and {folder} has {weights[:19]}. "
+            "These scores are another model's. Name results of this model, or evaluate it again."
+        )
+    return content
+
+
+def _is_own(file: Path, folder: Path) -> bool:
+    """Whether the run of a results.json fine-tuned the model: <run>/seed-N/model."""
+    seed_folder = folder.resolve().parent
+    return seed_folder.name.startswith("seed-") and seed_folder.parent == file.resolve().parent
+
+
+def _shown_folder(folder: Path) -> str:
+    """The last two parts of a run's folder, which name a suite and its task; none of a home folder's own."""
+    folder = folder.resolve()
+    below = folder.relative_to(Path.home()) if folder.is_relative_to(Path.home()) else folder.relative_to("/")
+    return str(Path(*below.parts[-2:]))
+
+
+def _date(folder: Path) -> str | None:
+    """The day on which a run was last started, where its run.json says it."""
+    file = folder / "run.json"
+    sessions = json.loads(file.read_text(encoding="utf-8")).get("sessions", []) if file.is_file() else []
+    return sessions[-1]["started"][:10] if sessions else None
+
+
+def _with_result(
+    record: Record, content: dict[str, Any], about: dict[str, Any], run_folder: Path, collected: set[str]
+) -> tuple[Record, str]:
+    """The record with one more results.json, or with a new one in its place, and its name; those that were just
+    `collected` keep theirs."""
+    recipe_file = run_folder / "recipe.yaml"
+    recipe = read_yaml(recipe_file) if recipe_file.is_file() else {}
+    is_local = _local_names(record, _started_in(run_folder, recipe), content)
+    shown = forget_paths(content, is_local)
+    name = _name(record, shown, about["folder"], collected)
+    drawn = {f"{FOLDER}/figures/{name}-{plot}": bytes_ for plot, bytes_ in _plots(content, shown, run_folder).items()}
+    protocol = content["protocol"]
+    tables = [*protocol["evaluation_data"], *(protocol["training_data"] if about["own"] else [])]
+    licences = _with_licences(record, tables, recipe, run_folder, is_local)
+    result = Result(name, shown, figures=list(drawn), **about)
+    old = next((result for result in record.results if result.name == name), None)
+    gone = old.figures if old else []
+    record = replace(
+        record,
+        results=[result if r is old else r for r in record.results] + ([] if old else [result]),
+        figures={path: bytes_ for path, bytes_ in record.figures.items() if path not in gone} | drawn,
+        licences=licences,
+    )
+    return record, name
+
+
+def _name(record: Record, content: dict[str, Any], folder: str, collected: set[str]) -> str:
+    """What a results.json is called: as the same one, or an earlier one of its run, was; else by its task."""
+
+    def identity(content: dict[str, Any], folder: str) -> tuple:
+        fields = (content["kind"], content["task"], content["setting"], content["protocol"].get("plug_in"))
+        return (folder, *fields, tuple(content["seeds"]))
+
+    this = identity(content, folder)
+    same = [result.name for result in record.results if result.content == content]
+    earlier = [r.name for r in record.results if identity(r.content, r.folder) == this and r.name not in collected]
+    if same or earlier:
+        return (same or earlier)[0]
+    task = re.sub(r"[^\w.-]+", "-", content["task"]).strip("-.") or "task"
+    taken = {result.name for result in record.results}
+    names = (task if number == 1 else f"{task}-{number}" for number in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> dict[str, bytes]:
+    """The plots of a run; drawn anew where they would show a path of this machine."""
+    there = [name for name in FIGURES if (run_folder / name).is_file()]
+    if there and Path(content["model"]["folder"]).is_absolute():
+        with tempfile.TemporaryDirectory() as folder:
+            MODULES[content["kind"]].write_results(shown, Path(folder))
+            return {name: (Path(folder) / name).read_bytes() for name in there}
+    return {name: (run_folder / name).read_bytes() for name in there}
+
+
+def _with_licences(
+    record: Record,
+    tables: list[dict[str, Any]],
+    recipe: dict[str, Any],
+    run_folder: Path,
+    is_local: Callable[[str], bool],
+) -> dict[str, dict[str, Any]]:
+    """What is known of the licences of data sets, by their paths as the record shows them; what was known stays."""
+    place, root = _started_in(run_folder, recipe), recipe.get("hub_root")
+    roots = [path for path in (root, place and root and place / root) if path and Path(path).is_dir()]
+    mirror = str(roots[0]) if roots else None  # the run may have been on another machine
+    found = {forget_paths(path, is_local): asdict(licence) for path, licence in data_licences(tables, mirror).items()}
+    news = {path: licence for path, licence in found.items() if licence["id"] or path not in record.licences}
+    return record.licences | news

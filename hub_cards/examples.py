@@ -1,0 +1,253 @@
+"""The examples of a card: which uses a model folder has, and short code for each, made to be pasted.
+
+A use is shown where the folder supports it: the Auto classes that its configuration names, the weights that lie there,
+and what record/ says of its training and of its results. The code of every use runs as it stands, in a fresh process.
+"""
+
+import functools
+import importlib.resources
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from safetensors import safe_open
+
+from hub_cards.sentence_transformer import KINDS, POOLINGS, chosen_vectors
+
+TEMPLATES = Path(__file__).parent / "templates" / "examples"
+HEADS = {  # the class that was saved -> its use; the other classes are not fine-tuned
+    "ForSequenceClassification": "text_classification",
+    "ForTokenClassification": "token_classification",
+    "ForQuestionAnswering": "question_answering",
+    "ForConditionalGeneration": "translation",
+}
+PAIR_TASKS = ("xnli", "pawsx", "sick", "mnli", "snli")  # by the beginning of a task's name
+SHOWN_LANGUAGES = 3  # of fill-mask and of classifiers
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a model: a heading, a sentence or two in Markdown, and Python code that prints something."""
+
+    title: str
+    text: str
+    code: str
+
+
+def uses(folder: Path, config: dict[str, Any], repo: str) -> list[Use]:
+    """The uses of a model folder, the main one first.
+
+    Args:
+        folder: the model folder; its weights, tokenizer_config.json, modules.json and record/ are looked at.
+        config: what its config.json holds.
+        repo: what the code loads, a Hub id or a path.
+    """
+    facts = _facts(folder, config, repo)
+    return [
+        Use(title, text, _environment().get_template(f"{name}.py.jinja").render(**facts).strip() + "\n")
+        for name, title, text in _found(folder, config, facts)
+    ]
+
+
+def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(template, title, text) of each use."""
+    head = _head(config)
+    # of a fine-tuned model, what it was not made for is shown only where it was measured
+    kinds = {result.get("kind") for result in _results(folder)}
+    if head:
+        yield _fine_tuned(head, config, facts)
+    elif _class(config).endswith(("ForMaskedLM", "ForPreTraining")):
+        yield "masked_lm", "Masked words", f"The likeliest words at `{facts['mask']}`."
+    yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
+    if (folder / "modules.json").is_file():
+        yield (
+            "sentence_transformers",
+            "Sentence vectors",
+            "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling.",
+        )
+    if not head or kinds & set(KINDS):
+        yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
+    if _aligns(folder, config) and (not head or "word_alignment" in kinds):
+        yield "word_alignment", "Word alignment", "Pairs of words that translate each other."
+    if not head:
+        yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
+    if not head and "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
+        yield "translation_start", "Translation, after fine-tuning", _translation_text(folder, facts)
+
+
+def _fine_tuned(head: str, config: dict[str, Any], facts: dict[str, Any]) -> tuple[str, str, str]:
+    tuned = config.get("fine_tuned_on") or []
+    on = f" It was fine-tuned on {', '.join(tuned)}." if tuned else " Its configuration does not say on what."
+    reads = " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
+    if head == "text_classification":
+        labels = list((config.get("id2label") or {}).values())
+        what = "Labels of " + ("pairs of texts" if facts["pairs"] else "texts")
+        return head, "Classification", what + (f": {', '.join(map(str, labels))}." if labels else ".") + on + reads
+    if head == "token_classification":
+        return head, "Tagging", "A label for every word." + on + reads
+    if head == "question_answering":
+        return head, "Question answering", "The part of a text that answers a question." + on + reads
+    pair = f" from `{facts['first_code']}` to `{facts['second_code']}`" if facts["direction_known"] else ""
+    if not tuned:
+        return head, "Translation", "Nothing says that this model was fine-tuned: do that before you trust its output."
+    return head, "Translation", f"By beam search{pair}." + on
+
+
+def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
+    text = "The head is new and has to be trained: these are three steps of it."
+    recipe = Path("recipes", config["model_type"], "xnli.yaml")
+    if (importlib.resources.files("finetuning") / str(recipe)).is_file():
+        command = f"accelerate launch finetuning/run.py --config finetuning/{recipe.as_posix()} model={repo}"
+        text += f" A whole task, in a checkout of crosslingual-zoo: `{command}`."
+    return text
+
+
+def _translation_text(folder: Path, facts: dict[str, Any]) -> str:
+    text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first"
+    if not any(".crossattention." in key for key in facts["weights"]):
+        return f"{text}; its cross-attention is not in these weights and begins at random."
+    phases = _record(folder, "recipe.yaml").get("phases", [])
+    if not phases:
+        return f"{text}; nothing here says whether its cross-attention was pre-trained."
+    trained = any(name.startswith("ca_mlm") for phase in phases for name in phase.get("objectives", {}))
+    return f"{text}; its cross-attention was {'' if trained else 'not '}pre-trained."
+
+
+def _facts(folder: Path, config: dict[str, Any], repo: str) -> dict[str, Any]:
+    """What the templates are filled with."""
+    languages, direction_known = _languages(folder, config)
+    known = _sentences()
+    mask = _mask(folder)
+    layer, special_tokens, layer_text = _layer(folder, config)
+    chosen = [known[code] for code in languages]
+    return {
+        "repo": repo,
+        "weights": _weight_names(folder),
+        "mask": mask,
+        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in chosen[:SHOWN_LANGUAGES]],
+        "first": chosen[0],
+        "second": chosen[1],
+        "languages": chosen[:SHOWN_LANGUAGES],
+        "first_code": languages[0],
+        "second_code": languages[1],
+        "direction_known": direction_known,
+        "layer": layer,
+        "special_tokens": special_tokens,
+        "layer_text": layer_text,
+        "width": config["hidden_size"],
+        "layers": config["num_hidden_layers"],
+        "decoder_layers": config["num_hidden_layers"] if config["num_hidden_layers"] < 24 else 6,  # the paper's 24 + 6
+        "plug_in": bool(config.get("plug_in")),
+        "pairs": _reads_pairs(config),
+        "spaced": _spaced([*languages, "en"]),
+    }
+
+
+def _spaced(languages: list[str]) -> str:
+    """The first sentence of a language that writes spaces between words, with one before its full stop."""
+    text = next(_sentences()[code]["sentences"][0] for code in languages if code not in ("zh", "ja"))
+    return f"{text[:-1]} {text[-1]}"
+
+
+def _layer(folder: Path, config: dict[str, Any]) -> tuple[int, bool, str]:
+    """Layer of a sentence's vector, whether special tokens count in its mean, and a sentence that says why."""
+    for kind in KINDS:
+        for result in _results(folder):
+            protocol = result.get("protocol", {})
+            if result.get("kind") == kind and protocol.get("pooling") in POOLINGS:
+                layer = protocol["layer"]
+                text = f"The mean of the states of layer {layer}, as in the results of {result['task']} below."
+                return layer, protocol["special_tokens"], text
+    vectors = chosen_vectors(None, None, config["num_hidden_layers"])
+    text = (
+        f"The mean of the states of layer {vectors.layer}, at two thirds of the model: nothing was measured. The layer "
+        "matters, so try others on pairs of your own."
+    )
+    return vectors.layer, vectors.special_tokens, text
+
+
+def _languages(folder: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
+    """Codes of the example languages, at least two, and whether they are the direction of a translation model.
+
+    Those of the results of a fine-tuned model, then those of the pre-training, English first; where none of them has
+    sentences here, English and German.
+    """
+    results = _results(folder)
+    known = _sentences()
+    if _head(config) == "translation":
+        for result in results:
+            pair = [result.get("source_language"), result.get("target_language")]
+            if result.get("kind") == "translation" and all(code in known for code in pair):
+                return pair, True
+    corpora = _record(folder, "run.json").get("corpora", [])
+    trained = [code for corpus in corpora for code in corpus["languages"]]
+    measured = [code for result in results for name in result.get("languages", {}) for code in name.split("-")]
+    wanted = measured + trained if _head(config) else trained + measured
+    found = [code for code in dict.fromkeys(wanted) if code in known]
+    found.sort(key=lambda code: code != "en")  # stable: the others keep their order
+    rest = [code for code in ("en", "de") if code not in found]
+    return found + rest[: max(0, 2 - len(found))], False
+
+
+def _head(config: dict[str, Any]) -> str:
+    """The use that the saved class was fine-tuned for; empty for an encoder or a masked LM."""
+    return next((use for suffix, use in HEADS.items() if _class(config).endswith(suffix)), "")
+
+
+def _class(config: dict[str, Any]) -> str:
+    return (config.get("architectures") or [""])[0]
+
+
+def _reads_pairs(config: dict[str, Any]) -> bool:
+    tuned = config.get("fine_tuned_on") or [""]
+    return tuned[-1].startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
+
+
+def _aligns(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether the folder brings the word-alignment pipeline: configuration and file."""
+    impl = config.get("custom_pipelines", {}).get("word-alignment", {}).get("impl", "")
+    return bool(impl) and (folder / f"{impl.split('.')[0]}.py").is_file()
+
+
+def _mask(folder: Path) -> str:
+    """The mask symbol as tokenizer_config.json has it."""
+    file = folder / "tokenizer_config.json"
+    token = json.loads(file.read_text(encoding="utf-8")).get("mask_token") if file.is_file() else None
+    return (token.get("content") if isinstance(token, dict) else token) or "<mask>"
+
+
+def _weight_names(folder: Path) -> set[str]:
+    names: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="numpy") as weights:
+            names |= set(weights.keys())
+    return names
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
+    """The collected results, by file name."""
+    files = sorted((folder / "record" / "results").glob("*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def _record(folder: Path, name: str) -> dict[str, Any]:
+    """A file of record/, YAML or JSON; empty where there is none."""
+    file = folder / "record" / name
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+@functools.cache
+def _sentences() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load((TEMPLATES / "sentences.yaml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)
+    # JSON's text is Python's too, and leaves other scripts legible
+    environment.filters["literal"] = functools.partial(json.dumps, ensure_ascii=False)
+    return environment

@@ -1,0 +1,217 @@
+"""What the Hub reads of a model without reading its card: the metadata at the card's head, and `.eval_results/`.
+
+Scores are there twice, as the Hub has it: `model-index` in the metadata, an entry a language, and
+`.eval_results/*.yaml` (https://huggingface.co/docs/hub/eval-results), a file a task, for data sets that the Hub has.
+What is not known is not there.
+"""
+
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
+
+from finetuning.results import setting_name
+from hub_cards.licences import hub_id
+from hub_cards.record import Record, Result
+
+# kind of task -> the Hub's name for it
+TASK_TYPES = {
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+    "translation": "translation",
+    "word_alignment": "word-alignment",
+    "retrieval": "sentence-similarity",
+    "mining": "sentence-similarity",
+}
+PIPELINES = {  # of the class that was saved; what is not here is used for its hidden states
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForConditionalGeneration": "translation",
+    "ForMaskedLM": "fill-mask",
+    "ForPreTraining": "fill-mask",  # it has the same head
+}
+OF_PAIRS = ("tlm", "camlm", "ca_mlm_pairs", "dwa")  # objectives that read translations; the others read one language
+LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]) -> ModelCardData:
+    """The metadata at the head of a card. `files` are the names of the model folder's files."""
+    tables = [table for corpus in learnt_corpora(record) for table in corpus["tables"]]
+    own = [result.content for result in record.results if result.own]
+    tables += [table for content in own for table in content["protocol"]["training_data"]]
+    base = record.base_model or start_of(record)
+    tags = [config["model_type"], "cross-lingual"]
+    tags += ["word-alignment"] if "word-alignment" in config.get("custom_pipelines", {}) else []
+    tags += ["sentence-transformers"] if "modules.json" in files else []
+    return ModelCardData(
+        model_name=name,
+        language=languages_of(record) or None,
+        license=record.licence.get("id"),
+        license_name=record.licence.get("name"),
+        license_link=record.licence.get("link"),
+        library_name="transformers",
+        tags=tags,
+        base_model=base if hub_id(base) else None,
+        pipeline_tag=_of_head(config, PIPELINES) or "feature-extraction",
+        datasets=list(dict.fromkeys(table["path"] for table in tables if hub_id(table["path"]))) or None,
+        metrics=list(dict.fromkeys(r.content["protocol"]["metric"]["name"] for r in record.results)) or None,
+        eval_results=[entry for result in record.results for entry in _index_entries(result.content)] or None,
+    )
+
+
+def eval_files(record: Record) -> dict[str, bytes]:
+    """`.eval_results/<task>.yaml` by path: the scores of each task whose data set is on the Hub.
+
+    An entry is of one configuration of the data set, in one language; where several languages are of one, their average
+    has an entry too. Values are means over seeds, in percent; the notes say the rest.
+    """
+    files = {}
+    for result in record.results:
+        if entries := _entries(result, record.repo):
+            content = yaml.safe_dump(
+                eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True, width=120
+            )
+            files[f".eval_results/{result.name}.yaml"] = content.encode()
+    return files
+
+
+def languages_of(record: Record) -> list[str]:
+    """ISO 639 codes of the languages that the model learnt from, in their order; not those of evaluation alone."""
+    codes = [code for corpus in learnt_corpora(record) for code in corpus["languages"]]
+    for content in (result.content for result in record.results if result.own):
+        names = [name for table in content["protocol"]["training_data"] for name in table.get("languages") or []]
+        codes += [code for name in names for code in languages_in(name)]
+    plain = [re.split("[-_]", code)[0] for code in codes]  # without script or region: pt-br, zh_Hant
+    return list(dict.fromkeys(code for code in plain if LANGUAGE.fullmatch(code)))
+
+
+def languages_in(name: str) -> list[str]:
+    """The languages of a pair, such as de-en; a language by itself."""
+    return name.split("-") if re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", name) else [name]
+
+
+def learnt_corpora(record: Record) -> list[dict[str, Any]]:
+    """The corpora of run.json that an objective of some phase reads; others were only measured on."""
+    phases = [(name, phase) for phase in record.recipe.get("phases", []) for name in phase["objectives"]]
+
+    def is_read(corpus: dict[str, Any]) -> bool:
+        is_pair = len(corpus["languages"]) > 1
+        return any((objective in OF_PAIRS) == is_pair and _reads(phase, corpus["name"]) for objective, phase in phases)
+
+    return [corpus for corpus in record.run.get("corpora", []) if is_read(corpus)]
+
+
+def start_of(record: Record) -> str:
+    """The checkpoint that the weights started from, as its recipe names it; empty for random weights and unknown ones.
+
+    Of a model that was fine-tuned without a record of its pre-training, the model that it was fine-tuned from.
+    """
+    own = next((result.content for result in record.results if result.own), None)
+    if own:
+        return own["model"]["folder"]
+    model = record.recipe.get("model", {})
+    meta_pretrained = model.get("meta_pretrained") or {}
+    if meta_pretrained.get("initialize") == "none":  # the baseline takes its shape alone
+        meta_pretrained = {}
+    return model.get("start_from") or meta_pretrained.get("path") or ""
+
+
+def plain_name(path: str) -> str:
+    """A data set or model as a card names it: without `./`, `.../` and a mirror's `local/`, and without `/model`."""
+    bare = re.sub(r"^(\.+|local)/", "", path)
+    return path if hub_id(path) else bare.removesuffix("/model")
+
+
+def _reads(phase: dict[str, Any], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in phase.get("corpora") or ["*"])
+
+
+def _of_head(config: dict[str, Any], values: dict[str, str]) -> str | None:
+    """The value of the class that was saved."""
+    saved = (config.get("architectures") or [""])[0]
+    return next((value for head, value in values.items() if saved.endswith(head)), None)
+
+
+def _index_entries(content: dict[str, Any]) -> list[EvalResult]:
+    """One entry a language, and the average of several: means over seeds, in percent.
+
+    The Hub groups entries by task, dataset, configuration and split, so the language is in the metric's name.
+    """
+    tables = _tables(content)
+    configs = {table["config"] for table in tables.values()}
+    first = next(iter(tables.values()))
+    average = {**first, "config": configs.pop() if len(configs) == 1 else None}
+    several = {"average": content["average"]} if len(content["languages"]) > 1 else {}
+    metric = content["protocol"]["metric"]["name"]
+    return [
+        EvalResult(
+            task_type=TASK_TYPES[content["kind"]],
+            dataset_type=plain_name(table["path"]),
+            dataset_name=content["task"],
+            dataset_config=table["config"],
+            dataset_split=table["split"],
+            metric_type=metric,
+            metric_name=f"{metric}, {language}, {setting_name(content)}, {_seeds(content)}",
+            metric_value=round(entry["mean"], 2),
+        )
+        for language, entry in {**content["languages"], **several}.items()
+        for table in [tables.get(language, average)]
+    ]
+
+
+def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
+    content = result.content
+    tables = {language: table for language, table in _tables(content).items() if hub_id(table["path"])}
+    by_config: dict[tuple, list[str]] = {}
+    for language, table in tables.items():
+        by_config.setdefault((table["path"], table["config"], table.get("revision")), []).append(language)
+    source = f"https://huggingface.co/{repo}/blob/main/record/results/{result.name}.json" if repo else None
+    rows = content["protocol"]["evaluated_rows"]
+    metric = content["protocol"]["metric"]
+    direction = "" if metric.get("greater_is_better", True) else " (lower is better)"
+
+    def entry(path: str, task_id: str, revision: str | None, score: dict[str, Any], languages: list[str]) -> Any:
+        number = sum(rows[language] for language in languages)
+        notes = [
+            metric["name"] + direction,
+            " ".join(languages),
+            setting_name(content),
+            _seeds(content),
+            f"{number} rows",
+        ]
+        return EvalResultEntry(
+            dataset_id=path,
+            task_id=task_id,
+            value=round(score["mean"], 2),
+            dataset_revision=revision if COMMIT.fullmatch(revision or "") else None,
+            date=result.date,
+            source_url=source,
+            source_name=source and "results.json",
+            notes=", ".join(notes),
+        )
+
+    entries = []
+    for (path, config, revision), languages in by_config.items():
+        name = config or content["task"]
+        several = languages[1:]
+        if several and set(languages) == set(content["languages"]):
+            entries.append(entry(path, name, revision, content["average"], languages))
+        for language in languages:
+            task_id = f"{name}.{language}" if several else name
+            entries.append(entry(path, task_id, revision, content["languages"][language], [language]))
+    return entries
+
+
+def _tables(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The evaluated table of each language, or pair."""
+    tables = {code: table for table in content["protocol"]["evaluation_data"] for code in table["languages"]}
+    return {language: tables[language] for language in content["languages"]}
+
+
+def _seeds(content: dict[str, Any]) -> str:
+    return f"{len(content['seeds'])} seed{'s' if content['seeds'][1:] else ''}"

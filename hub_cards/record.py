@@ -1,0 +1,281 @@
+"""What a card is made of, kept beside the weights in record/: recipe, run facts, results and figures.
+
+Whoever has a copy of the folder can render its card again and look every number up. record.json names the weights that
+all of it belongs to and the checksum of every file, so that what was edited, lost or left over from other weights is
+noticed. No path of the machine that it was collected on stands in it.
+"""
+
+import hashlib
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.provenance import folder_fingerprint
+from common.tables import HUB_ID
+
+FORMAT = 1
+FOLDER, INDEX = "record", "record/record.json"
+RECIPE, RUN, RESULTS = "record/recipe.yaml", "record/run.json", "record/results"
+CURVES = "record/figures/curves.png"
+REMEDY = "Collect it again: hub_cards.card with --run, --results and --overwrite."
+OF_THE_MACHINE = ("is_local", "local_files_only")
+# A path begins where no word, URL or other path goes on, and is not the end of a tag such as </s>.
+ABSOLUTE = re.compile(
+    r"(?<![\w:/.<\\-])(?:file://)?(?:~[\w-]*|[A-Za-z]:)?/[^\s'\"`,;()\[\]{}|<>/][^\s'\"`,;()\[\]{}|<>]*"
+)
+OURS = re.compile(r"(record|\.eval_results)(/[\w-][\w.-]*)+")  # the files that hub_cards writes beside the card
+NAMELESS = re.compile(r"model|results\.json|checkpoints|(seed|step)-\d+")  # of a path's parts, those that name nothing
+
+
+@dataclass(frozen=True)
+class Result:
+    """A results.json of finetuning/run.py, without paths of the machine."""
+
+    name: str
+    """Of the file in record/results, without its ending."""
+
+    content: dict[str, Any]
+
+    own: bool
+    """Whether its run fine-tuned this very model; else it was measured on these weights."""
+
+    folder: str
+    """The run's folder, without what leads to it on the machine."""
+
+    date: str | None = None
+    """The day on which its run was last started, ISO 8601."""
+
+    figures: list[str] = field(default_factory=list)
+    """Paths of its plots, from the model folder."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that record/ holds; empty where it holds nothing."""
+
+    weights: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    figures: dict[str, bytes] = field(default_factory=dict)
+    licences: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By the path of a data set, what is known of its licence."""
+
+    name: str | None = None
+    """What the model is called where it has no id on the Hub."""
+
+    repo: str | None = None
+
+    base_model: str | None = None
+    """Hub id of what the weights started from, where its owner named one."""
+
+    licence: dict[str, str] = field(default_factory=dict)
+    """Of the weights: `id`, and of one that the Hub calls `other`, `name` and `link`."""
+
+    @property
+    def curves(self) -> str | None:
+        """Path of the loss curves from the model folder, if they are there."""
+        return CURVES if CURVES in self.figures else None
+
+
+def check_record(folder: str | Path) -> list[str]:
+    """What is wrong with record/ of a model folder, a message each; empty where it is right, or not there."""
+    folder = Path(folder)
+    if not (folder / FOLDER).exists():
+        return []
+    index = _index(folder)
+    if index is None:
+        return [_no_index(folder)]
+    weights = folder_fingerprint(folder)
+    if index["weights"] != weights:
+        return [
+            f"{folder / FOLDER} tells of weights {index['weights'][:19]}, and the folder holds "
+            f"{weights[:19]}. Its figures would be another model's. {REMEDY}"
+        ]
+    problems = [_departure(folder, path) for path in index["files"] if not _is_as_listed(folder, path, index)]
+    return problems + [
+        f"{path} is not of the record: record.json does not name it. Nobody knows which weights it tells of. Move it "
+        "away."
+        for path in _others(folder, index["files"])
+    ]
+
+
+def read_record(folder: str | Path, whole: bool = True) -> Record:
+    """record/ of a model folder.
+
+    With `whole` False, what was changed, lost or never listed is left out: to collect it again and write it.
+
+    Raises ValueError for a record with a problem (with `whole` False, only for that of other weights), and for a folder
+    without weights.
+    """
+    folder = Path(folder)
+    weights = folder_fingerprint(folder)
+    index = _index(folder)
+    problems = check_record(folder)
+    if problems and (whole or (index and index["weights"] != weights)):
+        raise ValueError(problems[0])
+    if index is None:
+        return Record(weights)
+    kept = {path for path in index["files"] if _is_as_listed(folder, path, index)}
+
+    recipe = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")) if RECIPE in kept else {}
+    run = _read_json(folder / RUN) if RUN in kept else {}
+    results = []
+    for name, about in index["results"].items():
+        if (path := f"{RESULTS}/{name}") in kept:
+            figures = [figure for figure in about["figures"] if figure in kept]
+            results.append(Result(Path(name).stem, _read_json(folder / path), **{**about, "figures": figures}))
+    figures = {path: (folder / path).read_bytes() for path in sorted(kept) if path.endswith(".png")}
+    given = {name: index.get(name) for name in ("name", "repo", "base_model", "licence", "licences")}
+    return Record(weights, recipe, run, results, figures, **given)
+
+
+def write_record(folder: Path, record: Record, further: dict[str, bytes], overwrite: bool = False) -> None:
+    """Writes record/ and `further` files (by path) into a model folder, record.json last; each file at once.
+
+    Of the files that it wrote before, those that are no longer needed are removed. What an interrupted call left is
+    gone over. Raises ValueError, before anything is written, where a file was changed or removed by somebody else
+    since, or is not of hub_cards, unless `overwrite`.
+    """
+    files = dict(further) | record.figures
+    if record.recipe:
+        files[RECIPE] = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True).encode()
+    if record.run:
+        files[RUN] = _json(record.run)
+    for result in record.results:
+        files[f"{RESULTS}/{result.name}.json"] = _json(result.content)
+    before = _index(folder)
+    listed = before["files"] if before else {}
+    if not overwrite:
+        _refuse_to_lose(folder, files, before)
+    index = {
+        "format": FORMAT,
+        "weights": record.weights,
+        "name": record.name,
+        "repo": record.repo,
+        "base_model": record.base_model,
+        "licence": record.licence,
+        "results": {
+            f"{result.name}.json": {name: getattr(result, name) for name in ("folder", "own", "date", "figures")}
+            for result in record.results
+        },
+        "licences": record.licences,
+        "files": {path: _checksum(content) for path, content in sorted(files.items())},
+    }
+    for path, content in {**files, INDEX: _json(index)}.items():
+        _write(folder / path, content)
+    for path in listed.keys() - files.keys():
+        (folder / path).unlink(missing_ok=True)
+
+
+def _refuse_to_lose(folder: Path, files: dict[str, bytes], index: dict[str, Any] | None) -> None:
+    """Raises ValueError where these `files` would take the place of what is not as record.json lists it."""
+    if index is None and any(path.relative_to(folder).as_posix() not in files for path in _others(folder, [INDEX])):
+        raise ValueError(_no_index(folder))
+    listed = index["files"] if index else {}
+    for path in [*files, *(path for path in listed if path not in files)]:
+        target = folder / path
+        is_new = path in files and (not target.exists() or _checksum(target.read_bytes()) == _checksum(files[path]))
+        if is_new or (path in listed and _is_as_listed(folder, path, index)):
+            continue
+        if path in listed:
+            raise ValueError(_departure(folder, path))
+        raise ValueError(
+            f"{target} was not written by hub_cards. Writing the card would lose it. Move it away, or add --overwrite."
+        )
+
+
+def forget_paths(value: Any, is_local: Callable[[str], bool] | None = None) -> Any:
+    """A value of JSON or YAML without what says on which machine it was written.
+
+    Absolute paths become `.../` and their last part; a relative one that could be taken for an id of the Hub, and is a
+    folder by `is_local` (by default: seen from here), begins with `./`. Nested keys and values alike; what marks a file
+    as local is left out.
+    """
+    if isinstance(value, dict):
+        kept = {key: item for key, item in value.items() if key not in OF_THE_MACHINE}
+        return {forget_paths(key, is_local): forget_paths(item, is_local) for key, item in kept.items()}
+    if isinstance(value, list):
+        return [forget_paths(item, is_local) for item in value]
+    if not isinstance(value, str):
+        return value
+    if HUB_ID.fullmatch(value):
+        return f"./{value}" if (is_local or os.path.exists)(value) else value
+    if re.match(r"~?/[^/.]", value) and os.path.exists(os.path.expanduser(value)):
+        return _last_part(value)  # it may have blanks in it
+    text = ABSOLUTE.sub(lambda match: _last_part(match[0]), value)
+    host = socket.gethostname()
+    return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "host", text) if len(host) > 5 else text
+
+
+def _last_part(path: str) -> str:
+    """`.../name` of an absolute path; of `name/model` and the like both parts."""
+    bare = path.rstrip(".:!?")
+    parts = bare.removeprefix("file://").rstrip("/").split("/")[1:]
+    named = [place for place, part in enumerate(parts) if not NAMELESS.fullmatch(part)]
+    return f".../{'/'.join(parts[named[-1] if named else -1 :])}{path[len(bare) :]}"
+
+
+def _no_index(folder: Path) -> str:
+    return f"{folder / INDEX} is not there or not legible. Without it nobody knows whose figures these are. {REMEDY}"
+
+
+def _departure(folder: Path, path: str) -> str:
+    """That a file is not as record.json lists it."""
+    what = "was changed since it was collected" if (folder / path).exists() else "is not there any more"
+    return f"{folder / path} {what}. A card tells what was measured, and nothing else. {REMEDY}"
+
+
+def _is_as_listed(folder: Path, path: str, index: dict[str, Any]) -> bool:
+    file = folder / path
+    return file.is_file() and _checksum(file.read_bytes()) == index["files"][path]
+
+
+def _others(folder: Path, listed: Iterable[str]) -> list[Path]:
+    """The files of record/ that are not among these paths; hidden ones are no part of it."""
+    known = {INDEX, *listed}
+    files = (path for path in sorted((folder / FOLDER).rglob("[!.]*")) if path.is_file())
+    return [path for path in files if path.relative_to(folder).as_posix() not in known]
+
+
+def _index(folder: Path) -> dict[str, Any] | None:
+    """record.json of a model folder; None where there is none, or it names files that are not hub_cards' own."""
+    try:
+        index = _read_json(folder / INDEX)
+        fits = index["format"] == FORMAT and {"weights", "name", "repo", "licence", "licences"} <= index.keys()
+        names = [*index["files"], *(f"{RESULTS}/{name}" for name in index["results"])]
+        return index if fits and all(map(OURS.fullmatch, names)) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Readers see the old file or the whole new one; what a killed call left aside is written over."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        aside.write_bytes(content)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,328 @@
+"""What the sections of a card say: training, results, limits and licences, from the record of a model."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from finetuning import benchmark
+from finetuning.compare import MODULES, check_seeds
+from finetuning.result_files import markdown_table, summary, with_deviation
+from finetuning.results import setting_name
+from hub_cards.licences import HUB, hub_id
+from hub_cards.metadata import languages_in, languages_of, learnt_corpora, plain_name, start_of
+from hub_cards.record import Record, Result
+
+DEMONSTRATION_PARAMETERS = 20_000_000  # below, a checkpoint shows that the code runs
+MANY_TASKS = 3  # of more, the tables of each are folded; of as many, one table shows all
+BY_SEED = ("seeds", "updates", "selected_steps", "scores")  # lists of results.json with an entry a seed
+FIGURE = re.compile(r"[-\d., x±()*]*")  # a cell of figures; an empty one is among them
+SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
+LEFT_OUT = ("updates", "initialize", "generation")  # of the hyperparameters: told by the protocol of the results
+
+
+def one_line(config: dict[str, Any], parameters: int, record: Record) -> str:
+    """Type, shape, size and languages of a model."""
+    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    shape = f"{layers} layer{'s' * (layers != 1)} of {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
+    languages = languages_of(record)
+    of = f", {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
+    return f"`{config['model_type']}`: {shape}, {config['vocab_size']:,} pieces, {parameters:,} parameters{of}."
+
+
+def training(record: Record) -> dict[str, Any]:
+    """How the weights came about: what they started from, phases, data, and facts of the run; empty if unknown."""
+    recipe, run = record.recipe, record.run
+    own = [result.content for result in record.results if result.own]
+    if not recipe and not own and not record.base_model:
+        return {}
+    corpora = learnt_corpora(record)
+    return {
+        "start": _start(record),
+        "phases": markdown(["phase", "updates", "objectives (examples per update)", "learning rate"], _phases(recipe)),
+        "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
+        "notes": [*_unread(run, corpora), *_facts(recipe, run), *(line for one in own for line in _fine_tuning(one))],
+        "curves": record.curves,
+    }
+
+
+def _start(record: Record) -> str:
+    path = record.base_model or start_of(record)
+    if not path:
+        return "Started from random weights."
+    name = f"[{path}]({HUB}/{path})" if hub_id(path) else f"`{Path(plain_name(path)).name}`"
+    if any(result.own for result in record.results):
+        return f"Fine-tuned from {name}."
+    carried_over = _carried_over(record.recipe.get("model", {}))
+    return f"Started from {name}" + (f" ({carried_over})." if carried_over else ".")
+
+
+def _carried_over(model: dict[str, Any]) -> str:
+    """What a model with a vocabulary of its own took over from another's; empty for other starts."""
+    start = model.get("meta_pretrained")
+    if not start or start["initialize"] == "none":
+        return ""
+    parts = {"both": "body and embeddings", "body": "body", "embeddings": "embeddings"}[start["initialize"]]
+    if start["initialize"] == "body":
+        return parts
+    languages = list(dict.fromkeys(dictionary["language"] for dictionary in start["dictionaries"]))
+    return f"{parts}, rows {start['rows']}" + (f", with dictionaries of {', '.join(languages)}" if languages else "")
+
+
+def _phases(recipe: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for phase in recipe.get("phases", []):
+        sizes = {name: objective["batch_size"] for name, objective in phase["objectives"].items()}
+        objectives = [f"{name} ({size:,})" if size else name for name, size in sizes.items()]  # dwa: the rows of tlm
+        only = [] if phase.get("trainable", ["*"]) == ["*"] else [f"only {', '.join(phase['trainable'])} learn"]
+        only += ["the body is frozen"] if phase.get("freeze_body") else []
+        rate = f"{phase['learning_rate']:g}, {phase['schedule']}, {phase['warmup_steps']:,} warm-up"
+        rows.append([phase["name"], f"{phase['steps']:,}", "; ".join([", ".join(objectives), *only]), rate])
+    return rows
+
+
+def _corpus(corpus: dict[str, Any]) -> list[str]:
+    sources = [" ".join(filter(None, (plain_name(t["path"]), t.get("config"), t["split"]))) for t in corpus["tables"]]
+    size = f"{corpus['size']:,}" if isinstance(corpus.get("size"), int) else ""
+    prints = [table.get("fingerprint", "").rpartition(":")[2][:12] for table in corpus["tables"]]
+    return [
+        corpus["name"],
+        ", ".join(corpus["languages"]),
+        "; ".join(dict.fromkeys(sources)),
+        size,
+        ", ".join(dict.fromkeys(f"`{found}`" for found in prints if found)),
+    ]
+
+
+def _unread(run: dict[str, Any], corpora: list[dict[str, Any]]) -> list[str]:
+    """The corpora that no objective reads."""
+    names = [corpus["name"] for corpus in run.get("corpora", []) if corpus not in corpora]
+    return [f"measured on, not learnt from: {', '.join(names)}"] if names else []
+
+
+def _facts(recipe: dict[str, Any], run: dict[str, Any]) -> list[str]:
+    """Arithmetic, seed, time, hardware and versions of the pre-training run, as far as they are recorded."""
+    facts = []
+    if recipe:
+        seed = f"precision {recipe['precision']}, seed {recipe['seed']}"
+        facts.append(f"{seed}, language sampling alpha {recipe['alpha']}")
+    sessions = run.get("sessions", [])
+    seconds = [session["seconds"] for session in sessions if session.get("seconds") is not None]
+    if seconds:
+        known = "" if len(seconds) == len(sessions) else "at least "
+        parts = f" in {len(sessions)} sessions" if sessions[1:] else ""
+        facts.append(f"time: {known}{duration(sum(seconds))}{parts}")
+    facts += dict.fromkeys(f"hardware: {_hardware(session['hardware'])}" for session in sessions)
+    facts += dict.fromkeys(
+        "torch {torch}, transformers {transformers}".format(**session["versions"]) for session in sessions
+    )
+    for session in sessions[-1:]:
+        if session["git"]:
+            changed = " with uncommitted changes" if session["git"]["dirty"] else ""
+            facts.append(f"code: commit {session['git']['commit'][:12]}{changed}")
+    return facts
+
+
+def _hardware(hardware: dict[str, Any]) -> str:
+    cores = f"{hardware['cores']} core{'s' * (hardware['cores'] != 1)} of {hardware['cpu']}"
+    devices = ", ".join(gpu["name"] for gpu in hardware["gpus"]) or cores
+    return devices + (f"; {hardware['processes']} processes" if hardware["processes"] > 1 else "")
+
+
+def duration(seconds: float) -> str:
+    """`2 h 5 min`, `15 min 39 s`, `12 s`: the two largest units."""
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
+    first = next((place for place, (number, _) in enumerate(parts) if number), 2)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number or first == 2)
+
+
+def _fine_tuning(content: dict[str, Any]) -> list[str]:
+    """Hyperparameters of the run that fine-tuned the model, and what its scores are of."""
+    shown = [
+        f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        for name, value in content["hyperparameters"].items()
+        if value and name not in LEFT_OUT and not isinstance(value, (list, dict))
+    ]
+    lines = [plain(f"{content['task']}, {setting_name(content)}: {', '.join(shown)}")]
+    if content["seeds"][1:]:
+        lines.append(f"the weights are of one seed; the scores below are means over seeds {_list(content['seeds'])}")
+    return lines
+
+
+def _list(items: list[Any]) -> str:
+    return ", ".join(map(str, items))
+
+
+def results(record: Record) -> list[dict[str, Any]]:
+    """What a card shows of each experiment: title, score, table with published figures, protocol, warnings, plots."""
+    shown = []
+    for group in experiments(record.results):
+        content = joined([result.content for result in group])
+        module = MODULES[content["kind"]]
+        shown.append(
+            {
+                "title": f"{content['task']}, {setting_name(content)}",
+                "score": _score(content),
+                "table": markdown(*module.score_table(content)),
+                "protocol": module.protocol_lines(content, with_model=False),
+                "warnings": content["warnings"],
+                "figures": [path for result in group for path in result.figures],
+                "files": [f"record/results/{result.name}.json" for result in group],
+            }
+        )
+    return shown
+
+
+def _score(content: dict[str, Any]) -> str:
+    """The main score in a line: its mean over languages."""
+    metric, several = content["protocol"]["metric"], len(content["languages"])
+    of = f", mean of {several}" if several > 1 else ""
+    return f"{metric['name']} {with_deviation(content['average'])}{_direction(content)}{of}"
+
+
+def _direction(content: dict[str, Any]) -> str:
+    return "" if content["protocol"]["metric"].get("greater_is_better", True) else " (lower is better)"
+
+
+def overview(record: Record) -> dict[str, Any]:
+    """All tasks in one table, and their scores by language in another; empty for few of them."""
+    groups = experiments(record.results)
+    if len(groups) < MANY_TASKS:
+        return {}
+    tasks = {
+        group[0].name: benchmark.of_task(
+            {"name": group[0].name, "scores": []}, [joined([result.content for result in group])]
+        )
+        for group in groups
+    }
+    columns, rows = benchmark.task_table({"tasks": tasks})
+    for row, task in zip(rows, tasks.values(), strict=True):
+        row[1] += "".join(task["marks"])
+    lower = dict.fromkeys(
+        f"{group[0].content['protocol']['metric']['name']}: lower is better"
+        for group in groups
+        if _direction(group[0].content)
+    )
+    return {
+        "tasks": markdown(columns, rows),
+        "notes": [*lower, *benchmark.footnotes((columns, rows))],
+        "languages": markdown(*benchmark.language_table({"tasks": tasks})),
+    }
+
+
+def experiments(results: list[Result]) -> list[list[Result]]:
+    """The results by experiment: those that differ in their seeds alone are one, which was run in parts."""
+    groups: list[list[Result]] = []
+    for result in results:
+        for group in groups:
+            if _is_seed_of(result, group):
+                group.append(result)
+                break
+        else:
+            groups.append([result])
+    return groups
+
+
+def _is_seed_of(result: Result, group: list[Result]) -> bool:
+    contents = [other.content for other in [*group, result]]
+    alike = {(c["kind"], c["task"], setting_name(c), tuple(c["languages"]), result.own) for c in contents}
+    if len(alike) > 1:
+        return False
+    try:
+        check_seeds(result.name, contents)
+    except ValueError:
+        return False
+    return True
+
+
+def joined(contents: list[dict[str, Any]]) -> dict[str, Any]:
+    """One results.json of several that are seeds of one experiment: scores side by side, their means and deviations."""
+    if len(contents) == 1:
+        return contents[0]
+    gaps = [content["transfer_gap"] for content in contents for _ in content["seeds"]]
+    whole = _merge("", contents)
+    warnings = dict.fromkeys(line for content in contents for line in content["warnings"])
+    gap = None if None in gaps else sum(gaps) / len(gaps)
+    return {**whole, "transfer_gap": gap, "warnings": list(warnings)}
+
+
+def _merge(key: str, values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        if first.keys() == {"scores", "mean", "sd"}:
+            return summary([score for value in values for score in value["scores"]])
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: _merge(key, [value[key] for value in values if key in value]) for key in keys}
+    if isinstance(first, list) and (key in BY_SEED or (first and isinstance(first[0], dict) and "mined" in first[0])):
+        return [item for value in values for item in value]
+    return first
+
+
+def limits(config: dict[str, Any], parameters: int, record: Record, known: list[str]) -> list[str]:
+    """Size, tasks at chance and languages evaluated, then what is `known` of the model's type."""
+    lines = []
+    if parameters < DEMONSTRATION_PARAMETERS:
+        lines.append(
+            f"This model has {parameters:,} parameters. It is a demonstration that the code runs, not a model for use."
+        )
+    groups = [joined([result.content for result in group]) for group in experiments(record.results)]
+    poor = [
+        f"{content['task']}, {setting_name(content)}"
+        for content in groups
+        if benchmark.AT_CHANCE in benchmark.of_task({"name": content["task"], "scores": []}, [content])["marks"]
+    ]
+    if poor:
+        lines.append(
+            f"At chance, or at 0, in at least one language: {plain('; '.join(poor))}. The warnings there say in which. "
+            "Do not use the model for that."
+        )
+    evaluated = dict.fromkeys(
+        code for content in groups for name in content["languages"] for code in languages_in(name)
+    )
+    if evaluated:
+        unseen = [code for code in languages_of(record) if code not in evaluated]
+        also = f", not even of {', '.join(unseen)}, which it was trained on" if unseen else ""
+        lines.append(f"Evaluated in {', '.join(evaluated)} only; nothing is known of other languages{also}.")
+    else:
+        lines.append("No results are recorded for this checkpoint.")
+    return [*lines, *known]
+
+
+def licences(record: Record) -> dict[str, str]:
+    """The licence of the weights, and a table of those of the data, as far as they are known."""
+    learnt = {table["path"] for corpus in learnt_corpora(record) for table in corpus["tables"]}
+    learnt |= {
+        t["path"] for result in record.results if result.own for t in result.content["protocol"]["training_data"]
+    }
+    evaluated = {t["path"] for result in record.results for t in result.content["protocol"]["evaluation_data"]}
+    evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learnt
+    rows = []
+    for path, licence in record.licences.items():
+        name = f"[{path}]({licence['url']})" if licence["url"] else plain(plain_name(path))
+        uses = [use for use, paths in (("training", learnt), ("evaluation", evaluated)) if path in paths]
+        known = " ".join(filter(None, (licence["id"], licence["name"]))) or f"not known: {licence['note']}"
+        rows += [[name, ", ".join(uses), plain(known)]] if uses else []
+    stated = record.licence
+    weights = f"Weights: {stated['id']}." if stated else "Weights: no licence is named."
+    if stated.get("link"):
+        weights = f"Weights: [{plain(stated['name'])}]({stated['link']})."
+    data = markdown(["data", "used for", "licence"], rows)
+    return {"weights": weights, "data": data} if stated or data else {}
+
+
+def plain(text: str) -> str:
+    """Text in one line that Markdown and HTML show as it is: tasks and data have names of their owners' choice."""
+    return SPECIAL.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def markdown(columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table without empty columns, those of figures to the right; empty without rows."""
+    if not rows:
+        return ""
+    kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    names, *cells = [[re.sub(r"[|<]", r"\\\g<0>", row[place]) for place in kept] for row in (columns, *rows)]
+    head, _, *body = markdown_table((names, cells))
+    is_figures = [all(FIGURE.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
+    rule = "| " + " | ".join("---:" if figures else "---" for figures in is_figures) + " |"
+    return "\n".join([head, rule, *body])

@@ -1,0 +1,262 @@
+"""Writes beside a model what sentence-transformers reads, so that it gives the vectors of the retrieval task.
+
+    python -m hub_cards.sentence_transformer --model runs/xlm_align/model
+    python -m hub_cards.sentence_transformer --model runs/xlm_align/model --results runs/xlm_align/tatoeba/results.json
+
+`SentenceTransformer(folder, trust_remote_code=True)` then reads the states of one layer, and takes the mean of those
+that are not of special tokens: three of its own modules, configured, and no code of ours. The weights, config.json and
+thereby the fingerprint of the folder stay as they are, and so does what AutoModel and pipelines load from it. The layer
+is chosen among the model's states, and no layer is cut off: saved again, it is the same model.
+
+One difference remains. A special token that a text itself spells, such as `</s>`, is dropped by the retrieval task
+before the model reads it; sentence-transformers lets the model read it, and leaves it out of the mean.
+"""
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.provenance import folder_fingerprint, write_json
+
+# the first release with MultiVectorMask, which leaves pieces out of the mean
+REQUIRES = ">=6.0"
+POOLINGS = {"mean": False, "mean_with_special_tokens": True}  # whether special tokens count
+KINDS = ("retrieval", "mining")  # of results that say how sentences become vectors
+
+
+@dataclass
+class Vectors:
+    """How a sentence becomes a vector: the mean of the states of `layer`, of at most `max_length` positions.
+
+    `max_length` None is as many as the model has. `why` says in words who chose so.
+    """
+
+    layer: int
+    special_tokens: bool
+    max_length: int | None
+    why: str
+
+
+def write_modules(
+    model_dir: str | os.PathLike,
+    layer: int | None = None,
+    results_file: str | os.PathLike | None = None,
+    pooling: str | None = None,
+    overwrite: bool = False,
+) -> Vectors:
+    """Writes modules.json and what it names into a model folder, and returns what the vectors will be.
+
+    Args:
+        layer: 0 (the embeddings) to the model's last.
+        results_file: results.json of a retrieval or mining task on these weights; layer, pooling and length are its.
+        pooling: one of `POOLINGS`.
+        overwrite: whether to replace files that say something else.
+
+    Without layer, results and pooling, they are those of the results in the folder's record, if there are any; else the
+    retrieval task's defaults.
+
+    Raises ValueError for a folder without a model, a layer that it has not, an unknown pooling, results of another
+    task or of other weights, and for files that are there already and say something else, without `overwrite`.
+    """
+    from finetuning.checkpoints import describe_model
+
+    folder = Path(model_dir)
+    if results_file is not None and (layer is not None or pooling is not None):
+        given = "layer" if layer is not None else "pooling"
+        raise ValueError(
+            f"{given} and results were both given. The vectors would not be those that {results_file} is of. Leave "
+            "one of them out."
+        )
+    fingerprint = folder_fingerprint(folder)  # refuses what is no model's folder
+    if results_file is not None:
+        vectors = vectors_of_results(Path(results_file), fingerprint)
+    else:
+        vectors = None if layer is not None or pooling is not None else vectors_of_record(folder, fingerprint)
+    _, config, tokenizer, _ = describe_model(str(folder), max_length=vectors.max_length if vectors else None)
+    vectors = vectors or chosen_vectors(layer, pooling, config.num_hidden_layers)
+    if not 0 <= vectors.layer <= config.num_hidden_layers:
+        raise ValueError(
+            f"layer is {vectors.layer}, and the model of {folder} has {config.num_hidden_layers} layers. There is no "
+            f"such state. Give 0 (the embeddings) to {config.num_hidden_layers}."
+        )
+    files = module_files(vectors, config, tokenizer)
+    if not overwrite:
+        refuse_to_lose(folder, files)
+    # modules.json last: what it names is there when it is
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_json(folder / name, content)
+    return vectors
+
+
+def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vectors:
+    """What was asked for; else as the retrieval task's recipe has it where it says nothing."""
+    from finetuning.feature_models import layer_protocol
+    from finetuning.retrieval_recipe import RetrievalRecipe
+
+    if pooling is not None and pooling not in POOLINGS:
+        raise ValueError(
+            f"pooling is {pooling!r}. Our retrieval task takes the mean of a layer's states, and other vectors were "
+            f"never evaluated. Give one of {', '.join(POOLINGS)}."
+        )
+    default = RetrievalRecipe()
+    counted = POOLINGS[pooling] if pooling else default.special_tokens
+    if layer is not None:
+        return Vectors(layer, counted, None, "as asked for")
+    protocol = layer_protocol(default, depth)
+    why = f"{protocol['selection']['rule']}, which no results have chosen"
+    return Vectors(protocol["layer"], counted, None, why)
+
+
+def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
+    """How the sentences of a results file became vectors.
+
+    Raises ValueError for a file that cannot be read, for results of another kind of task, another pooling, or of
+    other weights than those of `fingerprint`.
+    """
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no results file: {error}. It does not say how sentences became vectors. Name the results.json "
+            "of a retrieval or mining task."
+        ) from error
+    if not isinstance(results, dict) or results.get("kind") not in KINDS:
+        kind = results.get("kind") if isinstance(results, dict) else None
+        raise ValueError(
+            f"{path} holds results of {kind or 'no task'}. They do not say how sentences became vectors. Name "
+            "the results.json of a retrieval or mining task."
+        )
+    protocol, model = results["protocol"], results["model"]
+    # of a fine-tuned model the vectors were read, not of the one that it started from
+    measured = (model.get("init_from") or {}).get("fingerprint") or model["fingerprint"]
+    if fingerprint not in measured.split("+"):
+        raise ValueError(
+            f"{path} was measured on {model['folder']} ({measured[:19]}), and this folder has other weights "
+            f"({fingerprint[:19]}). Its layer is of another model. Name results of these weights, or a layer."
+        )
+    if protocol["pooling"] not in POOLINGS:
+        raise ValueError(
+            f"{path} has the pooling {protocol['pooling']!r}. Only the mean of a layer's states can be written down "
+            "for sentence-transformers here. Name other results, or a layer."
+        )
+    why = f"as {path.name} of {results['task']} has it: {protocol['selection']['rule']}"
+    return Vectors(protocol["layer"], protocol["special_tokens"], protocol["max_length"], why)
+
+
+def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
+    """How the sentences of the results in a folder's record became vectors; None where there are none.
+
+    Raises ValueError as `vectors_of_results`, and where they do not agree.
+    """
+    found: dict[str, Vectors] = {}
+    for path in sorted(folder.glob("record/results/*.json")):
+        if json.loads(path.read_text(encoding="utf-8")).get("kind") in KINDS:
+            found[path.name] = vectors_of_results(path, fingerprint)
+    settings = {name: (of.layer, of.special_tokens, of.max_length) for name, of in found.items()}
+    if len(set(settings.values())) > 1:
+        said = "; ".join(
+            f"{name}: layer {layer}, {'with' if special else 'without'} special tokens, {length} positions"
+            for name, (layer, special, length) in settings.items()
+        )
+        raise ValueError(
+            f"The results in {folder / 'record' / 'results'} do not agree on how a sentence becomes a vector ({said}). "
+            "Which one is meant cannot be told. Name one of them as results, or a layer."
+        )
+    return next(iter(found.values()), None)
+
+
+def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any]:
+    """Name -> content of the files, those that others name first."""
+    is_last = vectors.layer == config.num_hidden_layers
+    states = "last_hidden_state" if is_last else ["hidden_states", vectors.layer]
+    left_out = [] if vectors.special_tokens else dict.fromkeys(tokenizer.all_special_tokens)
+    mask = {
+        "skiplist_words": [token for token in left_out if token != tokenizer.unk_token],
+        "skiplist_tasks": ["query", "document"],  # of encode_query, and of all else
+        "keep_only_token_ids": None,
+    }
+    pooling = {"embedding_dimension": config.hidden_size, "pooling_mode": "mean", "include_prompt": True}
+    modules = {
+        "": "base.modules.transformer.Transformer",
+        "1_MultiVectorMask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+        "2_Pooling": "sentence_transformer.modules.pooling.Pooling",
+    }
+    return {
+        "1_MultiVectorMask/config.json": mask,
+        "2_Pooling/config.json": pooling,
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": {"method": "forward", "method_output_name": states}},
+            "module_output_name": "token_embeddings",
+            "max_seq_length": vectors.max_length or config.longest_input,
+        },
+        "config_sentence_transformers.json": {
+            "model_type": "SentenceTransformer",
+            "requirements": {"sentence-transformers": REQUIRES},
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+        "modules.json": [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.{name}"}
+            for index, (path, name) in enumerate(modules.items())
+        ],
+    }
+
+
+def refuse_to_lose(folder: Path, files: dict[str, Any]) -> None:
+    """Raises ValueError where a file is there already with another content."""
+
+    def says_otherwise(name: str) -> bool:
+        try:
+            return json.loads((folder / name).read_text(encoding="utf-8")) != files[name]
+        except FileNotFoundError:
+            return False
+        except ValueError:
+            return True
+
+    if others := [name for name in files if says_otherwise(name)]:
+        raise ValueError(
+            f"{folder} has {', '.join(others)} already, and with another content: somebody has said there how this "
+            "model's vectors are made. Add --overwrite to replace them, or copy the model into another folder."
+        )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m hub_cards.sentence_transformer",
+        description="Writes beside a model what sentence-transformers reads: SentenceTransformer(folder, "
+        "trust_remote_code=True) then gives the vectors of our retrieval task.",
+    )
+    parser.add_argument("--model", required=True, metavar="DIR", help="the model folder")
+    parser.add_argument(
+        "--layer",
+        type=int,
+        metavar="N",
+        help="layer whose states are averaged, 0: embeddings; default: that of the retrieval or mining results in the "
+        "folder's record, else at two thirds of the layers",
+    )
+    parser.add_argument(
+        "--results",
+        metavar="FILE",
+        help="results.json of a retrieval or mining task on this model: its layer, pooling and length are taken",
+    )
+    parser.add_argument("--pooling", metavar="NAME", help=f"{' or '.join(POOLINGS)}; default: mean, of pieces alone")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that say something else")
+    args = parser.parse_args(argv)
+    try:
+        vectors = write_modules(args.model, args.layer, args.results, args.pooling, args.overwrite)
+    except ValueError as error:
+        parser.error(str(error))
+    counted = "with" if vectors.special_tokens else "without"
+    print(f"{args.model}: layer {vectors.layer} ({vectors.why}), mean of its states {counted} those of special tokens")
+    print(f"SentenceTransformer({str(args.model)!r}, trust_remote_code=True)")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,296 @@
+"""What the three tabs answer: word links, words for masks, nearest sentences. No page in here.
+
+Each function raises ValueError, in words for the page, for texts that are empty or too long and for what the model
+cannot do. Legend: `B` sentences, `T` positions, `H` hidden size, `V` vocabulary, `K` masks.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from loading import Model, first_line
+from torch.nn import functional as F
+
+METHODS = {  # of the zoo's aligner
+    "Optimal transport (XLM-Align)": "ot",
+    "Optimal transport, more links": "ot_itermax",
+    "Itermax (SimAlign)": "itermax",
+    "Mutual best (SimAlign)": "mutual",
+    "Softmax (awesome-align)": "softmax",
+}
+ENCODINGS = {"each by itself": "separate", "both in one input": "joint"}
+MAX_WORDS = 1000
+MAX_CHARACTERS = 10_000
+MAX_SENTENCES = 200
+MAX_MASKS = 20
+MATRIX_WORDS = 40  # of a side; more cannot be read
+MASKS = ("<mask>", "[MASK]")  # spellings of a mask that everybody knows
+SENTENCES_AT_ONCE = 16
+KEPT_VECTORS = 5000
+UNKNOWN_SHARE = 0.2  # of a text's pieces, from which on the page says that the model was not made for it
+
+
+@dataclass
+class Aligned:
+    """Words, links between them (numbers from 0) with probabilities, and the cosines, or None where too many words."""
+
+    source: list[str]
+    target: list[str]
+    links: list[tuple[int, int]]
+    probabilities: list[float]
+    similarity: list[list[float]] | None
+    notes: list[str]
+
+
+@dataclass
+class Filled:
+    """Of each mask its best words, [(word, piece, probability)], and the text with the first of each put in."""
+
+    masks: list[list[tuple[str, str, float]]]
+    text: str
+    notes: list[str]
+
+
+@dataclass
+class Ranked:
+    """Sentences, the nearest first, with their cosines; `unknown`: those of which the tokenizer knows little."""
+
+    sentences: list[tuple[str, float]]
+    unknown: list[str]
+    layer: int
+    notes: list[str]
+
+
+def count_words(text: str) -> int:
+    """Words between white space; characters of Chinese and Japanese text that has no white space, as the aligner."""
+    words = text.split()
+    if len(words) != 1:
+        return len(words)
+    return max(1, sum(unicodedata.east_asian_width(character) in "WF" for character in text))
+
+
+def checked(text: str | None, what: str, example: str) -> str:
+    """The text without white space around it. Raises ValueError for an empty one and for more than MAX_WORDS words."""
+    text = (text or "").strip()
+    if not text:
+        raise ValueError(f"{what} is empty. Type something, such as: {example}")
+    words = count_words(text)
+    if words > MAX_WORDS or len(text) > MAX_CHARACTERS:
+        raise ValueError(
+            f"{what} has {words:,} words and {len(text):,} characters. This page takes up to {MAX_WORDS:,} words and "
+            f"{MAX_CHARACTERS:,} characters, so that nobody waits for somebody else's book. Shorten it."
+        )
+    return text
+
+
+def require(model: Model, tab: str) -> None:
+    """Raises ValueError where the model cannot serve a tab."""
+    if tab in model.lacking:
+        raise ValueError(model.lacking[tab])
+
+
+def require_layer(model: Model, layer: int | None) -> int:
+    """The layer; of None, the default. Raises ValueError for one that the model does not have."""
+    layer = model.default_layer if layer is None else int(layer)
+    if not 0 <= layer <= model.layers:
+        raise ValueError(
+            f"Layer {layer} is not there: {model.name} has {model.layers}. Choose 0 (the embeddings) to {model.layers}."
+        )
+    return layer
+
+
+def align_words(
+    model: Model, source: str, target: str, method: str = "ot", layer: int | None = None, encoding: str = "separate"
+) -> Aligned:
+    """Links the words of two sentences by the word-alignment pipeline that the model brings."""
+    source = checked(source, "The first sentence", "The children are reading.")
+    target = checked(target, "The second sentence", "Die Kinder lesen.")
+    require(model, "align")
+    layer = require_layer(model, layer)
+    shows_matrix = max(count_words(source), count_words(target)) <= MATRIX_WORDS
+    try:
+        found = model.aligner(
+            (source, target),
+            method=method,
+            layer=layer,
+            encoding=encoding,
+            probabilities=True,
+            similarity=shows_matrix,
+        )
+    except (ValueError, TypeError) as error:  # of the code that the folder brings, which may be older than this page
+        raise ValueError(f"The aligner of {model.name} refuses: {first_line(error)}") from error
+    notes = unknown_notes(model, {"the first sentence": source, "the second sentence": target})
+    if found["windows"] > 1:
+        notes.append(
+            f"Longer than the {model.positions} pieces that the model reads: aligned in {found['windows']} windows "
+            "that overlap. Nothing was cut off."
+        )
+    if not shows_matrix:
+        notes.append(
+            f"The similarity matrix is shown up to {MATRIX_WORDS} words a sentence; these have {len(found['source'])} "
+            f"and {len(found['target'])}."
+        )
+    return Aligned(
+        source=found["source"],
+        target=found["target"],
+        links=[tuple(link) for link in found["links"]],
+        probabilities=found["probabilities"],
+        similarity=found.get("similarity"),
+        notes=notes,
+    )
+
+
+@torch.inference_mode()
+def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
+    """The `top` most probable pieces of the vocabulary at each mask, each mask by itself.
+
+    A mask may be spelled as the model's own, or as <mask> or [MASK].
+    """
+    require(model, "fill")
+    mask = model.tokenizer.mask_token
+    text = checked(text, "The sentence", f"The children are {mask} a book.")
+    for spelling in MASKS:
+        text = text.replace(spelling, mask)
+    inputs = model.tokenizer(text, return_tensors="pt", verbose=False)
+    length = inputs["input_ids"].shape[1]
+    if length > model.positions:
+        raise ValueError(
+            f"The text has {length:,} pieces with the special tokens, and {model.name} reads {model.positions:,}. It "
+            "was not cut, since a mask could have been lost. Shorten it."
+        )
+    places_K = inputs["input_ids"][0].eq(model.tokenizer.mask_token_id).nonzero()[:, 0]
+    if not len(places_K):
+        raise ValueError(
+            f"There is no {mask} in the text. It stands for the word that the model is asked for. Put one in with the "
+            "button."
+        )
+    if len(places_K) > MAX_MASKS:
+        raise ValueError(
+            f"There are {len(places_K)} masks in the text. Up to {MAX_MASKS} are filled in. Leave some words standing."
+        )
+    logits_KV = model.masked_lm(**inputs).logits[0, places_K].float()
+    best = logits_KV.softmax(-1).topk(min(int(top), logits_KV.shape[1]))
+    masks = [
+        [
+            (shown_piece(model.tokenizer, piece), model.tokenizer.convert_ids_to_tokens(piece), probability)
+            for probability, piece in zip(probabilities, pieces, strict=True)
+        ]
+        for probabilities, pieces in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+    filled = inputs["input_ids"][0].clone()
+    filled[places_K] = best.indices[:, 0]
+    notes = unknown_notes(model, {"the text": text})
+    if len(masks) > 1:
+        notes.append("Each mask is filled in by itself: the model does not know what it put at the others.")
+    return Filled(masks, model.tokenizer.decode(filled, skip_special_tokens=True), notes)
+
+
+def shown_piece(tokenizer: Any, piece: int) -> str:
+    """A piece of the vocabulary as text, after "…" where it goes on with the word before it.
+
+    As the vocabulary spells it where it is white space, or nothing.
+    """
+    spelled = tokenizer.convert_ids_to_tokens(piece)
+    text = tokenizer.decode([piece]).strip() or spelled
+    if text.startswith("##"):
+        return f"…{text[2:]}"
+    marks_starts = any(token[0] in "▁Ġ" for token in tokenizer.tokenize("a b"))
+    has_spaces = text[0].isalpha() and unicodedata.east_asian_width(text[0]) not in "WF"
+    return f"…{text}" if marks_starts and has_spaces and spelled[0] not in "▁Ġ" else text
+
+
+def rank_sentences(model: Model, query: str, sentences: str, layer: int | None = None) -> Ranked:
+    """Sentences, one a line, by the cosine of their vectors with that of the query."""
+    query = checked(query, "The sentence", "It will rain tomorrow.")
+    lines = list(dict.fromkeys(line.strip() for line in (sentences or "").splitlines() if line.strip()))
+    if not lines:
+        raise ValueError("There are no sentences to search. Type some, one a line.")
+    if len(lines) > MAX_SENTENCES:
+        raise ValueError(
+            f"There are {len(lines):,} sentences. This page searches up to {MAX_SENTENCES}. Take some of them; for "
+            "more, the retrieval task of the zoo searches millions."
+        )
+    for number, line in enumerate(lines, start=1):
+        checked(line, f"Sentence {number}", "")
+    require(model, "nearest")
+    layer = require_layer(model, layer)
+    texts = [query, *lines]
+    vectors, cut = sentence_vectors(model, texts, layer)
+    cosines = F.cosine_similarity(vectors[:1], vectors[1:]).tolist()
+    ranked = sorted(zip(lines, cosines, strict=True), key=lambda found: -found[1])
+    notes = unknown_notes(model, {"the sentence": query})
+    if cut:
+        notes.append(
+            f"{cut} of {len(texts)} texts are longer than the {model.positions} pieces that the model reads: what "
+            "comes after was cut off."
+        )
+    return Ranked(ranked, [line for line in lines if unknown_share(model, line)[0] >= UNKNOWN_SHARE], layer, notes)
+
+
+def sentence_vectors(model: Model, texts: list[str], layer: int) -> tuple[torch.Tensor, int]:
+    """(B, H): the mean of the states of a text's pieces at a layer; and how many texts were cut to the model's length.
+
+    As the zoo's retrieval task: special tokens are read by the model and left out of the mean, those that a text itself
+    spells are dropped before. A text without a piece has a vector of zeros.
+    """
+    before, after = around_text(model.tokenizer)
+    room = model.positions - len(before) - len(after)
+    special = set(model.tokenizer.all_special_ids) - {model.tokenizer.unk_token_id}
+    found = model.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    pieces = [[piece for piece in ids if piece not in special] for ids in found]
+    cut = sum(len(ids) > room for ids in pieces)
+    missing = {text: ids[:room] for text, ids in zip(texts, pieces, strict=True) if (layer, text) not in model.vectors}
+    if len(model.vectors) + len(missing) > KEPT_VECTORS:
+        model.vectors.clear()
+        missing = {text: ids[:room] for text, ids in zip(texts, pieces, strict=True)}
+    waiting = sorted(missing, key=lambda text: -len(missing[text]))
+    for start in range(0, len(waiting), SENTENCES_AT_ONCE):
+        group = waiting[start : start + SENTENCES_AT_ONCE]
+        means = mean_states(model, [missing[text] for text in group], layer, before, after)
+        model.vectors.update({(layer, text): vector for text, vector in zip(group, means, strict=True)})
+    return torch.stack([model.vectors[layer, text] for text in texts]), cut
+
+
+@torch.inference_mode()
+def mean_states(model: Model, pieces: list[list[int]], layer: int, before: list[int], after: list[int]) -> torch.Tensor:
+    """(B, H) of texts given as pieces, with `before` and `after` around each."""
+    rows = [before + ids + after for ids in pieces]
+    longest = max(map(len, rows))
+    padding = model.tokenizer.pad_token_id or 0
+    inputs_BT = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+    length_B1 = torch.tensor([len(row) for row in rows])[:, None]
+    place_BT = torch.arange(longest).expand(len(rows), -1)
+    outputs = model.encoder(
+        input_ids=inputs_BT, attention_mask=(place_BT < length_B1).long(), output_hidden_states=True, return_dict=True
+    )
+    # some encoders normalise their last states once more, after those that they list
+    states_BTH = outputs.last_hidden_state if layer == model.layers else outputs.hidden_states[layer]
+    counts_BT1 = ((place_BT >= len(before)) & (place_BT < length_B1 - len(after)))[..., None]
+    sums_BH = states_BTH.float().masked_fill(~counts_BT1, 0.0).sum(1)
+    return sums_BH / counts_BT1.sum(1).clamp(min=1)
+
+
+def around_text(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer puts before and after a text."""
+    bare, whole = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (False, True))
+    start = next(start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+    return whole[:start], whole[start + len(bare) :]
+
+
+def unknown_share(model: Model, text: str) -> tuple[float, int, int]:
+    """How much of a text the tokenizer does not know: the share of its pieces, their number, and that of all."""
+    ids = model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    unknown = sum(piece == model.tokenizer.unk_token_id for piece in ids)
+    return unknown / max(1, len(ids)), unknown, len(ids)
+
+
+def unknown_notes(model: Model, texts: dict[str, str]) -> list[str]:
+    """A note for each text of which the tokenizer knows little: the model was not made for its script."""
+    shares = {what: unknown_share(model, text) for what, text in texts.items()}
+    return [
+        f"{unknown} of {pieces} pieces of {what} are unknown to this model's tokenizer: it was not made for this "
+        "language, and what it says means little."
+        for what, (share, unknown, pieces) in shares.items()
+        if share >= UNKNOWN_SHARE
+    ]

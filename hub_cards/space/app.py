@@ -1,0 +1,125 @@
+"""A page to try cross-lingual encoders on: word links, masked words, nearest sentences.
+
+    python hub_cards/space/app.py --model runs/xlm_align/model
+
+This folder is a Space: uploaded as it is, it runs there. It needs gradio, torch and transformers, and nothing of the
+project: models bring their code.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+FONT = ["system-ui", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]  # of the visitor's system: nothing is fetched
+FONT_MONO = ["ui-monospace", "Noto Sans Mono", "monospace"]
+EPILOG = """examples:
+  python app.py --model runs/xlm_align/model
+  python app.py --model runs/veco/model --model FacebookAI/xlm-roberta-base --port 8000
+  ZOO_MODELS=owner/name,owner/other python app.py --only-listed
+
+A model runs code of its own on this machine. On a Space, and where --host lets other machines in, only the listed
+models are loaded, whatever a visitor types; --no-only-listed lifts that."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="app.py",
+        description="Serves a page to try encoders on: word links, masked words, nearest sentences. Runs on a CPU.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help="a folder that holds a model, or its id on the Hub; give several. Default: ZOO_MODELS, with commas "
+        "between them; on a Space, then, `models` of its README.md; else the page asks for one",
+    )
+    parser.add_argument(
+        "--only-listed",
+        action=argparse.BooleanOptionalAction,
+        help="load no model that is not named here. Default: ZOO_ONLY_LISTED (1 or 0); else on a Space, and where "
+        "--host lets other machines in",
+    )
+    parser.add_argument(
+        "--host",
+        default=os.environ.get("GRADIO_SERVER_NAME") or LOOPBACK[0],
+        help="the address to serve on; 0.0.0.0 lets other machines in (default: GRADIO_SERVER_NAME, else 127.0.0.1)",
+    )
+    parser.add_argument("--port", type=int, help="default: GRADIO_SERVER_PORT, else the first free one from 7860 on")
+    return parser
+
+
+def complete(flags: argparse.Namespace) -> None:
+    """Puts in what the environment says where the command line says nothing. Raises ValueError for what cannot be."""
+    on_a_space = bool(os.environ.get("SPACE_ID"))
+    if flags.model is None:
+        flags.model = [name.strip() for name in os.environ.get("ZOO_MODELS", "").split(",") if name.strip()]
+        if not flags.model and on_a_space:
+            flags.model = models_of_readme(FOLDER / "README.md")
+    if flags.only_listed is None:
+        said = os.environ.get("ZOO_ONLY_LISTED", "").strip()
+        if said not in ("", "0", "1"):
+            raise ValueError(
+                f"ZOO_ONLY_LISTED is {said!r}. It says whether only the listed models are loaded. Give 1 or 0."
+            )
+        flags.only_listed = said == "1" if said else on_a_space or flags.host not in LOOPBACK
+    if flags.only_listed and not flags.model:
+        raise ValueError(
+            "no model is named, and only those that are named may be loaded. There is nothing to try. Give --model, or "
+            "set ZOO_MODELS."
+        )
+
+
+def models_of_readme(path: Path) -> list[str]:
+    """The `models` that a Space's README.md names."""
+    from huggingface_hub import metadata_load
+
+    return list((metadata_load(path) or {}).get("models") or [])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Reads the command line, loads the first model, and serves the page until it is stopped."""
+    parser = make_parser()
+    flags = parser.parse_args(arguments)
+    try:
+        complete(flags)
+        # what is typed here stays here; gradio reads both when it is imported
+        os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+        os.environ.setdefault("GRADIO_RUN_HISTORY", "False")
+        import gradio as gr
+        from loading import Models
+        from page import Page
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()
+        models = Models(flags.model, flags.only_listed)
+        start = None
+        if flags.model:
+            start = models.get(flags.model[0], lambda share, text: print(f"{share:4.0%} {text}", flush=True))
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    try:
+        page = Page(models, start).blocks
+        _, url, _ = page.launch(
+            server_name=flags.host,
+            server_port=flags.port,
+            share=False,  # no tunnel, whatever GRADIO_SHARE says
+            ssr_mode=False,
+            footer_links=["api"],
+            theme=gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=FONT_MONO),
+            css_paths=[FOLDER / "style.css"],
+            quiet=True,  # it would advertise tunnels
+            prevent_thread_lock=True,
+        )
+        print(f"Running on {url}", flush=True)
+        page.block_thread()
+    except OSError as error:  # a port that is taken
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Answers as HTML: everything that a user typed is escaped, and says its own direction (`dir=auto`).
+
+Words are drawn by the browser, not into a picture: it shapes Arabic, and puts right what is read from the right.
+"""
+
+import unicodedata
+from html import escape
+
+from answers import Aligned, Filled, Ranked
+from loading import Model
+
+GOLDEN_ANGLE = 137.508  # degrees: neighbouring groups get colours that are far apart
+HOVER_GROUPS = 150  # groups of words that light up under the pointer; each takes a rule of style
+LANGUAGES = {
+    "ar": "Arabic",
+    "de": "German",
+    "en": "English",
+    "es": "Spanish",
+    "fr": "French",
+    "ru": "Russian",
+    "sw": "Swahili",
+    "tr": "Turkish",
+    "vi": "Vietnamese",
+    "zh": "Chinese",
+}
+TABS = {"align": "Word links", "fill": "Masked words", "nearest": "Sentences"}  # short: a phone shows all three
+
+
+def message(text: str) -> str:
+    """What the user should know, where the answer would stand."""
+    return f'<div class="zoo-message" role="alert" dir="auto">{escape(text)}</div>'
+
+
+def hint(text: str) -> str:
+    """What to do next."""
+    return f'<p class="zoo-hint">{escape(text)}</p>'
+
+
+def notes_of(notes: list[str]) -> str:
+    """What limits an answer."""
+    return "".join(f'<p class="zoo-note" dir="auto">{escape(note)}</p>' for note in notes)
+
+
+def model_facts(model: Model) -> str:
+    """What was loaded, in a line, and a link to its card."""
+    facts = [
+        f"<b>{escape(model.facts['type'])}</b>",
+        f"{model.facts['parameters'] / 1e6:,.1f}M parameters",
+        f"{model.layers} layers",
+        f"reads {model.positions:,} pieces",
+    ]
+    if model.facts["on_hub"]:
+        url = f"https://huggingface.co/{escape(model.name)}"
+        facts.append(f'<a href="{url}" target="_blank" rel="noopener">model card</a>')
+    facts += [f'<span class="zoo-lacks">no {escape(TABS[tab].lower())}</span>' for tab in model.lacking]
+    return f'<p class="zoo-facts" dir="auto">{" · ".join(facts)}</p>'
+
+
+def tab_notice(model: Model | None, tab: str) -> str:
+    """Why a tab cannot be served, or nothing."""
+    return message(model.lacking[tab]) if model is not None and tab in model.lacking else ""
+
+
+def alignment(found: Aligned) -> str:
+    """Both sentences, linked words in one colour and number, and the similarity of all words as a heat map."""
+    if not found.links:
+        body = '<p class="zoo-hint">No words were linked.</p>'
+    else:
+        partners = len({word for word, _ in found.links}), len({word for _, word in found.links})
+        body = (
+            f'<p class="zoo-hint">{len(found.links)} links: {partners[0]} of {len(found.source)} words with '
+            f"{partners[1]} of {len(found.target)}. Words of one colour and number belong together; point at one.</p>"
+        )
+    groups = link_groups(found)
+    source, target = (
+        sentence_line(words, [groups.get((side, number)) for number in range(len(words))])
+        for side, words in enumerate((found.source, found.target))
+    )
+    count = max(groups.values(), default=-1) + 1
+    lights = "".join(
+        f".zoo-pair:has(.zoo-g{group}:hover) .zoo-word:not(.zoo-g{group}){{opacity:.25}}"
+        for group in range(min(count, HOVER_GROUPS))
+    )
+    heat = heat_map(found) if found.similarity else ""
+    return (
+        f'<div class="zoo-pair"><style>{lights}</style>{source}{target}</div>{body}{notes_of(found.notes)}'
+        f"{links_as_text(found)}{heat}"
+    )
+
+
+def links_as_text(found: Aligned) -> str:
+    """The links in Pharaoh format, words numbered from 0, and as pairs of words; folded away."""
+    if not found.links:
+        return ""
+    numbers = " ".join(f"{x}-{y}" for x, y in found.links)
+    pairs = ", ".join(
+        f"<bdi>{escape(found.source[x])}</bdi> – <bdi>{escape(found.target[y])}</bdi>" for x, y in found.links
+    )
+    return f'<details class="zoo-text"><summary>Links as text</summary><p>{numbers}</p><p>{pairs}</p></details>'
+
+
+def link_groups(found: Aligned) -> dict[tuple[int, int], int]:
+    """(side, word) -> the number of its group, from 0: words that links hold together, one after the other."""
+    parent = {word: word for x, y in found.links for word in ((0, x), (1, y))}
+
+    def root(word: tuple[int, int]) -> tuple[int, int]:
+        while parent[word] != word:
+            parent[word] = parent[parent[word]]  # the way is shorter next time
+            word = parent[word]
+        return word
+
+    for x, y in found.links:
+        first, second = sorted((root((0, x)), root((1, y))))
+        parent[second] = first
+    numbers: dict[tuple[int, int], int] = {}
+    return {word: numbers.setdefault(root(word), len(numbers)) for word in sorted(parent)}
+
+
+def sentence_line(words: list[str], groups: list[int | None]) -> str:
+    """A sentence as coloured words; those without a partner are plain."""
+    shown = []
+    for word, group in zip(words, groups, strict=True):
+        if group is None:
+            shown.append(f'<span class="zoo-word zoo-alone"><bdi>{escape(word)}</bdi></span>')
+        else:
+            shown.append(
+                f'<span class="zoo-word zoo-g{group}" style="--hue:{round(group * GOLDEN_ANGLE) % 360}">'
+                f"<bdi>{escape(word)}</bdi><sub>{group + 1}</sub></span>"
+            )
+    return f'<p class="zoo-sentence" dir="{direction(words)}">{" ".join(shown)}</p>'
+
+
+def heat_map(found: Aligned) -> str:
+    """The cosines of all words: a table, the first sentence down, the second across, in its own direction."""
+    values = [value for row in found.similarity for value in row]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    links = set(found.links)
+    # a table has one direction, that of the sentence along its top
+    head = "".join(f'<th scope="col"><span dir="auto">{escape(word)}</span></th>' for word in found.target)
+    rows = []
+    for x, (word, row) in enumerate(zip(found.source, found.similarity, strict=True)):
+        cells = "".join(
+            f'<td style="--heat:{round(100 * (value - low) / span)}%"{" class=zoo-link" if (x, y) in links else ""} '
+            f'title="{escape(word)} – {escape(found.target[y])}: {value:.2f}">{"●" if (x, y) in links else ""}</td>'
+            for y, value in enumerate(row)
+        )
+        rows.append(f'<tr><th scope="row"><bdi>{escape(word)}</bdi></th>{cells}</tr>')
+    return (
+        '<h3 class="zoo-heading">Similarity of the words</h3>'
+        f'<p class="zoo-scale"><span>{low:.2f}</span><i></i><span>{high:.2f}</span> cosine · ● linked</p>'
+        '<div class="zoo-scroll" tabindex="0" role="region" aria-label="Similarity of the words">'
+        f'<table class="zoo-heat" dir="{direction(found.target)}"><thead><tr><td></td>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def direction(words: list[str]) -> str:
+    """`rtl` where the first letter that has a direction is read from the right.
+
+    `dir=auto` decides so too, but does not look into the <bdi> that keeps the number of a word on its side.
+    """
+    for character in "".join(words):
+        if (kind := unicodedata.bidirectional(character)) in ("L", "R", "AL"):
+            return "ltr" if kind == "L" else "rtl"
+    return "ltr"
+
+
+def bar(label: str, share: float, shown: str, aside: str = "", extra: str = "") -> str:
+    """A labelled bar of a list; `share` of its full width. `label` and `aside` are escaped here."""
+    return (
+        f'<li style="--share:{max(0.0, min(1.0, share)):.1%}"><span class="zoo-label" dir="auto">{escape(label)}</span>'
+        f'<span class="zoo-aside">{escape(aside)}{extra}</span><span class="zoo-value">{shown}</span></li>'
+    )
+
+
+def filled(found: Filled) -> str:
+    """The text with the best words in it, and of each mask its candidates as bars."""
+    lists = []
+    for number, candidates in enumerate(found.masks, start=1):
+        bars = "".join(bar(word, probability, f"{probability:.1%}") for word, _, probability in candidates)
+        title = f"Mask {number}" if len(found.masks) > 1 else "Best words"
+        lists.append(f'<section><h3 class="zoo-heading">{title}</h3><ol class="zoo-bars">{bars}</ol></section>')
+    best = f'<p class="zoo-sentence zoo-best" dir="auto">{escape(found.text)}</p>'
+    return f'{best}{notes_of(found.notes)}<div class="zoo-masks">{"".join(lists)}</div>'
+
+
+def ranking(found: Ranked, languages: dict[str, str]) -> str:
+    """Sentences, the nearest first, with their languages where known."""
+    bars = "".join(
+        bar(
+            text,
+            cosine,
+            f"{cosine:.3f}",
+            aside=LANGUAGES.get(languages.get(text, ""), ""),
+            extra=' <span class="zoo-lacks">many pieces unknown to the tokenizer</span>'
+            if text in found.unknown
+            else "",
+        )
+        for text, cosine in found.sentences
+    )
+    return (
+        f'{notes_of(found.notes)}<p class="zoo-hint">{len(found.sentences)} sentences by the cosine of their mean '
+        f'states at layer {found.layer}.</p><ol class="zoo-bars zoo-long">{bars}</ol>'
+    )

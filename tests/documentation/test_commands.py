@@ -1,0 +1,211 @@
+"""Every command and every example of the documentation is run, on the made-up place of conftest.py.
+
+A command stands in `HOW` by its beginning. What trains stops after its plan (`--dry_run`, `--check_data`), or is cut
+down by overrides; the flags, overrides, recipes and folders are those of the page. What is not in `HOW` fails.
+"""
+
+import importlib.util
+import io
+import itertools
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# of the papers' sizes: their hundreds of corpora are read by tests/pretraining/test_paper_recipes.py
+TWO_CORPORA = (
+    "monolingual=[{language: en, path: sample_corpus, config: en, size: 48, document_column: id}]",
+    "bitext=[{source_language: en, target_language: de, source: {path: sample_corpus, config: en}, "
+    "target: {path: sample_corpus, config: de}, join_on: id, size: 48}]",
+)
+TINY_BATCHES = ("mlm", "tlm", "camlm", "btmlm", "ca_mlm_segments", "ca_mlm_pairs")
+
+
+def call(module: str, *arguments: str) -> None:
+    """`python -m module arguments` in this process; user errors are shown as errors of the test."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+    importlib.import_module(module).main(list(arguments))
+
+
+def launched(words: list[str]) -> tuple[str, list[str]]:
+    """The script of `accelerate launch`, whose own flags accelerate itself parses, and the script's arguments."""
+    if words[0] == "python":
+        return words[1], words[2:]
+    from accelerate.commands.launch import launch_command_parser
+
+    options = launch_command_parser().parse_args(words[2:])
+    return options.training_script, options.training_script_args
+
+
+def pre_train(words: list[str]) -> None:
+    """The plan of a run."""
+    from common.recipes import read_yaml
+
+    script, arguments = launched(words)
+    assert script == "pretraining/run.py" and Path(script).is_file()
+    recipe = arguments[arguments.index("--config") + 1]
+    if Path(recipe).stem in ("base", "large", "small"):
+        phases = enumerate(read_yaml(recipe)["phases"])
+        small = [f"phases.{n}.objectives.{name}.batch_size=8" for n, phase in phases
+                 for name in phase["objectives"] if name in TINY_BATCHES]  # fmt: skip
+        arguments += [*TWO_CORPORA, *small, "hub_root=../shared/hub", "num_workers=0", "gradient_accumulation_steps=1"]
+    elif recipe.endswith("aligner.yaml"):
+        arguments.append("hub_root=../shared/hub")
+    call("pretraining.run", *(word for word in arguments if word not in ("--resume", "--dry_run")), "--dry_run")
+
+
+def fine_tune(words: list[str]) -> None:
+    """Reads and encodes the data of a task, or of the tasks of a suite that the made-up mirror has."""
+    script, arguments = launched(words)
+    assert script == "finetuning/run.py" and Path(script).is_file()
+    if "--suite" in arguments and "sample" not in arguments:
+        arguments += ["--skip_missing", "hub_root=../shared/hub"]
+    if "wmt14" in words[-2]:  # in 16 bits, which a CPU refuses
+        arguments += ["training.precision=fp32", "hub_root=../shared/hub"]
+    call("finetuning.run", *(word for word in arguments if word != "--check_data"), "--check_data")
+
+
+def align(words: list[str]) -> None:
+    """The aligner, with the redirections of a shell."""
+    files = {sign: words[words.index(sign) + 1] for sign in ("<", ">") if sign in words}
+    words = words[1 : min((words.index(sign) for sign in files), default=None)]
+    with pytest.MonkeyPatch.context() as patch:
+        if "<" in files:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(files["<"]).read_bytes())))
+        call("finetuning.align", *words)
+
+
+def module() -> Callable[[list[str]], None]:
+    """Runs `python -m ...` as it stands, but for what an earlier command of the page has made."""
+
+    def run(words: list[str]) -> None:
+        if "--output" in words:
+            remove(Path(words[words.index("--output") + 1]))
+        if words[2].startswith("modeling.convert"):
+            places = itertools.takewhile(lambda word: not word.startswith("--"), words[3:])
+            remove(Path(list(places)[-1]))
+        call(words[2], *words[3:])
+
+    return run
+
+
+def remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.is_dir():
+        shutil.rmtree(path)
+
+
+def target(words: list[str]) -> None:
+    """A target of the Makefile."""
+    assert re.search(rf"^{words[1]}:.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def activate(words: list[str]) -> None:
+    assert words == [".", f"{re.search(r'^VENV [?]= (.*)$', (ROOT / 'Makefile').read_text(), re.M)[1]}/bin/activate"]
+
+
+def only_flags(words: list[str]) -> None:
+    """A benchmark's flags: its measurements are too long for a test, and its own tests run it small."""
+    bench = importlib.import_module(words[2])
+    if words[2] == "bench.finetuning":
+        bench.check_flags(bench.read_flags(words[3:]))
+    else:
+        bench.check_flags(bench.read_flags(bench.__doc__, Path("unused"), words[3:]))
+
+
+def planted(words: list[str]) -> None:
+    """A table of many runs, each of which is as if it had been run: its results are those of another one."""
+    from finetuning import grid
+
+    def run(recipe, resume: bool, command: list[str]) -> None:
+        shutil.copytree("runs/suite/topics", recipe.output_dir)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "KINDS", {kind: (*entry[:2], run) for kind, entry in grid.KINDS.items()})
+        patch.setattr(grid, "run_by_language", run)
+        call(words[2], *words[3:])
+    assert list(Path(words[words.index("--output") + 1]).glob("*.png"))
+
+
+def is_there(words: list[str]) -> None:
+    """A command that a page mentions without its flags."""
+    assert callable(importlib.import_module(words[2]).main)
+
+
+def push(words: list[str], hub, card: str) -> None:
+    """Rehearsed, and done, as the page has it, on a Hub on loopback, after the page's command for the card.
+
+    That every class loads in a fresh process is what tests/hub_cards/test_folder_check.py and the demo find out.
+    """
+    from hub_cards import folder_check
+
+    call(*shlex.split(card)[2:])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder_check, "_load", lambda folder: [])
+        call(words[2], *words[3:])
+    assert bool(hub.repos) != ("--dry-run" in words)
+
+
+def space(words: list[str]) -> None:
+    """The page's flags: it is served and driven by tests/hub_cards/test_space_in_a_browser.py."""
+    spec = importlib.util.spec_from_file_location("app_of_the_space", ROOT / words[1])
+    app = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(app)
+    app.complete(app.make_parser().parse_args(words[2:]))
+
+
+def log_in(words: list[str]) -> None:
+    from hub_cards import push
+
+    assert shlex.join(words) in push.LOG_IN
+
+
+def help_of(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        call(words[2], *words[3:])
+    assert stopped.value.code == 0
+
+
+HOW: dict[str, Callable[[list[str]], None]] = {
+    r"make (demo|test|check|bench|setup|help)": target,
+    r"\. \S+/bin/activate": activate,
+    r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
+    r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
+    r"word-align --model": align,
+    r"python -m pretraining\.(train_tokenizer|controlled_pair|vocabulary_matching|compare) ": module(),
+    r"python -m finetuning\.(compare|benchmark|label_text|attention_map|translations) ": module(),
+    r"python -m finetuning\.(step_curves|transfer_matrix|supervised) ": planted,
+    r"python -m \w+\.\w+$": is_there,
+    r"python -m hub_cards\.(card|sentence_transformer) ": module(),
+    r"python hub_cards/space/app\.py": space,
+    r"python -m hub_cards\.push ": push,
+    r"hf auth login": log_in,
+    r"python -m modeling\.convert_\w+ --help": help_of,
+    r"python -m modeling\.convert_\w+ (?!--help)": module(),
+    r"python -m bench\.\w+ ": only_flags,
+}
+
+
+# huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+def test_each_command_runs(command, place, pages, request):
+    words = shlex.split(command, comments=True)
+    found = [how for pattern, how in HOW.items() if re.match(pattern, command)]
+    assert len(found) == 1, f"{len(found)} entries of HOW for: {command}"
+    if found[0] is push:
+        (card,) = re.findall(r"^python -m hub_cards\.card .*", pages["README.md"].text, re.MULTILINE)
+        return push(words, request.getfixturevalue("hub"), card)
+    found[0](words)
+
+
+def test_each_example_of_python_runs(python_block, place):
+    exec(compile(python_block, "the documentation", "exec"), {"__name__": "example"})

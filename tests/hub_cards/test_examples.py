@@ -1,0 +1,247 @@
+"""The examples of a card: which a folder has, and that the code of each runs as it stands, in a fresh process."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from finetuning.retrieval_search import SentenceEncoder
+from hub_cards.examples import TEMPLATES, Use, uses
+from hub_cards.sentence_transformer import write_modules
+from modeling.modeling_xlm_align import XlmAlignModel
+
+RUN = {"corpora": [{"name": "ru", "languages": ["ru"]}, {"name": "en-ar", "languages": ["en", "ar", "fake"]}]}
+PRE_TRAINED = ["Masked words", "Features", "Nearest sentence across languages", "Word alignment"]
+DECODER = {"decoder_layers": 2, "decoder_layer_indices": [0, 1], "cross_attention": False}
+SENTENCES = yaml.safe_load((TEMPLATES / "sentences.yaml").read_text(encoding="utf-8"))
+# Runs the code of every use in names of its own; where it defines vectors, says what they are of its own sentences.
+PROGRAM = """
+import json, sys
+for name, title, code in json.load(sys.stdin):
+    print("==", name, title, sep="|")
+    names = {}
+    exec(code, names)
+    if "queries" in names:
+        print(json.dumps(names["vectors"](names["sentences"]).tolist()))
+"""
+
+
+def uses_of(folder) -> list[Use]:
+    return uses(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder))
+
+
+def titles(folder) -> list[str]:
+    return [use.title for use in uses_of(folder)]
+
+
+def the(folder, title) -> Use:
+    return next(use for use in uses_of(folder) if use.title == title)
+
+
+def record(folder, *results, **files):
+    """Writes record/: the results as they come, `run` as run.json and `recipe` as recipe.yaml."""
+    (folder / "record" / "results").mkdir(parents=True, exist_ok=True)
+    for result in results:
+        (folder / "record" / "results" / f"{result['task']}.json").write_text(json.dumps(result))
+    for name, content in files.items():
+        (folder / "record" / {"run": "run.json", "recipe": "recipe.yaml"}[name]).write_text(json.dumps(content))
+
+
+def change_config(folder, **fields):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def printed(folders: dict, cwd) -> dict[str, dict[str, str]]:
+    """What the code of each use prints, by folder and title; all of it in one fresh process."""
+    given = [(name, use.title, use.code) for name, folder in folders.items() for use in uses_of(folder)]
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+    assert ran.returncode == 0, ran.stderr
+    shown = {name: {} for name in folders}
+    for block in ran.stdout.split("==|")[1:]:
+        place, _, text = block.partition("\n")
+        name, _, title = place.partition("|")
+        shown[name][title] = text.strip()
+    assert {name: list(texts) for name, texts in shown.items()} == {
+        name: titles(folder) for name, folder in folders.items()
+    }
+    return shown
+
+
+@pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm"])
+def test_every_example_of_a_pre_trained_model_runs(zoo_model_dir, tmp_path, sample_tokenizer, model_type):
+    folder = zoo_model_dir(model_type, copy=True)
+    record(folder, retrieval(layer=2), run=RUN)
+    expected = [*PRE_TRAINED, "Classification, after fine-tuning"]
+    if model_type == "veco":
+        expected.append("Translation, after fine-tuning")
+    if model_type == "xlm_align":
+        write_modules(folder, layer=2)
+        expected.insert(2, "Sentence vectors")
+    assert titles(folder) == expected
+
+    shown = printed({"model": folder}, tmp_path)["model"]
+    masked = shown["Masked words"].splitlines()
+    assert len(masked) == 3 and masked[0].startswith("The train to the <mask> leaves at seven. ['")
+    assert masked[1].startswith("Поезд в <mask>") and "<mask>" in masked[2]
+    assert shown["Features"].endswith(", 32])\n3")
+    *nearest, vectors = shown["Nearest sentence across languages"].splitlines()
+    assert [line.partition(" -> ")[0] for line in nearest] == SENTENCES["en"]["sentences"][:2]
+    assert all(line.partition(" -> ")[2] in SENTENCES["ru"]["sentences"] for line in nearest)
+    if model_type == "xlm_align":
+        encoder = SentenceEncoder(XlmAlignModel.from_pretrained(folder), sample_tokenizer, batch_size=8)
+        expected = encoder.vectors(encoder.pieces(SENTENCES["ru"]["sentences"]), [2])[2]
+        torch.testing.assert_close(torch.tensor(json.loads(vectors)), torch.nn.functional.normalize(expected))
+        assert shown["Sentence vectors"].startswith("(2, 32) tensor([[1.0000, ")
+    assert shown["Word alignment"].startswith("[('") and shown["Word alignment"].endswith("')]")
+    losses = shown["Classification, after fine-tuning"].splitlines()
+    assert len(losses) == 3 and all(float(line.split()[1]) > 0 for line in losses)
+    if model_type == "veco":
+        assert float(shown["Translation, after fine-tuning"]) > 0
+        assert (tmp_path / "translation-model" / "config.json").is_file()
+
+
+def test_every_example_of_a_fine_tuned_model_runs(zoo_model_dir, tmp_path):
+    labels = {"0": "so", "1": "so"}
+    heads = {
+        "classifier": ("ForSequenceClassification", {}, ["topics (zero_shot)"]),
+        "of pairs": ("ForSequenceClassification", {}, ["xnli (zero_shot)"]),
+        "tagger": ("ForTokenClassification", {}, ["udpos (zero_shot)"]),
+        "answers": ("ForQuestionAnswering", {}, ["xquad (zero_shot)"]),
+        "plug-in classifier": ("ForSequenceClassification", {"plug_in": True}, ["topics (translate_train_all)"]),
+        "plug-in of pairs": ("ForSequenceClassification", {"plug_in": True}, ["pawsx (translate_train_all)"]),
+        "plug-in tagger": ("ForTokenClassification", {"plug_in": True}, ["udpos (translate_train_all)"]),
+        "plug-in answers": ("ForQuestionAnswering", {"plug_in": True}, ["xquad (translate_train_all)"]),
+        "translator": ("ForConditionalGeneration", DECODER, []),
+    }
+    folders = {}
+    for name, (head, fields, tuned) in heads.items():
+        folders[name] = zoo_model_dir("veco", head, copy=True, **fields)
+        change_config(folders[name], fine_tuned_on=tuned, **({"id2label": labels} if "answers" not in name else {}))
+    shown = printed(folders, tmp_path)
+    assert all(list(texts)[1:] == ["Features"] for texts in shown.values())
+    main = {name: next(iter(texts.values())) for name, texts in shown.items()}
+    assert main["classifier"].count("'label': 'so'") == main["of pairs"].count("'label': 'so'") == 2
+    assert main["plug-in classifier"] == main["plug-in of pairs"] == "so"
+    words = SENTENCES["en"]["sentences"][0].replace(".", " .").split()
+    assert main["tagger"] == main["plug-in tagger"] == str([(word, "so") for word in words])
+    question, context = SENTENCES["en"]["question"], SENTENCES["en"]["sentences"][0]
+    for name in ("answers", "plug-in answers"):
+        asked, _, answer = main[name].partition(" -> ")
+        assert asked == question and answer and answer in context
+    assert main["translator"].startswith("['") and len(json.loads(main["translator"].replace("'", '"'))) == 2
+
+
+def retrieval(layer=2, task="tatoeba", **protocol):
+    return {
+        "task": task,
+        "kind": "retrieval",
+        "languages": {"sw-en": {}},
+        "protocol": {"pooling": "mean", "layer": layer, "special_tokens": False} | protocol,
+    }
+
+
+def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
+    folder = zoo_model_dir("metaxlm", copy=True)
+    assert "nothing was measured" in the(folder, PRE_TRAINED[2]).text
+    assert "hidden_states[1]" in the(folder, PRE_TRAINED[2]).code  # two thirds of two
+    record(folder, retrieval(layer=0))
+    assert "hidden_states[0]" in the(folder, PRE_TRAINED[2]).code
+    assert "layer 0, as in the results of tatoeba" in the(folder, PRE_TRAINED[2]).text
+    assert SENTENCES["sw"]["sentences"][0] in the(folder, PRE_TRAINED[2]).code
+    record(folder, retrieval(layer=2, special_tokens=True))
+    assert 'batch["attention_mask"]' in the(folder, PRE_TRAINED[2]).code
+
+
+def test_languages_are_those_of_the_training(zoo_model_dir):
+    folder = zoo_model_dir("metaxlm", copy=True)
+    german = SENTENCES["de"]["sentences"][0]
+    assert german in the(folder, "Word alignment").code  # nothing is known: English and German
+    record(folder, run={"corpora": [{"languages": ["zh"]}, {"languages": ["xx", "tr"]}]})
+    code = the(folder, "Word alignment").code
+    assert all(SENTENCES[name]["sentences"][0] in code for name in ("zh", "tr")) and german not in code
+    record(folder, run={"corpora": [{"languages": ["hi"]}]})
+    assert SENTENCES["en"]["sentences"][0] in the(folder, "Word alignment").code
+
+
+def test_a_tagger_is_shown_words(zoo_model_dir):
+    folder = zoo_model_dir("metaxlm", "ForTokenClassification", copy=True)
+    record(folder, run={"corpora": [{"languages": ["ja", "hi"]}]})
+    assert 'में रहती है ।".split()' in the(folder, "Tagging").code
+
+
+def test_the_direction_of_a_translation_model_is_that_of_its_results(zoo_model_dir):
+    folder = zoo_model_dir("veco", "ForConditionalGeneration", copy=True, **DECODER)
+    assert "Nothing says that this model was fine-tuned" in the(folder, "Translation").text
+    change_config(folder, fine_tuned_on=["multi30k (translation)"])
+    assert the(folder, "Translation").text == "By beam search. It was fine-tuned on multi30k (translation)."
+    directed = {"kind": "translation", "source_language": "de", "target_language": "en", "languages": {"de-en": {}}}
+    record(folder, directed | {"task": "multi30k"})
+    assert "from `de` to `en`" in the(folder, "Translation").text
+    assert SENTENCES["de"]["sentences"][0] in the(folder, "Translation").code
+
+
+@pytest.mark.parametrize(
+    ("objectives", "said"),
+    [
+        (["tlm", "ca_mlm_pairs"], "its cross-attention was pre-trained."),
+        (["tlm"], "its cross-attention was not pre-trained."),
+        (None, "nothing here says whether its cross-attention was pre-trained."),
+    ],
+)
+def test_what_must_be_done_before_veco_translates(zoo_model_dir, objectives, said):
+    folder = zoo_model_dir("veco", copy=True)
+    if objectives:
+        record(folder, recipe={"phases": [{"objectives": dict.fromkeys(objectives, {"batch_size": 8})}]})
+    text = the(folder, "Translation, after fine-tuning").text
+    assert "has to be fine-tuned on translations first" in text and text.endswith(said)
+
+
+def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
+    folder = zoo_model_dir("xlm_align", copy=True)
+    (folder / "pipeline_word_alignment.py").unlink()
+    assert "Word alignment" not in titles(folder)
+    change_config(folder, architectures=["XlmAlignModel"])
+    assert "Masked words" not in titles(folder)
+    change_config(folder, architectures=["XLMRobertaForMaskedLM"], model_type="xlm-roberta", auto_map={})
+    assert titles(folder) == [*PRE_TRAINED[:3], "Classification, after fine-tuning"]
+    assert "finetuning/run.py" not in the(folder, "Classification, after fine-tuning").text
+    (folder / "modules.json").write_text("[]")
+    assert titles(folder)[2] == "Sentence vectors"
+
+
+def test_a_fine_tuned_model_is_shown_for_what_was_measured(zoo_model_dir):
+    folder = zoo_model_dir("metaxlm", "ForTokenClassification", copy=True)
+    assert titles(folder) == ["Tagging", "Features"]
+    record(folder, retrieval())
+    assert titles(folder) == ["Tagging", "Features", "Nearest sentence across languages"]
+
+
+def test_the_mask_is_the_tokenizers(zoo_model_dir):
+    folder = zoo_model_dir("metaxlm", copy=True)
+    path = folder / "tokenizer_config.json"
+    for token in ("[MASK]", {"content": "[MASK]", "lstrip": True}):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"mask_token": token}))
+        assert "The train to the [MASK] leaves at seven." in the(folder, "Masked words").code
+
+
+def test_the_fine_tuning_command_names_a_recipe_that_is_there(zoo_model_dir, request):
+    for model_type in ("veco", "ernie_m", "xlm_align", "metaxlm"):
+        text = the(zoo_model_dir(model_type), "Classification, after fine-tuning").text
+        recipe = text.partition("--config ")[2].split()[0]
+        assert (request.config.rootpath / recipe).is_file()
+
+
+def test_there_are_sentences_in_twelve_languages():
+    assert set(SENTENCES) == set("en de fr es ru zh ar sw vi hi tr ja".split())
+    for entry in SENTENCES.values():
+        assert len(set(entry["sentences"])) == 3 and entry["sentences"][1].count(entry["mask"]) == 1

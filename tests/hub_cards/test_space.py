@@ -1,0 +1,373 @@
+"""The Space: what its tabs answer by which models, what it refuses and how it says so, and what is drawn."""
+
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
+
+from finetuning.retrieval_search import SentenceEncoder
+from modeling.optimal_transport import METHODS
+
+SPACE = Path(__file__).parents[2] / "hub_cards" / "space"
+MODEL_TYPES = ["veco", "ernie_m", "xlm_align", "metaxlm"]
+SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+PAIR = ("The children are reading.", "Die Kinder lesen ein Buch.")
+HOSTILE = ["<script>alert(1)</script>", "</style>", '"onmouseover="x', "&amp;"]
+
+
+@pytest.fixture(scope="module")
+def load(space):
+    """load(folder) -> its `Model`, loaded once."""
+    loaded = {}
+
+    def model_of(folder):
+        if folder not in loaded:
+            loaded[folder] = space.loading.load(str(folder), lambda share, text: None)
+        return loaded[folder]
+
+    return model_of
+
+
+@pytest.fixture(scope="module")
+def model(load, zoo_model_dir):
+    return load(zoo_model_dir("xlm_align"))
+
+
+@pytest.fixture(scope="module")
+def foreign(sample_tokenizer, tmp_path_factory):
+    """foreign(cls, config, **tokens of the tokenizer) -> folder of a tiny model of the library with a tokenizer."""
+
+    def saved(cls, config, **tokens):
+        folder = tmp_path_factory.mktemp("foreign")
+        cls(config).save_pretrained(folder)
+        PreTrainedTokenizerFast(
+            tokenizer_object=sample_tokenizer.backend_tokenizer, unk_token="<unk>", pad_token="<pad>", **tokens
+        ).save_pretrained(folder)
+        return folder
+
+    return saved
+
+
+# ---- what is answered
+
+
+def test_the_methods_are_the_aligners(space):
+    assert list(space.answers.METHODS.values()) == list(METHODS)
+
+
+@pytest.mark.parametrize("method, encoding", [*[(name, "separate") for name in METHODS], ("ot", "joint")])
+def test_links_are_those_of_the_pipeline(space, model, method, encoding):
+    aligner = pipeline("word-alignment", model=model.name, trust_remote_code=True)
+    options = dict(method=method, encoding=encoding, layer=1, probabilities=True, similarity=True)
+    expected = aligner(PAIR, **options)
+    found = space.answers.align_words(model, *PAIR, method, 1, encoding)
+    assert found.links == expected["links"] and (found.source, found.target) == (expected["source"], expected["target"])
+    assert found.similarity == expected["similarity"] and found.probabilities == expected["probabilities"]
+
+
+def test_vectors_are_those_of_the_retrieval_task(space, model):
+    texts = ["The children are reading.", "今天", "Bonjour </s> le <mask> monde", "the house " * 400, "a"]
+    ours = SentenceEncoder(model.encoder, model.tokenizer, batch_size=2)
+    pieces = ours.pieces(texts)
+    expected = ours.vectors(pieces, range(model.layers + 1))
+    for layer in range(model.layers + 1):
+        found, cut = space.answers.sentence_vectors(model, texts, layer)
+        torch.testing.assert_close(found, expected[layer], rtol=1e-4, atol=1e-5)
+        assert cut == sum(map(ours.is_cut, pieces)) == 1
+
+
+def test_sentences_are_ranked_by_cosine_and_kept(space, model):
+    lines = ["Die Kinder lesen.", "The house is small.", "  ", "Die Kinder lesen."]
+    found = space.answers.rank_sentences(model, "The house is small.", "\n".join(lines), 2)
+    assert [text for text, _ in found.sentences] == ["The house is small.", "Die Kinder lesen."]
+    assert found.sentences[0][1] == pytest.approx(1.0, abs=1e-5)
+    assert (2, "Die Kinder lesen.") in model.vectors
+
+
+@pytest.mark.parametrize("spelling", ["<mask>", "[MASK]"])
+def test_masks_are_filled_by_the_models_own_head(space, model, spelling):
+    text = f"The {spelling} is small and {spelling}."
+    found = space.answers.fill_masks(model, text, top=3)
+    whole = AutoModelForMaskedLM.from_pretrained(model.name, trust_remote_code=True)
+    inputs = model.tokenizer(text.replace(spelling, "<mask>"), return_tensors="pt")
+    with torch.inference_mode():
+        probabilities = whole(**inputs).logits.softmax(-1)[0][inputs["input_ids"][0] == model.tokenizer.mask_token_id]
+    best = probabilities.topk(3)
+    shown = space.answers.shown_piece
+    assert shown(model.tokenizer, model.tokenizer.convert_tokens_to_ids("s")) == "…s"
+    assert shown(model.tokenizer, model.tokenizer.convert_tokens_to_ids("▁the")) == "the"
+    for candidates, values, pieces in zip(found.masks, best.values.tolist(), best.indices.tolist(), strict=True):
+        assert [piece for _, piece, _ in candidates] == model.tokenizer.convert_ids_to_tokens(pieces)
+        assert [probability for *_, probability in candidates] == pytest.approx(values, rel=1e-4)
+    assert "by itself" in " ".join(found.notes) and "<mask>" not in found.text
+
+
+def test_long_sentences_are_aligned_in_windows(space, model):
+    found = space.answers.align_words(model, "the house " * 500, "das Haus " * 500)
+    assert len(found.source) == len(found.target) == 1000 and found.similarity is None
+    assert "windows that overlap. Nothing was cut off." in found.notes[0]
+    assert "up to 40 words a sentence; these have 1000 and 1000" in found.notes[1]
+
+
+def test_what_the_tokenizer_does_not_know_is_said(space, model):
+    arabic = "اشترى أخي خبزًا"
+    assert "unknown to this model's tokenizer" in space.answers.align_words(model, "the house", arabic).notes[0]
+    assert space.answers.rank_sentences(model, "the house", f"{arabic}\nthe child").unknown == [arabic]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    "tab, values, said",
+    [
+        ("align_words", ("", "a"), "The first sentence is empty. Type something"),
+        ("align_words", ("a", " \n "), "The second sentence is empty"),
+        ("align_words", ("word " * 1001, "a"), "1,001 words .* up to 1,000 words"),
+        ("align_words", ("a", "字" * 1001), "1,001 words"),
+        ("align_words", ("a" * 10_001, "a"), "10,001 characters"),
+        ("align_words", ("a", "b", "magic"), "refuses: method is 'magic'"),
+        ("align_words", ("a", "b", "ot", 3), "Layer 3 is not there: .* has 2. Choose 0"),
+        ("fill_masks", (None,), "The sentence is empty"),
+        ("fill_masks", ("the house",), "There is no <mask> in the text"),
+        ("fill_masks", ("<mask>" * 21,), "There are 21 masks"),
+        ("fill_masks", ("house <mask> " * 300 + "<mask>",), r"has [\d,]+ pieces .* reads 512: |.* was not cut"),
+        ("rank_sentences", ("", "a"), "The sentence is empty"),
+        ("rank_sentences", ("a", " \n\n "), "There are no sentences to search"),
+        ("rank_sentences", ("a", "\n".join(map(str, range(201)))), "There are 201 sentences"),
+        ("rank_sentences", ("a", "b\n" + "word " * 1001), "Sentence 2 has 1,001 words"),
+        ("rank_sentences", ("a", "b", -3), "Layer -3 is not there"),
+    ],
+)
+def test_texts_that_cannot_be_answered(space, model, tab, values, said):
+    with pytest.raises(ValueError, match=said):
+        getattr(space.answers, tab)(model, *values)
+
+
+def folder_named(tmp_path, zoo_model_dir, case):
+    """A folder, or the name of none, with something wrong."""
+    if case == "run folder":
+        shutil.copytree(zoo_model_dir("veco"), tmp_path / "model")
+        return tmp_path
+    if case == "empty":
+        return tmp_path
+    copy = zoo_model_dir("veco", copy=True)
+    if case == "no weights":
+        (copy / "model.safetensors").unlink()
+    elif case == "no code":
+        (copy / "modeling_veco.py").unlink()
+    elif case == "no tokenizer":
+        for path in copy.glob("tokenizer*"):
+            path.unlink()
+    elif case == "broken config":
+        (copy / "config.json").write_text("{")
+    elif case == "unknown type":
+        (copy / "config.json").write_text('{"model_type": "nothing-like-it"}')
+    elif case == "half the weights":
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(copy / "model.safetensors")
+        kept = {name: value for name, value in tensors.items() if "layer.1." not in name}
+        save_file(kept, copy / "model.safetensors", metadata={"format": "pt"})
+    elif case == "another tokenizer":
+        tokenizer = AutoTokenizer.from_pretrained(copy)
+        tokenizer.add_tokens(["entirely", "new"])
+        tokenizer.save_pretrained(copy)
+    elif case == "a file":
+        return copy / "config.json"
+    return copy
+
+
+@pytest.mark.parametrize(
+    "case, said",
+    [
+        ("empty", "has no config.json. It is not the folder of a model. Name the folder"),
+        ("run folder", r"has no config.json.* Name .*model\.$"),
+        ("a file", "is a file. A model is a folder"),
+        ("no weights", "has a config.json and no weights"),
+        ("no code", "cannot be loaded: .*modeling_veco.py"),
+        ("no tokenizer", "cannot be loaded: it holds no tokenizer .*Save the model's tokenizer into the folder"),
+        ("broken config", "cannot be loaded: .*config.json"),
+        ("unknown type", "cannot be loaded: .*nothing-like-it"),
+        ("half the weights", r"tensors of the encoder are not in the weights, \S*layer.1."),
+        (
+            "another tokenizer",
+            "the tokenizer knows .* pieces, and the model has vectors of .* not belong",
+        ),
+    ],
+)
+def test_folders_that_hold_no_model(space, zoo_model_dir, tmp_path, case, said):
+    models = space.loading.Models([], only_listed=False)
+    with pytest.raises(ValueError, match=said) as refused:
+        models.get(str(folder_named(tmp_path, zoo_model_dir, case)))
+    assert "Traceback" not in str(refused.value) and len(str(refused.value)) < 800
+    assert not models.loaded and not models.names
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        (None, "No model is named"),
+        ("  ", "No model is named"),
+        ("./nowhere", "There is no folder “./nowhere” on this machine, and it is no id"),
+        ("no such thing!", "There is no folder “no such thing!”"),
+        ("a/b/c", "There is no folder “a/b/c”"),
+        ("x" * 300, "There is no folder “x+…”"),
+        ("nobody/nothing", "There is no folder nobody/nothing on this machine, and the Hub cannot be reached"),
+    ],
+)
+def test_names_of_no_model(space, name, said):
+    with pytest.raises(ValueError, match=said):
+        space.loading.Models([], only_listed=False).get(name)
+
+
+def test_the_hubs_refusals_are_told_apart(space):
+    from huggingface_hub import errors
+
+    response = SimpleNamespace(headers={}, request=None, status_code=404)
+    for kind, said in (
+        (errors.RepositoryNotFoundError, "no model of that name on the Hub"),
+        (errors.GatedRepoError, "gated model"),
+        (errors.RemoteEntryNotFoundError, "lacks a file"),
+    ):
+        error = OSError("a long story")
+        error.__cause__ = kind("no", response=response)
+        assert said in str(space.loading.explained(error, "owner/name"))
+
+
+def test_only_listed_models_are_loaded(space, zoo_model_dir):
+    listed, other = str(zoo_model_dir("xlm_align")), str(zoo_model_dir("veco"))
+    models = space.loading.Models([listed], only_listed=True)
+    for name in (other, "owner/name", "../" + listed):
+        with pytest.raises(ValueError, match="is not in the list.*only the models that its owner listed"):
+            models.get(name)
+    with pytest.raises(ValueError, match="Choose one from the list"):
+        models.get("")
+    assert models.get(listed).name == listed and models.names == [listed]
+
+
+def test_a_folder_that_changed_is_read_again_and_few_are_kept(space, zoo_model_dir):
+    import os
+
+    models, said = space.loading.Models([], only_listed=False), []
+    folder = zoo_model_dir("xlm_align", copy=True)
+    first = models.get(str(folder), lambda share, text: said.append((share, text)))
+    assert [share for share, _ in said] == sorted(share for share, _ in said) and len(said) > 2
+    assert models.get(str(folder)) is first
+    later = folder.stat().st_mtime + 100
+    os.utime(folder / "model.safetensors", (later, later))
+    again = models.get(str(folder))
+    assert again is not first
+    for model_type in ("veco", "metaxlm", "ernie_m"):
+        models.get(str(zoo_model_dir(model_type)))
+    assert len(models.loaded) == space.loading.KEPT and str(folder) not in models.loaded
+    assert models.names[0] == str(folder)  # still offered
+
+
+def test_folders_of_one_name_keep_their_own_code(space, zoo_model_dir, tmp_path):
+    """Auto classes hand the code of the first such folder to the second one, if their configuration is one."""
+    models, found = space.loading.Models([], only_listed=False), []
+    for number in (1, 2):
+        folder = tmp_path / str(number) / "model"
+        shutil.copytree(zoo_model_dir("xlm_align"), folder)
+        with open(folder / "modeling_xlm_align.py", "a") as code:
+            code.write(f"\nXlmAlignForMaskedLM.number = {number}\n")
+        found.append(models.get(str(folder)))
+    assert [one.masked_lm.number for one in found] == [1, 2]
+
+
+# ---- other models
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_every_model_of_the_zoo_serves_every_tab(space, load, zoo_model_dir, model_type):
+    found = load(zoo_model_dir(model_type))
+    assert not found.lacking and found.layers == 2 and found.positions == 512
+    assert space.answers.align_words(found, *PAIR).source == PAIR[0].split()
+    assert len(space.answers.fill_masks(found, "The <mask> is small.").masks[0]) == 5
+    assert len(space.answers.rank_sentences(found, "a", "b\nc").sentences) == 2
+
+
+def test_a_fine_tuned_model_fills_no_masks(space, load, zoo_model_dir):
+    found = load(zoo_model_dir("veco", "ForSequenceClassification"))
+    assert list(found.lacking) == ["fill"]
+    with pytest.raises(ValueError, match="hold no masked-LM head.*fine-tuned.*Try the pre-trained model"):
+        space.answers.fill_masks(found, "The <mask> is small.")
+    assert space.answers.align_words(found, *PAIR).source == PAIR[0].split()
+    assert "no masked words" in space.drawing.model_facts(found)
+    assert "no masked-LM head" in space.drawing.tab_notice(found, "fill")
+    assert not space.drawing.tab_notice(found, "align")
+
+
+def test_a_bert_brings_no_aligner_and_one_without_mask_fills_none(space, load, foreign, sample_tokenizer):
+    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **SMALL)
+    found = load(foreign(BertForMaskedLM, config, mask_token="<mask>"))
+    assert list(found.lacking) == ["align"] and found.positions == 40
+    with pytest.raises(ValueError, match="brings no word aligner: its config.json names no “word-alignment”"):
+        space.answers.align_words(found, *PAIR)
+    assert space.answers.fill_masks(found, "The [MASK] is small.", 2).masks
+    assert "40 pieces" in space.answers.rank_sentences(found, "a " * 100, "b\nc").notes[0]
+    bare = load(foreign(BertForMaskedLM, config))
+    with pytest.raises(ValueError, match="has no mask token"):
+        space.answers.fill_masks(bare, "The <mask> is small.")
+    assert "fill" in load(foreign(BertModel, config, mask_token="<mask>")).lacking
+
+
+def test_a_decoder_has_no_masks(space, load, foreign, sample_tokenizer):
+    config = GPT2Config(
+        vocab_size=len(sample_tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=30, bos_token_id=0, eos_token_id=2
+    )
+    found = load(foreign(GPT2LMHeadModel, config, mask_token="<mask>"))
+    with pytest.raises(ValueError, match="A gpt2 model has no masked-LM head"):
+        space.answers.fill_masks(found, "The <mask> is small.")
+    assert len(space.answers.rank_sentences(found, "a house", "b\nc").sentences) == 2
+
+
+# ---- what is drawn
+
+
+def test_links_become_groups_and_a_table(space):
+    matrix = [[0, 1], [0, 0], [1, 1]]
+    aligned = space.answers.Aligned(["a", "b", "c"], ["x", "y"], [(0, 1), (2, 1)], [0.5] * 2, matrix, [])
+    assert space.drawing.link_groups(aligned) == {(0, 0): 0, (0, 2): 0, (1, 1): 0}
+    page = space.drawing.alignment(aligned)
+    assert "0-1 2-1" in page and "2 links: 2 of 3 words with 1 of 2" in page
+    assert re.findall(r'title="([^"]*)"', page)[:2] == ["a – x: 0.00", "a – y: 1.00"]
+    assert page.count("zoo-link") == 2 and page.count("zoo-alone") == 2
+    assert "No words were linked" in space.drawing.alignment(space.answers.Aligned(["a"], ["b"], [], [], None, []))
+
+
+def test_right_to_left_sentences_and_their_table_run_so(space):
+    arabic = ["كتاب", "هنا."]
+    aligned = space.answers.Aligned(["a", "b"], arabic, [(0, 1)], [0.5], [[0.0, 1.0], [0.2, 0.3]], [])
+    page = space.drawing.alignment(aligned)
+    assert '<p class="zoo-sentence" dir="ltr">' in page and '<p class="zoo-sentence" dir="rtl">' in page
+    assert '<table class="zoo-heat" dir="rtl">' in page
+    assert space.drawing.direction(["(1)", "שלום"]) == "rtl" and space.drawing.direction(["123"]) == "ltr"
+
+
+def test_words_cannot_become_markup(space):
+    matrix = [[0.0] * len(HOSTILE)] * len(HOSTILE)
+    drawn = [
+        space.drawing.alignment(space.answers.Aligned(HOSTILE, HOSTILE, [(0, 0)], [0.1], matrix, HOSTILE)),
+        space.drawing.filled(space.answers.Filled([[(word, word, 0.1) for word in HOSTILE]], HOSTILE[0], HOSTILE)),
+        space.drawing.ranking(space.answers.Ranked([(word, 0.5) for word in HOSTILE], HOSTILE, 1, HOSTILE), {}),
+        *map(space.drawing.message, HOSTILE),
+    ]
+    for page in drawn:
+        assert "<script" not in page and '"onmouseover' not in page
+        assert page.count("<style>") == page.count("</style>")

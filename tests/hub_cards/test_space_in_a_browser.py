@@ -1,0 +1,200 @@
+"""The Space in a real browser: three languages, text from the right, nothing, 1,000 words, a model that is not there.
+
+ZOO_SCREENSHOTS names a folder for the pictures; without, they go where pytest keeps temporary files.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SIZES = {"desktop": (1200, 900), "phone": (390, 844)}
+ENGLISH = "My brother bought fresh bread at the market."
+GERMAN = "Mein Bruder hat auf dem Markt frisches Brot gekauft."
+ARABIC = "اشترى أخي خبزًا طازجًا من السوق."
+CHINESE = "我哥哥在市场买了新鲜的面包。"
+WAIT = 60_000  # milliseconds, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The Chromium of this machine: playwright's own would have to be downloaded."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"no browser here: none of {', '.join(BROWSERS)}")
+    with playwright.sync_playwright() as running:
+        opened = running.chromium.launch(
+            executable_path=path, args=["--no-sandbox"]
+        )  # a container may have no other way
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(request, browser, space_server, tmp_path):
+    """The page, just opened at the size of a desktop, or that a test names; `page.shoot(name)` takes its picture.
+
+    Fails where it asked another machine for anything, or the console has errors or warnings.
+    """
+    size = getattr(request, "param", "desktop")
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height})
+    opened = context.new_page()
+    opened.set_default_timeout(WAIT)
+    complaints, hosts = [], set()
+    opened.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda asked: hosts.add(re.match(r"\w+:(//[^/:]+)?", asked.url)[0]))
+    folder = Path(os.environ.get("ZOO_SCREENSHOTS") or tmp_path)
+
+    def shoot(name):
+        folder.mkdir(parents=True, exist_ok=True)
+        opened.screenshot(path=folder / f"{size}-{name}.png", full_page=True)
+
+    opened.shoot = shoot
+    opened.goto(space_server[0])
+    opened.wait_for_selector("#align-button")
+    yield opened
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out
+    context.close()
+    assert not complaints
+    assert hosts <= {"http://127.0.0.1", "data:", "blob:"}
+
+
+def align(page, source, target):
+    """Types a pair and presses the button; the answer is there when it shows what is typed."""
+    page.fill("#source textarea", source)
+    page.fill("#target textarea", target)
+    page.click("#align-button")
+
+
+def left_of(page, selector):
+    """Where the left edges of some parts of the page are, in pixels."""
+    return page.eval_on_selector_all(selector, "parts => parts.map(part => part.getBoundingClientRect().left)")
+
+
+def words(page, line):
+    """The words of one of the two sentences of the answer."""
+    return page.locator("#align-answer .zoo-sentence").nth(line).locator("bdi").all_inner_texts()
+
+
+@pytest.mark.parametrize(
+    "name, text, expected", [("german", GERMAN, GERMAN.split()), ("chinese", CHINESE, list(CHINESE))]
+)
+def test_words_are_linked_and_compared(page, name, text, expected):
+    align(page, ENGLISH, text)
+    page.locator("#align-answer table.zoo-heat thead", has_text=expected[0]).wait_for()
+    page.shoot(name)
+    assert (words(page, 0), words(page, 1)) == (ENGLISH.split(), expected)
+    assert page.locator("#align-answer tbody th").all_inner_texts() == ENGLISH.split()
+    assert page.locator("#align-answer thead th").all_inner_texts() == expected
+    linked = page.locator("#align-answer td.zoo-link").count()
+    assert f"{linked} links:" in page.inner_text("#align-answer") and linked > 0
+    page.click("#align-answer summary")
+    shown = page.inner_text("#align-answer .zoo-text p >> nth=0").split()
+    assert len(shown) == linked and all(re.fullmatch(r"\d+-\d+", link) for link in shown)
+    starts = left_of(page, "#align-answer thead th")
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("page", SIZES, indirect=True)
+def test_arabic_is_read_from_the_right(page):
+    align(page, ENGLISH, ARABIC)
+    page.locator("#align-answer table.zoo-heat[dir=rtl]").wait_for()
+    page.shoot("arabic")
+    assert words(page, 1) == ARABIC.split()
+    lines = page.locator("#align-answer .zoo-sentence")
+    for line, direction in ((0, "ltr"), (1, "rtl")):
+        assert lines.nth(line).evaluate("line => getComputedStyle(line).direction") == direction
+    starts = (
+        lines.nth(1)
+        .locator(".zoo-word")
+        .evaluate_all(
+            "words => words.map(word => word.getBoundingClientRect()).filter((box, _, all) => box.top === all[0].top)"
+            ".map(box => box.left)"
+        )
+    )
+    assert len(starts) > 2 and starts == sorted(starts, reverse=True)
+    columns = left_of(page, "#align-answer thead th")
+    assert columns == sorted(columns, reverse=True)
+    # in the box, too, whose direction gradio sets to the other one
+    assert page.locator("#target textarea").evaluate("box => getComputedStyle(box).unicodeBidi") == "plaintext"
+    assert "unknown to this model's tokenizer" in page.inner_text("#align-answer")
+
+
+def test_masks_are_put_in_and_filled(page):
+    page.get_by_role("tab", name="Masked words").click()
+    page.fill("#masked-text textarea", "Die Kinder lesen")
+    page.get_by_role("button", name="Insert <mask>").click()
+    page.wait_for_function("document.querySelector('#masked-text textarea').value === 'Die Kinder lesen <mask>'")
+    page.click("#fill-button")
+    page.locator("#fill-answer .zoo-bars li").nth(4).wait_for()
+    page.shoot("masks")
+    shares = [float(share.rstrip("%")) for share in page.locator("#fill-answer .zoo-value").all_inner_texts()]
+    assert len(shares) == 5 and shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("page", SIZES, indirect=True)
+def test_sentences_are_ranked_with_their_languages(page):
+    page.get_by_role("tab", name="Sentences").click()
+    page.fill("#query textarea", GERMAN)
+    page.click("#nearest-button")
+    page.locator("#nearest-answer li").first.wait_for()
+    page.shoot("sentences")
+    assert page.locator("#nearest-answer li").count() == 40
+    first = page.inner_text("#nearest-answer li >> nth=0")
+    assert GERMAN in first and "German" in first and "1.000" in first
+    arabic = page.locator("#nearest-answer li .zoo-label", has_text=ARABIC)
+    assert arabic.evaluate("label => getComputedStyle(label).direction") == "rtl"
+
+
+def test_empty_boxes_and_a_thousand_words(page):
+    align(page, "", "")
+    page.get_by_role("alert").filter(has_text="The first sentence is empty. Type something").wait_for()
+    page.shoot("empty")
+    align(page, "word " * 1000, "Wort " * 1000)
+    page.get_by_text("The similarity matrix is shown up to 40 words a sentence; these have 1000 and 1000.").wait_for()
+    page.shoot("thousand-words")
+    assert len(words(page, 0)) == len(words(page, 1)) == 1000
+    assert not page.locator("#align-answer table").count()
+    assert "Nothing was cut off" in page.inner_text("#align-answer")
+    align(page, "word " * 1001, "Wort")
+    page.get_by_role("alert").filter(has_text="has 1,001 words").wait_for()
+    page.get_by_role("tab", name="Masked words").click()
+    page.fill("#masked-text textarea", "das Haus <mask> " * 4 + "word " * 900)
+    page.click("#fill-button")
+    page.get_by_role("alert").filter(has_text="reads 512. It was not cut").wait_for()
+
+
+def test_a_wrong_model_name_leaves_the_old_one(page, space_server):
+    first, second = map(str, space_server[1])
+    page.click("#another button")
+    assert "it will run on the machine that serves this page" in page.inner_text("#trust")
+    for name, said in (
+        ("nobody/nothing", "the Hub cannot be reached"),
+        ("../nowhere", "There is no folder"),
+        (str(Path(first).parent), "is not the folder of a model. Name "),
+    ):
+        page.fill("#named textarea, #named input", name)
+        page.get_by_role("button", name="Load").click()
+        alert = page.get_by_role("alert").filter(has_text=said)
+        alert.wait_for()
+        assert f"{first} stays in use." in alert.inner_text() and "Traceback" not in page.inner_text("body")
+    page.shoot("wrong-name")
+    assert page.input_value("#model input") == f"…{first[-35:]}"  # the end of a long path
+    align(page, ENGLISH, GERMAN)
+    page.locator("#align-answer table.zoo-heat").wait_for()
+    # a right one, which cannot do everything
+    page.fill("#named textarea, #named input", second)
+    page.get_by_role("button", name="Load").click()
+    page.locator("#facts", has_text="no masked words").wait_for()
+    assert page.input_value("#model input") == f"…{second[-35:]}" and not page.get_by_role("alert").count()
+    page.get_by_role("tab", name="Masked words").click()
+    page.get_by_role("alert").filter(has_text="hold no masked-LM head").wait_for()
+    page.shoot("classifier")
+    page.get_by_role("tab", name="Word links").click()
+    assert page.get_attribute("#align-layer input[type=range]", "max") == "3"

@@ -1,0 +1,157 @@
+"""The Space from outside: command line, the folder that is uploaded, and what programs get from the running page."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from huggingface_hub import metadata_load
+
+SPACE = Path(__file__).parents[2] / "hub_cards" / "space"
+PAIR = ("The children are reading.", "Die Kinder lesen ein Buch.")
+
+
+def completed(space, arguments=(), **environment):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SPACE_ID", "ZOO_MODELS", "ZOO_ONLY_LISTED", "GRADIO_SERVER_NAME"):
+            patch.delenv(name, raising=False)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        flags = space.app.make_parser().parse_args(arguments)
+        space.app.complete(flags)
+    return flags.model, flags.only_listed
+
+
+def test_models_and_trust_by_flag_environment_and_place(space):
+    assert completed(space) == ([], False)
+    assert completed(space, ["--model", "a", "--model", "b"], ZOO_MODELS="c") == (["a", "b"], False)
+    assert completed(space, ZOO_MODELS="a/b, c/d,") == (["a/b", "c/d"], False)
+    assert completed(space, ZOO_MODELS="a", ZOO_ONLY_LISTED="1") == (["a"], True)
+    assert completed(space, ["--model", "a", "--host", "0.0.0.0"]) == (["a"], True)
+    assert completed(space, ["--model", "a"], GRADIO_SERVER_NAME="0.0.0.0") == (["a"], True)
+    assert completed(space, ["--model", "a", "--host", "0.0.0.0", "--no-only-listed"]) == (["a"], False)
+    assert completed(space, ["--model", "a"], SPACE_ID="x/y") == (["a"], True)
+    assert completed(space, ["--model", "a"], SPACE_ID="x/y", ZOO_ONLY_LISTED="0") == (["a"], False)
+    assert completed(space, SPACE_ID="x/y") == (metadata_load(SPACE / "README.md")["models"], True)
+
+
+@pytest.mark.parametrize(
+    "arguments, variable, said",
+    [
+        (["--only-listed"], "", "error: no model is named, and only those that are named may be loaded"),
+        (["--model", "a"], "perhaps", "error: ZOO_ONLY_LISTED is 'perhaps'.*Give 1 or 0"),
+        (["--port", "many"], "", "invalid int value"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_a_reason(space, capsys, monkeypatch, arguments, variable, said):
+    monkeypatch.delenv("ZOO_MODELS", raising=False)
+    monkeypatch.setenv("ZOO_ONLY_LISTED", variable)
+    with pytest.raises(SystemExit) as ended:
+        space.app.main(arguments)
+    assert ended.value.code == 2 and re.search(said, capsys.readouterr().err)
+
+
+# ---- the folder
+
+
+def test_the_folder_needs_nothing_else():
+    """Only the standard library, each other, and what requirements.txt or the Space itself installs."""
+    own = {path.stem for path in SPACE.glob("*.py")}
+    requirements = dict(
+        re.match(r"([\w-]+)(.*)", line).groups()
+        for line in (SPACE / "requirements.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    installed = {*requirements, "gradio", "huggingface_hub"}  # the last comes with transformers
+    for path in SPACE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert name.split(".")[0] in own | installed | set(sys.stdlib_module_names), f"{path.name}: {name}"
+    project = tomllib.loads((SPACE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = [requirement.replace(" ", "") for requirement in project["dependencies"]]
+    for name, version in requirements.items():
+        assert f"{name}{version}" in pinned
+
+
+def test_its_readme_says_what_a_space_needs():
+    metadata = metadata_load(SPACE / "README.md")
+    assert metadata["sdk"] == "gradio" and int(metadata["sdk_version"].split(".")[0]) >= 6
+    assert (SPACE / metadata["app_file"]).is_file() and len(metadata["short_description"]) <= 60
+    assert metadata["models"] and metadata["license"] == "apache-2.0"
+
+
+def test_its_sentences_are_parallel(space):
+    groups = json.loads((SPACE / "sentences.json").read_text(encoding="utf-8"))
+    languages = list(space.drawing.LANGUAGES)
+    assert len(languages) == 10 and all(sorted(group) == languages for group in groups)
+    texts = [text for group in groups for text in group.values()]
+    assert len(set(texts)) == len(texts) == len(groups) * 10
+
+
+# ---- the running page
+
+
+def test_a_public_page_asks_for_no_names_and_one_without_model_does(zoo_model_dir):
+    """Both are built, and a wrong --model ends the command, in one process of its own."""
+    program = """
+import json, sys
+import app
+from loading import Models
+from page import Page
+def parts(page):
+    return [part["props"].get("elem_id") for part in page.blocks.config["components"]]
+listed = Models([sys.argv[1]], only_listed=True)
+print(json.dumps([parts(Page(listed, listed.get(sys.argv[1]))), parts(Page(Models([], only_listed=False), None))]))
+app.main(["--model", "./nowhere"])
+"""
+    folder = str(zoo_model_dir("xlm_align"))
+    done = subprocess.run([sys.executable, "-c", program, folder], cwd=SPACE, capture_output=True, text=True)
+    public, empty = json.loads(done.stdout.splitlines()[0])
+    assert {"model", "align-button", "fill-button", "nearest-button"} <= set(public) & set(empty)
+    assert "named" in empty and not {"named", "another", "trust"} & set(public)
+    assert done.returncode == 2 and "app.py: error: There is no folder “./nowhere”" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def client(space_server):
+    """A client of the page that was started from a copy of the folder alone."""
+    gradio_client = pytest.importorskip("gradio_client")
+    return gradio_client.Client(space_server[0], verbose=False, analytics_enabled=False)
+
+
+def test_the_page_offers_three_functions_and_tells_nobody(client):
+    offered = client.view_api(return_format="dict")
+    assert list(offered["named_endpoints"]) == ["/align", "/fill", "/nearest"] and not offered["unnamed_endpoints"]
+    assert client.config["analytics_enabled"] is False
+    assert not client.config.get("stylesheets")  # no fonts from elsewhere
+
+
+def test_programs_get_what_the_page_shows(space, zoo_model_dir, client):
+    model = space.loading.load(str(zoo_model_dir("xlm_align")), lambda share, text: None)
+    links = space.answers.align_words(model, *PAIR).links
+    assert client.predict(*PAIR, api_name="/align")["links"] == [list(link) for link in links]
+    filled = client.predict("The <mask> is small.", 3, api_name="/fill")
+    assert filled["text"] == space.answers.fill_masks(model, "The <mask> is small.", 3).text
+    found = client.predict("a house", "b\nc", api_name="/nearest")
+    assert found["layer"] == 1 and sorted(text for text, _ in found["sentences"]) == ["b", "c"]
+
+
+def test_programs_get_the_reasons_too(client, space_server):
+    from gradio_client.exceptions import AppError
+
+    classifier = str(space_server[1][1])
+    for call, said in (
+        (dict(text=""), "The sentence is empty"),
+        (dict(text="a <mask>", model="nobody/nothing"), "the Hub cannot be reached"),
+        (dict(text="a <mask>", model=classifier), "hold no masked-LM head"),
+    ):
+        with pytest.raises(AppError, match=said):
+            client.predict(**call, api_name="/fill")
+    assert client.predict("a", "b\nc", model=classifier, api_name="/nearest")["layer"] == 2  # of three

@@ -1,0 +1,85 @@
+"""ONNX by the library's own exporter: encoder and heads give the same numbers in onnxruntime, in every batch."""
+
+import pytest
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install -e '.[dev]'")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e '.[dev]'")
+if not hasattr(transformers.exporters.OnnxExporter, "save_program"):
+    pytest.skip("this transformers has no exports to save; 5.23 has", allow_module_level=True)
+
+from transformers.exporters import OnnxConfig, OnnxExporter  # noqa: E402
+
+# torch's own code, where it decomposes a graph
+pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+
+# Every head is the same code in all models but ERNIE-M's for sequences, which reads the pooler.
+CASES = {
+    "encoder": ("metaxlm", "AutoModel", {}),
+    "encoder with a pooler": ("ernie_m", "AutoModel", {}),
+    "masked words": ("veco", "AutoModelForMaskedLM", {}),
+    "sequences": ("xlm_align", "AutoModelForSequenceClassification", {}),
+    "sequences, pooled": ("ernie_m", "AutoModelForSequenceClassification", {}),
+    "tokens": ("metaxlm", "AutoModelForTokenClassification", {}),
+    "spans": ("xlm_align", "AutoModelForQuestionAnswering", {}),
+    "plugged in": ("veco", "AutoModelForTokenClassification", {"plug_in": True}),
+}
+TEXTS = ["The house is small.", "Das Haus ist klein, und der Garten ist groß.", "x"]
+# numbers of texts, and the side that is padded; the model is exported with two texts, padded on the right
+BATCHES = [(TEXTS, "right"), (TEXTS[::-1], "left"), (TEXTS[:1], "right"), (TEXTS * 2, "right"), (["a " * 50], "right")]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_exported_model_gives_the_same_numbers(zoo_model_dir, tmp_path, case):
+    model_type, auto_class, options = CASES[case]
+    folder = zoo_model_dir(model_type, num_hidden_layers=1)
+    torch.manual_seed(0)
+    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True, **options).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+
+    def inputs_of(texts, side):
+        inputs = dict(tokenizer(texts, padding=True, padding_side=side, return_tensors="pt"))
+        if options:  # texts and translations of another length, or the export takes both lengths for one
+            translations = [f"a b c {text}" for text in texts[::-1]]
+            others = tokenizer(translations, padding=True, padding_side=side, return_tensors="pt")
+            inputs |= {f"translation_{name}": value for name, value in others.items()}
+        return inputs
+
+    config = OnnxConfig(dynamic=True)
+    OnnxExporter().export(model, inputs_of(TEXTS[:2], "right"), config=config).save_pretrained(tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    names = [output.name for output in session.get_outputs()]
+    for texts, side in BATCHES:
+        inputs = inputs_of(texts, side)
+        with torch.no_grad():
+            expected = model(**inputs)
+        found = session.run(names, {name: value.numpy() for name, value in inputs.items()})
+        assert names and {*names} == {name for name, value in expected.items() if value is not None}
+        for name, value in zip(names, found, strict=True):
+            torch.testing.assert_close(torch.from_numpy(value), expected[name], atol=1e-4, rtol=1e-4)
+
+
+def test_a_step_of_translation_gives_the_same_logits(zoo_model_dir, tmp_path):
+    """What is exported is the forward pass; the search for a translation, `generate`, is the library's own."""
+    from modeling.modeling_veco import VecoForConditionalGeneration
+
+    torch.manual_seed(0)
+    model = VecoForConditionalGeneration.from_encoder(zoo_model_dir("veco", num_hidden_layers=1)).eval()
+
+    def inputs_of(rows, source, target):
+        input_ids = torch.randint(5, model.config.vocab_size, (rows, source))
+        mask = torch.ones_like(input_ids)
+        mask[0, source // 2 :] = 0
+        decoder_input_ids = torch.randint(5, model.config.vocab_size, (rows, target))
+        return {"input_ids": input_ids, "attention_mask": mask, "decoder_input_ids": decoder_input_ids}
+
+    OnnxExporter().export(model, inputs_of(2, 7, 5), config=OnnxConfig(dynamic=True)).save_pretrained(tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for sizes in ((2, 7, 5), (3, 9, 1), (1, 4, 8)):
+        inputs = inputs_of(*sizes)
+        with torch.no_grad():
+            expected = model(**inputs).logits
+        (found,) = session.run(["logits"], {name: value.numpy() for name, value in inputs.items()})
+        torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,90 @@
+"""`pipeline("fill-mask")` and `pipeline("word-alignment")` from the folder of every model, as direct calls have it.
+
+test_word_alignment_pipeline.py has the aligner's own conventions.
+"""
+
+import importlib
+
+import pytest
+import torch
+
+from modeling.word_alignment import WordAligner
+
+PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+# of different lengths, so that a batch is padded; one has two masks
+TEXTS = ["The house is <mask>.", "Der Garten <mask> sehr groß, und das Haus ist klein.", "<mask> and <mask>"]
+PAIRS = [("the house is small", "das Haus ist klein"), ("one", "eins zwei drei"), ("a b c d e f", "f e d")]
+TOP_K = 4
+
+PROGRAM = """
+import json, sys
+import torch
+from transformers import pipeline
+folders, texts, pairs, top_k = map(json.loads, sys.argv[2:])
+found = {}
+for name, folder in folders.items():
+    fill = pipeline("fill-mask", model=folder, trust_remote_code=True)
+    align = pipeline("word-alignment", model=folder, trust_remote_code=True)
+    found[name] = {
+        "one": [fill(text, top_k=top_k) for text in texts],
+        "list": fill(texts, top_k=top_k),
+        "batch": fill(texts, top_k=top_k, batch_size=3),
+        "default": fill(texts[0]),
+        "targets": fill(texts[0], targets=["▁the", "."]),
+        "aligned": [align(pair, probabilities=True) for pair in map(tuple, pairs)],
+        "aligned list": align(pairs, probabilities=True),
+        "aligned batch": align(pairs, probabilities=True, batch_size=3),
+        "code": {type(of.model).__module__.split(".")[0] for of in (fill, align)},
+    }
+torch.save(found, sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(zoo_model_dir):
+    """By model type, as pre-training leaves them."""
+    return {name: str(zoo_model_dir(name)) for name in PREFIXES}
+
+
+@pytest.fixture(scope="module")
+def found(folders, fresh_process):
+    """What the pipelines of each folder give in a process of their own."""
+    return fresh_process(PROGRAM, folders, TEXTS, PAIRS, TOP_K)
+
+
+def of_folder(folder, name, suffix):
+    """The model by its class, in this process."""
+    module = importlib.import_module(f"modeling.modeling_{name}")
+    return getattr(module, PREFIXES[name] + suffix).from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_fill_mask_is_the_softmax_of_the_head(folders, found, sample_tokenizer, name):
+    found, model = found[name], of_folder(folders[name], name, "ForMaskedLM")
+    assert found["code"] == {"transformers_modules"}
+    for position, text in enumerate(TEXTS):
+        inputs = sample_tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            logits_NV = model(**inputs).logits[0, inputs["input_ids"][0] == sample_tokenizer.mask_token_id]
+        scores_NK, pieces_NK = logits_NV.softmax(-1).topk(TOP_K)
+        for kind in ("one", "list", "batch"):
+            # of a text with one mask the entries, of one with several a list for each
+            answer = found[kind][position]
+            entries = answer if isinstance(answer[0], list) else [answer]
+            assert [[entry["token"] for entry in of_mask] for of_mask in entries] == pieces_NK.tolist(), kind
+            scores = torch.tensor([[entry["score"] for entry in of_mask] for of_mask in entries])
+            torch.testing.assert_close(scores, scores_NK, atol=1e-5, rtol=1e-4)
+            assert entries[0][0]["token_str"] == sample_tokenizer.decode(pieces_NK[:1, :1].flatten())
+    assert len(found["default"]) == 5
+    assert {entry["token"] for entry in found["targets"]} == set(sample_tokenizer.convert_tokens_to_ids(["▁the", "."]))
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_word_alignment_is_that_of_the_aligner_however_pairs_come(folders, found, sample_tokenizer, name):
+    aligner = WordAligner(of_folder(folders[name], name, "Model"), sample_tokenizer)
+    expected = list(aligner.align(PAIRS, probabilities=True))
+    assert any(of.links for of in expected)
+    for kind in ("aligned", "aligned list", "aligned batch"):
+        for answer, of in zip(found[name][kind], expected, strict=True):
+            assert (answer["source"], answer["target"], answer["links"]) == (of.source, of.target, of.links), kind
+            assert answer["probabilities"] == pytest.approx(of.probabilities, abs=1e-5)

@@ -1,0 +1,129 @@
+"""The oldest transformers that pyproject.toml admits and the installed one run the same saved folders, alike.
+
+The oldest stands in a folder of its own, which is put first on the path: `make setup` makes it.
+"""
+
+import importlib
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from packaging.version import Version
+from transformers import AutoTokenizer
+
+OLDEST = Path(sys.prefix) / "oldest-transformers"
+PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+AGAIN = "-again"
+SENTENCES = ["The house is small, and the garden <mask> large.", "Das Haus <mask>."]
+PAIRS = [("the house is small", "das Haus ist klein"), ("a b c", "c")]
+
+# Runs every folder, and saves it again as `<folder><suffix>` where there is a suffix.
+PROGRAM = """
+import json, sys
+import huggingface_hub, torch, transformers
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+folders, sentences, pairs, suffix = map(json.loads, sys.argv[2:])
+found = {"versions": {module.__name__: module.__version__ for module in (transformers, huggingface_hub)}}
+for name, folder in folders.items():
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    inputs = tokenizer(sentences, padding=True, return_tensors="pt")
+    outputs = {"input_ids": inputs["input_ids"]}
+    with torch.no_grad():
+        encoder = AutoModel.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager").eval()
+        encoded = encoder(**inputs, output_hidden_states=True, output_attentions=True)
+        outputs |= {"states": torch.stack(encoded.hidden_states), "attentions": torch.stack(encoded.attentions)}
+        if "translation" in name:
+            model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
+            outputs["translations"] = model.generate(**inputs, num_beams=2, max_new_tokens=9)
+        else:
+            model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+            outputs["logits"] = model(**inputs).logits
+            filled = pipeline("fill-mask", model=folder, trust_remote_code=True)(sentences, top_k=3)
+            outputs["filled"] = [[(entry["token"], entry["token_str"]) for entry in entries] for entries in filled]
+            outputs["filled_scores"] = torch.tensor([[entry["score"] for entry in entries] for entries in filled])
+    aligned = pipeline("word-alignment", model=folder, trust_remote_code=True)(pairs, probabilities=True)
+    outputs["links"] = [of["links"] for of in aligned]
+    outputs["probabilities"] = torch.tensor([p for of in aligned for p in of["probabilities"]])
+    if suffix:
+        model.save_pretrained(folder + suffix)
+        tokenizer.save_pretrained(folder + suffix)
+    found[name] = outputs
+torch.save(found, sys.argv[1])
+"""
+
+
+def oldest_admitted(package):
+    """The lower bound of a dependency in pyproject.toml."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (bound,) = [re.fullmatch(rf"{package}>=([\d.]+).*", line)[1] for line in project["dependencies"] if package in line]
+    return Version(bound)
+
+
+@pytest.fixture(scope="module")
+def folders(zoo_model_dir, sample_tokenizer, tmp_path_factory):
+    """A folder of each model as pre-training leaves it, and of a translation model as fine-tuning does."""
+    from modeling.modeling_veco import VecoForConditionalGeneration
+    from pretraining.checkpoints import save_model_folder
+
+    made = {name: zoo_model_dir(name, copy=True) for name in PREFIXES}
+    made["veco_translation"] = tmp_path_factory.mktemp("veco_translation") / "model"
+    torch.manual_seed(0)
+    model = VecoForConditionalGeneration.from_encoder(made["veco"], decoder_layers=1)
+    save_model_folder(model, sample_tokenizer, made["veco_translation"])
+    return {name: str(folder) for name, folder in made.items()}
+
+
+@pytest.fixture(scope="module")
+def oldest(folders, fresh_process):
+    """What the oldest transformers finds in the folders; it saves each again."""
+    if not (OLDEST / "transformers").is_dir():
+        pytest.skip(f"{OLDEST} is not there: `make setup` installs the oldest transformers into it")
+    return fresh_process(PROGRAM, folders, SENTENCES, PAIRS, AGAIN, path=OLDEST)
+
+
+@pytest.fixture(scope="module")
+def newest(folders, fresh_process):
+    """What the installed transformers finds in them, and, where the oldest saved them again, in those."""
+    again = {name + AGAIN: folder + AGAIN for name, folder in folders.items() if Path(folder + AGAIN).is_dir()}
+    return fresh_process(PROGRAM, folders | again, SENTENCES, PAIRS, "")
+
+
+def assert_alike(found, expected):
+    """Two runs of the same weights."""
+    for name in expected.keys() - {"versions"}:
+        assert found[name].keys() == expected[name].keys()
+        for what, value in expected[name].items():
+            if torch.is_tensor(value):
+                torch.testing.assert_close(found[name][what], value, atol=1e-5, rtol=1e-5, msg=f"{name} {what}")
+            else:
+                assert found[name][what] == value, f"{name} {what}"
+
+
+def test_the_oldest_transformers_is_the_one_that_is_admitted(oldest):
+    for package, version in oldest["versions"].items():
+        bound = oldest_admitted(package)
+        assert Version(version) == bound, f"{OLDEST} has {package} {version}; `make setup` installs {bound} into it"
+
+
+def test_the_oldest_and_the_installed_transformers_run_the_same_folders_alike(oldest, newest):
+    assert newest["versions"]["transformers"] == transformers.__version__
+    assert_alike(newest, oldest)
+
+
+def test_the_installed_transformers_runs_what_the_oldest_saved(folders, oldest, newest):
+    assert_alike({name: newest[name + AGAIN] for name in folders}, oldest)
+
+
+def test_the_installed_transformers_runs_the_folders_as_their_classes_do(folders, newest):
+    for name, folder in folders.items():
+        module = importlib.import_module(f"modeling.modeling_{name.removesuffix('_translation')}")
+        cls = getattr(module, PREFIXES[name.removesuffix("_translation")] + "Model")
+        model = cls.from_pretrained(folder, attn_implementation="eager").eval()
+        inputs = AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            states = torch.stack(model(**inputs, output_hidden_states=True).hidden_states)
+        torch.testing.assert_close(newest[name]["states"], states, atol=1e-5, rtol=1e-5, msg=name)
