@@ -18,13 +18,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec..
 # Every head is the same code in all models but ERNIE-M's for sequences, which reads the pooler.
 CASES = {
     "encoder": ("metaxlm", "AutoModel", {}),
-    "encoder with a pooler": ("ernie_m", "AutoModel", {}),
     "masked words": ("veco", "AutoModelForMaskedLM", {}),
     "sequences": ("xlm_align", "AutoModelForSequenceClassification", {}),
     "sequences, pooled": ("ernie_m", "AutoModelForSequenceClassification", {}),
-    "tokens": ("metaxlm", "AutoModelForTokenClassification", {}),
     "spans": ("xlm_align", "AutoModelForQuestionAnswering", {}),
-    "plugged in": ("veco", "AutoModelForTokenClassification", {"plug_in": True}),
+    "tokens, plugged in": ("veco", "AutoModelForTokenClassification", {"plug_in": True}),
 }
 TEXTS = ["The house is small.", "Das Haus ist klein, und der Garten ist groß.", "x"]
 # numbers of texts, and the side that is padded; the model is exported with two texts, padded on the right
