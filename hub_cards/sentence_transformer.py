@@ -252,11 +252,11 @@ def main(argv: list[str] | None = None) -> None:
     try:
         vectors = write_modules(args.model, args.layer, args.results, args.pooling, args.overwrite)
     except ValueError as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     counted = "with" if vectors.special_tokens else "without"
     print(f"{args.model}: layer {vectors.layer} ({vectors.why}), mean of its states {counted} those of special tokens")
     print(f"SentenceTransformer({str(args.model)!r}, trust_remote_code=True)")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())
