@@ -60,6 +60,11 @@ def write_card(
     then.
     """
     folder = Path(model_dir)
+    if not folder.is_dir():
+        raise ValueError(
+            f"There is no folder {folder}. A card is written beside a model's weights. Relative paths start at "
+            f"{Path.cwd()}: name the folder that save_pretrained wrote, such as runs/NAME/model."
+        )
     weights = folder_fingerprint(folder)
     target = folder / "README.md"
     if target.exists() and not overwrite:
@@ -157,7 +162,7 @@ def count_parameters(folder: Path) -> int:
 
 def _refuse_to_lose(target: Path) -> None:
     text = target.read_text(encoding="utf-8", errors="replace")
-    if not as_written(text):
+    if text.strip() and not as_written(text):
         what = "was edited since it was written here" if f"\n{MARKER}" in text else "was not written by hub_cards"
         raise ValueError(f"{target} {what}. Writing the card would lose that text. Move it away, or add --overwrite.")
 
@@ -210,7 +215,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--base-model", metavar="ID", help="id on the Hub of what the run started from, where its recipe names a copy"
     )
-    parser.add_argument("--licence", metavar="ID", help="licence of the weights, such as apache-2.0, or other")
+    parser.add_argument(
+        "--licence", "--license", metavar="ID", help="licence of the weights, such as apache-2.0, or other"
+    )
     parser.add_argument("--licence-name", metavar="NAME", help="of a licence that is other: what it is called")
     parser.add_argument("--licence-link", metavar="URL", help="of a licence that is other: where its text stands")
     parser.add_argument(
@@ -220,16 +227,19 @@ def main(argv: list[str] | None = None) -> None:
         "weights: what is not collected again is no longer told",
     )
     given = vars(parser.parse_args(argv))
+    model = given.pop("model")
     try:
-        target = write_card(given.pop("model"), given.pop("results"), given.pop("run"), **given)
+        target = write_card(model, given.pop("results"), given.pop("run"), **given)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except OSError as error:
         parser.exit(
             2,
-            f"{parser.prog}: error: {error.filename or given['model']}: {error.strerror or error}. The card is not "
+            f"{parser.prog}: error: {error.filename or model}: {error.strerror or error}. The card is not "
             "whole. Mend that, and give the same command again: it goes on from there.\n",
         )
+    except KeyboardInterrupt:
+        parser.exit(130, "\nStopped. The same command goes on from there.\n")
     print(f"written: {target}")
 
 

@@ -15,8 +15,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,39 +26,33 @@ from huggingface_hub import ModelCard
 from safetensors import SafetensorError, safe_open
 
 from common.provenance import REPOSITORY
-from hub_cards.record import ABSOLUTE, FOLDER, OF_THE_MACHINE, check_record
+from hub_cards.card import as_written, count_parameters, render
+from hub_cards.content_check import OUTSIDE, TEXT, Problem, content_problems, read_json, read_text, strings_of
+from hub_cards.record import FOLDER, check_record, read_record
 
 JUNK = {"__pycache__", ".cache", ".git", ".ipynb_checkpoints", ".DS_Store", "Thumbs.db", ".pytest_cache", ".ruff_cache"}
 HIDDEN = {".gitattributes", ".eval_results"}
 STATES = re.compile(
     r"(optimi[sz]er|scheduler|scaler|rng_state|random_states|training_args|trainer_state|events\.out\.)", re.IGNORECASE
 )
+STEPS = re.compile(r"(checkpoint|step|seed)-\d+", re.IGNORECASE)  # folders of a run
 PICKLES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".dill"}
-TEXT = {".json", ".jsonl", ".yaml", ".yml", ".md", ".txt", ".py", ".csv", ".tsv", ".jinja", ".bib", ""}
+ENDS = {".png": b"IEND\xaeB`\x82", ".jpg": b"\xff\xd9", ".jpeg": b"\xff\xd9"}
 MAGIC = {".png": b"\x89PNG\r\n", ".jpg": b"\xff\xd8\xff", ".jpeg": b"\xff\xd8\xff"}
 OTHERS = {".safetensors", ".model", ".onnx", ".onnx_data"}  # sentencepiece's and ONNX's: protocol buffers
 WITHOUT_ENDING = {"LICENSE", "LICENCE", "NOTICE"}  # text files without an ending
 ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf")
-VOCABULARIES = {"vocab.txt", "merges.txt", "vocab.json"}  # pieces look like anything
-SECRETS = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{30,}\b")
-WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\|\\\\\\\\[\w.-]+\\|file://")
-OUTSIDE = re.compile(r"(^|[/\\])\.\.([/\\]|$)")
+NOT_EVERYWHERE = set('<>:"|?*\\')  # characters of file names that Windows has not, or takes for a path
+# What hub_cards.sentence_transformer writes; other modules of that library name code and models of their own.
+MODULES = {
+    "sentence_transformers.base.modules.transformer.Transformer",
+    "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+    "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+}
+MODULE_ARGUMENTS = re.compile(r"(model|tokenizer|processor|config)_(args|kwargs)")
+ATTENTION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 SECTIONS = ("Use", "Limits")  # beginnings of headings that a card has to have
 CARD_COMMAND = "python -m hub_cards.card --model DIR"
-CHECKS_OF_PATHS = ("config.json", "generation_config.json", "tokenizer_config.json", "modules.json")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A reason not to push a folder: the file, and what happened, why that cannot be and what to do."""
-
-    file: str
-    what: str
-    why: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.what}. {self.why} {self.remedy}"
 
 
 def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
@@ -88,10 +82,12 @@ def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
     problems += _code(folder, regular)
     for path in regular:
         if not any(problem.file == path for problem in problems):
-            problems += _content(folder, path)
+            problems += content_problems(folder, path, CARD_COMMAND)
     problems += _card(folder)
     if not any(problem.file.endswith(".safetensors") or "config.json" in problem.file for problem in problems):
         problems += [_of_record(message) for message in check_record(folder)]
+    if not problems:
+        problems += _figures(folder)
     if load and not problems:
         problems += _load(folder)
     return problems
@@ -122,14 +118,15 @@ def _weights(folder: Path) -> Iterator[Problem]:
     if not (folder / "config.json").is_file():
         remedy = "Name a folder that save_pretrained wrote, such as runs/NAME/model."
         yield Problem("config.json", f"{folder} has none", why, remedy)
-    elif not isinstance(_json(folder / "config.json"), dict):
+    elif not isinstance(read_json(folder / "config.json"), dict):
         yield Problem("config.json", "It is not a JSON object", why, "Take the one that save_pretrained wrote.")
     expected = {single} if (folder / single).is_file() else set()
     if (folder / index).is_file():
         if expected:
             why = "transformers would read one of them, and others the other."
             yield Problem(index, f"{single} is there as well", why, "Remove the one that is left over.")
-        weight_map = (_json(folder / index) or {}).get("weight_map")
+        content = read_json(folder / index)
+        weight_map = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
             yield Problem(index, "It has no weight_map", "Nobody would find the weights.", "Save the model again.")
             return
@@ -150,8 +147,12 @@ def _weights(folder: Path) -> Iterator[Problem]:
         what = f"{folder} has no weights as safetensors" + (f", only {', '.join(others)}" if others else "")
         remedy = "Load the model and save it with save_pretrained: it writes safetensors."
         yield Problem(single, what, why if not others else "Pickles run code in whoever loads them.", remedy)
-    for path in sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.safetensors")):
-        if path not in expected and not STATES.match(PurePosixPath(path).name):
+    for path in files_of(folder)[0]:
+        if (
+            path.lower().endswith(".safetensors")
+            and path not in expected
+            and not STATES.match(PurePosixPath(path).name)
+        ):
             remedy = "Remove it, or save the model again."
             yield Problem(path, "The model does not use it", "Nobody would know what it is.", remedy)
 
@@ -165,9 +166,18 @@ def _tensors(file: Path) -> set[str]:
 
 
 def _tree(folder: Path) -> Iterator[Problem]:
-    """Links, and what is neither file nor folder."""
+    """Links, what is neither file nor folder, and names that another system reads in another way."""
+    alike: dict[str, str] = {}
     for path in files_of(folder)[0]:
         file = folder / path
+        remedy = "Rename it, or remove it."
+        if odd := sorted({char for char in path if unicodedata.category(char)[0] == "C" or char in NOT_EVERYWHERE}):
+            why = "Other systems refuse such a name, or take it for another one."
+            yield Problem(ascii(path)[1:-1], f"Its name holds {ascii(odd[0])}", why, remedy)
+        first = alike.setdefault(unicodedata.normalize("NFKC", path).casefold(), path)
+        if first != path:
+            why = "Where case makes no difference, the one takes the other's place."
+            yield Problem(path, f"It has the name of {first} but for case or accents", why, remedy)
         if file.is_symlink():
             why = "The Hub would get what it shows, and that could be any file of this machine."
             yield Problem(path, f"It is a link to {os.readlink(file)}", why, "Put the file itself there (cp -L).")
@@ -179,9 +189,13 @@ def _kind(folder: Path, path: str) -> Iterator[Problem]:
     """Whether files of this kind belong in a model repository, by name and by first bytes."""
     name, suffix = PurePosixPath(path).name, PurePosixPath(path).suffix.lower()
     hidden = [part for part in PurePosixPath(path).parts if part.startswith(".") and part not in HIDDEN]
-    with (folder / path).open("rb") as stream:
-        start = stream.read(64)
-    if STATES.match(name) or re.match(r"(checkpoint|step|seed)-\d+$", path.split("/")[0]):
+    try:
+        with (folder / path).open("rb") as stream:
+            start = stream.read(64)
+    except OSError as error:
+        yield Problem(path, f"It cannot be read: {error.strerror}", "So it cannot be looked through.", "See to that.")
+        return
+    if STATES.match(name) or any(map(STEPS.fullmatch, PurePosixPath(path).parts[:-1])):
         why = "It serves to go on training, says much about where that was, and nobody who uses the model needs it."
         yield Problem(path, "It is a state of training", why, "Remove it from this folder.")
     elif suffix in PICKLES or (suffix != ".safetensors" and _is_pickle(folder / path, start)):
@@ -197,37 +211,55 @@ def _kind(folder: Path, path: str) -> Iterator[Problem]:
     elif (suffix == "" and name not in HIDDEN | WITHOUT_ENDING) or suffix not in TEXT | OTHERS | MAGIC.keys():
         remedy = "Remove it, or give it an ending that says what it is."
         yield Problem(path, "It is of a kind that a model repository has no use for", "The Hub would keep it.", remedy)
-    elif suffix in MAGIC and not start.startswith(MAGIC[suffix]):
+    elif suffix in MAGIC and not _is_picture(folder / path, suffix):
         yield Problem(path, f"It is no {suffix[1:]} picture", "It is not what its name says.", "Remove it.")
-    elif suffix in TEXT and _text(folder / path) is None:
+    elif suffix in TEXT and read_text(folder / path) is None:
         yield Problem(path, "It is not text in UTF-8", "It is not what its name says.", "Remove it, or save it anew.")
 
 
+def _is_picture(file: Path, suffix: str) -> bool:
+    """By its first bytes and its last: readers of archives look for theirs at the end."""
+    content = file.read_bytes()
+    return content.startswith(MAGIC[suffix]) and content.endswith(ENDS[suffix])
+
+
 def _is_pickle(file: Path, start: bytes) -> bool:
-    """By content, whatever it is called: protocols 2 to 5 by their first bytes, 0 and 1 by reading the operations."""
+    """By content, whatever it is called: protocols 2 to 5 by their first bytes, others by reading the operations.
+
+    One that breaks off counts too: what stands before has been run by then.
+    """
     if re.match(rb"\x80[\x02-\x05]", start):
         return True
+    names_code = False
     try:
         with file.open("rb") as stream:
-            codes = {code.name for code, _, _ in pickletools.genops(stream)}
+            for code, argument, _ in pickletools.genops(stream):
+                # text may begin like an operation too, but hardly with two bare names
+                named = code.name in ("GLOBAL", "INST") and re.fullmatch(r"[\w.]+ [\w.]+", str(argument))
+                names_code |= bool(named) or code.name == "STACK_GLOBAL"
+                if names_code and code.name in ("INST", "REDUCE", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"):
+                    return True
     except Exception:  # whatever is no pickle
         return False
-    return bool(codes & {"GLOBAL", "STACK_GLOBAL", "INST", "REDUCE", "OBJ", "NEWOBJ", "BUILD"})
+    return names_code
 
 
 def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
     """Code: only this package's, only what the configuration reaches, and unchanged."""
     reached = set()
-    for name in ("config.json", "tokenizer_config.json", "processor_config.json"):
-        content = _json(folder / name) if name in files else None
+    for name in files:
+        if not name.lower().endswith(".json") or PurePosixPath(name).name == "tokenizer.json":
+            continue
+        content = read_json(folder / name)
+        yield from _code_of_others(name, content)
         for target in _code_targets(content):
             module = target.rpartition("--")[2].split(".")[0]
             remedy = "Save the model again, or take out the entry."
             if "--" in target:
                 why = "The code of this model would be whatever is put there tomorrow."
                 yield Problem(name, f"It names code in another repository, {target}", why, remedy)
-            elif OUTSIDE.search(target) or "/" in target or "\\" in target or not module:
-                yield Problem(name, f"It names code outside of the folder, {target}", "Nobody else has it.", remedy)
+            elif OUTSIDE.search(target) or "/" in target or "\\" in target or not module or "/" in name:
+                yield Problem(name, f"It names code outside of its folder, {target}", "Nobody else has it.", remedy)
             elif f"{module}.py" not in files:
                 yield Problem(name, f"It names {module}.py, which is not there", "The model would not load.", remedy)
             else:
@@ -236,41 +268,65 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
     if "adapter_config.json" in files:
         why = "transformers would load the model that it names in place of this one."
         yield Problem("adapter_config.json", "It makes the folder an adapter of another model", why, "Remove it.")
-    modules = _json(folder / "modules.json") if "modules.json" in files else []
-    for module in modules if isinstance(modules, list) else []:
-        kind = module.get("type") if isinstance(module, dict) else None
-        if not str(kind).startswith("sentence_transformers."):
-            why = "sentence-transformers would run code that is not its own."
-            remedy = "Write it again with python -m hub_cards.sentence_transformer."
-            yield Problem("modules.json", f"It names the module {kind}", why, remedy)
+    others = []
     for path in files:
-        if not path.endswith(".py"):
+        if not path.lower().endswith(".py"):
             continue
-        original = REPOSITORY / "modeling" / path
-        if "/" in path or path not in wanted:
+        if path not in wanted:  # all of which lie beside config.json
             why = "With trust_remote_code, code in the repository runs in whoever loads the model."
             what = "It is Python that neither config.json nor its code asks for"
             yield Problem(path, what, why, "Remove it.")
-        elif original.read_bytes() != (folder / path).read_bytes():
-            why = "It is not the code that was tested, or an older one."
-            remedy = f"Copy modeling/{path} of this package over it, as it is installed here."
-            yield Problem(path, f"It differs from modeling/{path} of this package", why, remedy)
-    for path in sorted(wanted - set(files)):
-        remedy = f"Copy modeling/{path} of this package to it."
-        yield Problem(path, "The code of the folder imports it, and it is not there", "It would not load.", remedy)
+        elif (REPOSITORY / "modeling" / path).read_bytes() != (folder / path).read_bytes():
+            others.append(path)
+    if others:
+        theirs = f"modeling/{others[0]}" if len(others) == 1 else "the files of that name in modeling/"
+        what = f"{'It differs' if len(others) == 1 else 'They differ'} from {theirs} of this package"
+        why = "It is not the code that was tested, or an older one."
+        remedy = f"Copy {theirs} to the folder, as this package is installed here."
+        yield Problem(", ".join(others), what, why, remedy)
+    if lacking := sorted(wanted - set(files)):
+        what = "The code of the folder imports it, and it is not there"
+        remedy = "Copy it from modeling/ of this package."
+        yield Problem(", ".join(lacking), what, "It would not load.", remedy)
+
+
+def _code_of_others(name: str, content: Any) -> Iterator[Problem]:
+    """What libraries fetch or import beside `auto_map`: kernels for attention, modules of sentence-transformers."""
+    for key, value in _entries(content):
+        fetched = [text for text in strings_of(value, False)[0] if "/" in text] if ATTENTION.fullmatch(key) else []
+        if fetched:
+            why = "transformers would fetch its code from there."
+            yield Problem(name, f"Its {key} is {fetched[0]}, another repository", why, "Take the entry out.")
+        if MODULE_ARGUMENTS.fullmatch(key) and value and name.startswith(("sentence_", "config_sentence_")):
+            why = "sentence-transformers passes them to whatever loads the model."
+            yield Problem(name, f"It has {key}", why, "Write it again with python -m hub_cards.sentence_transformer.")
+    if name != "modules.json":
+        return
+    for module in content if isinstance(content, list) else [None]:
+        kind = module.get("type") if isinstance(module, dict) else None
+        if kind not in MODULES:
+            why = "sentence-transformers would run code that is not its own, or that names further code."
+            remedy = "Write it again with python -m hub_cards.sentence_transformer."
+            yield Problem(name, f"It names the module {kind}", why, remedy)
+
+
+def _entries(content: Any) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, at whatever depth of nested JSON they stand."""
+    rest = [content]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
 
 
 def _code_targets(content: Any) -> Iterator[str]:
-    """The `module.Class` names by which a configuration refers to code, at whatever depth they stand."""
-    if isinstance(content, dict):
-        for key, value in content.items():
-            if key in ("auto_map", "impl"):  # `impl` is a custom pipeline's
-                yield from _strings(value, False)[0]
-            else:
-                yield from _code_targets(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from _code_targets(value)
+    """The `module.Class` names by which a configuration refers to code; `impl` is a custom pipeline's."""
+    for key, value in _entries(content):
+        if key in ("auto_map", "impl"):
+            yield from strings_of(value, False)[0]
 
 
 @cache
@@ -282,59 +338,6 @@ def _closure(file: str) -> frozenset[str]:
         return frozenset()
     reached = get_relative_import_files(str(REPOSITORY / "modeling" / file))
     return frozenset({file, *(Path(path).name for path in reached)})
-
-
-def _content(folder: Path, path: str) -> Iterator[Problem]:
-    """Paths of a machine, marks of a local load and secrets in text; code is compared as a whole instead."""
-    name, suffix = PurePosixPath(path).name, PurePosixPath(path).suffix.lower()
-    if suffix not in TEXT or suffix == ".py":
-        return
-    text = _text(folder / path)
-    if secret := SECRETS.search(text):
-        why = "Whoever reads it can act in its owner's name."
-        remedy = "Remove it, and revoke the token at https://huggingface.co/settings/tokens."
-        yield Problem(path, f"It holds what looks like a token, {secret[0][:6]}...", why, remedy)
-    strings = [text]
-    if suffix == ".json":
-        content = _json(folder / path)
-        if content is None:
-            yield Problem(path, "It is not JSON", "Programs that read it would stop.", "Save it again.")
-            return
-        strings, keys = _strings(content, name == "tokenizer.json")
-        for key in sorted(keys & set(OF_THE_MACHINE)):
-            why = "It says how a file was found on this machine, and other machines obey it."
-            yield Problem(path, f"It has the key {key}", why, "Take the key out.")
-        escaping = [s for s in strings if name in CHECKS_OF_PATHS and OUTSIDE.search(s)]
-        if escaping:
-            why = "Only this folder is uploaded."
-            yield Problem(path, f"It names {escaping[0]}, outside of the folder", why, "Take the entry out.")
-    if name in VOCABULARIES:
-        return
-    for string in strings:
-        if found := ABSOLUTE.search(string) or WINDOWS_PATH.search(string):
-            line = string[max(0, found.start() - 20) : found.end() + 20].strip().replace("\n", " ")
-            remedy = "Take it out" + (
-                f" ({CARD_COMMAND} writes the card and record/ without)." if path != name else "."
-            )
-            yield Problem(path, f"It holds a path of a machine: {line!r}", "Nobody else has that path.", remedy)
-            return
-
-
-def _strings(content: Any, is_tokenizer: bool) -> tuple[list[str], set[str]]:
-    """All strings and keys of nested JSON; pieces and coded tables of a tokenizer are none of them."""
-    strings, keys, rest = [], set(), [content]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, dict):
-            keys |= value.keys()
-            skipped = {"model", "added_tokens", "normalizer"} if is_tokenizer else set()
-            rest += [item for key, item in value.items() if key not in skipped]
-            is_tokenizer = False
-        elif isinstance(value, list):
-            rest += value
-        elif isinstance(value, str):
-            strings.append(value)
-    return strings, {key for key in keys if isinstance(key, str)}
 
 
 def _card(folder: Path) -> Iterator[Problem]:
@@ -367,6 +370,31 @@ def _card(folder: Path) -> Iterator[Problem]:
                 )
 
 
+def _figures(folder: Path) -> Iterator[Problem]:
+    """An edited card may say anything of the model but other scores than those of record/."""
+    text = read_text(folder / "README.md")
+    if not (folder / FOLDER).exists() or as_written(text):
+        return
+    measured = render(folder, read_record(folder), count_parameters(folder))
+    found, expected = ({"model-index": _scores(card)} | {"Results": _results(card)} for card in (text, measured))
+    for part in found:
+        if found[part] != expected[part]:
+            what = f"It was edited, and its {part} are not what record/ holds"
+            why = "A card tells what was measured, and nothing else."
+            remedy = f"Put your own words elsewhere, and the figures back: {CARD_COMMAND} --overwrite."
+            yield Problem("README.md", what, why, remedy)
+
+
+def _scores(card: str) -> str:
+    return json.dumps(ModelCard(card, ignore_metadata_errors=True).data.to_dict().get("model-index"), default=str)
+
+
+def _results(card: str) -> str:
+    """The section with the results, without blanks at the ends of lines."""
+    section = card.partition("\n## Results")[2].partition("\n## ")[0]
+    return "\n".join(line.rstrip() for line in section.strip().splitlines())
+
+
 def _of_record(message: str) -> Problem:
     """A message of `check_record`, which is in three parts already."""
     what, why, remedy = (re.split(r"(?<=\.) (?=[A-Z])", message, maxsplit=2) + ["", ""])[:3]
@@ -393,13 +421,14 @@ def _load(folder: Path) -> list[Problem]:
             [sys.executable, "-P", str(program), str(copy)],
             cwd=home,
             env=environment,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             encoding="utf-8",
             errors="replace",
         )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}, no message"])[-1]
         remedy = "Save the model again, and look whether it loads."
         return [
             Problem(
@@ -410,23 +439,6 @@ def _load(folder: Path) -> list[Problem]:
             )
         ]
     return [Problem(*found) for found in json.loads(done.stdout.splitlines()[-1])]
-
-
-def _json(file: Path) -> Any:
-    """What a JSON file holds; None where it is none."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        return None
-
-
-def _text(file: Path) -> str | None:
-    """Text in UTF-8; None for anything else."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return None
-    return None if "\0" in text else text
 
 
 def refusal(folder: Path, problems: list[Problem]) -> str:
@@ -453,6 +465,8 @@ def main(argv: list[str] | None = None) -> None:
         problems = check_folder(folder)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, f"\n{parser.prog}: interrupted; nothing was written\n")
     if problems:
         parser.exit(2, f"{parser.prog}: error: {refusal(folder, problems)}\n")
     kept, left_out = files_of(folder)

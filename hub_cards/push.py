@@ -3,13 +3,15 @@
     python -m hub_cards.push --model runs/xlm_align/model --repo me/xlm-align --dry-run
     python -m hub_cards.push --model runs/xlm_align/model --repo me/xlm-align --private
 
-The folder is checked, and loaded by a fresh process, before anything is sent. Files that the repository has already
-are not sent, files that are only there stay. A card that somebody edited on the Hub is shown, and not overwritten
-without --overwrite-card. When the line breaks, the same command goes on: large files that have arrived stay there.
+The folder is checked, and loaded by a fresh process, before anything is sent, and only what was checked is sent. Files
+that the repository has already are not sent; files that are only there stay, but for the weights and the record of a
+former push. A card that somebody edited on the Hub is shown, and not overwritten without --overwrite-card. When the
+line breaks, or Ctrl-C stops it, the same command goes on: large files that have arrived stay there.
 """
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -48,12 +50,13 @@ def push(
     Raises ValueError for an id that is none, a folder that `check_folder` finds fault with, a Hub that cannot be
     reached or refuses (no token, no right to write, a data set of that name), and a card edited on the Hub.
     """
-    from hub_cards.push_plan import make_plan, show_plan
+    from hub_cards.push_plan import checksums, make_plan, show_plan
 
     console = console or Console(highlight=False)
     folder = Path(model_dir)
     if not HUB_ID.fullmatch(repo):
         raise ValueError(f"--repo is {repo!r}, which is no id of the Hub. It has an owner and a name. Give owner/name.")
+    checked = checksums(folder)
     _refuse_faults(folder, repo, console)
     from huggingface_hub import HfApi
 
@@ -71,13 +74,13 @@ def push(
                 f"README.md of {repo} was edited on the Hub, see above. A push would undo that work. Take the edits "
                 "over into README.md here and push again, or add --overwrite-card to replace it."
             )
-        if not plan.to_send and plan.branch_exists:
+        if plan.is_done and plan.branch_exists:
             console.print(f"Nothing to do: {repo} holds all of it at commit {plan.head}.")
             return None if dry_run else plan.head
         if dry_run:
             console.print("Dry run: nothing was changed.")
             return None
-        commit = _send(api, folder, plan, private, message, console)
+        commit = _send(api, folder, plan, checked, private, message, console)
     except Exception as error:
         if (explained := _explained(error, repo)) is error:
             raise
@@ -97,7 +100,8 @@ def _refuse_faults(folder: Path, repo: str, console: Console) -> None:
     with console.status(f"checking {escape(str(folder))} and loading it in a fresh process"):
         problems = check_folder(folder)
     card = folder / "README.md"
-    if not problems and repo not in card.read_text(encoding="utf-8"):
+    named = rf"(?<![\w.-]){re.escape(repo)}(?![\w-]|\.\w)"
+    if not problems and not re.search(named, card.read_text(encoding="utf-8")):
         remedy = f"Write it with python -m hub_cards.card --model DIR --repo {repo}."
         problems = [Problem("README.md", f"It does not name {repo}", "Its examples would load something else.", remedy)]
     if problems:
@@ -161,14 +165,23 @@ def _refuse_other_kinds(api, repo: str) -> None:
 
 def _refuse_to_publish(plan, private: bool) -> None:
     if private and plan.is_private is False:
-        raise ValueError(
-            f"{plan.repo} is public, and --private was given. A push does not change who can see a repository. Make it "
-            "private in its settings on the Hub first, or leave --private out."
-        )
+        raise ValueError(_is_public(plan.repo))
 
 
-def _send(api, folder: Path, plan, private: bool, message: str | None, console: Console) -> str:
-    """Creates what is missing, uploads and commits; tries again where the line breaks. Returns the commit."""
+def _is_public(repo: str) -> str:
+    return (
+        f"{repo} is public, and --private was given. A push does not change who can see a repository. Make it private "
+        "in its settings on the Hub first, or leave --private out."
+    )
+
+
+def _send(
+    api, folder: Path, plan, checked: dict[str, str], private: bool, message: str | None, console: Console
+) -> str:
+    """Creates what is missing, uploads and commits; tries again where the line breaks. Returns the commit.
+
+    checked: path -> sha256 of the files that were looked through
+    """
     from hub_cards.push_plan import make_plan
 
     if plan.head is None:
@@ -176,13 +189,16 @@ def _send(api, folder: Path, plan, private: bool, message: str | None, console: 
         console.print(f"Created {plan.repo}, {'private' if private else 'public'}.")
     if not plan.branch_exists or (plan.head is None and plan.revision != "main"):
         _reached(lambda: api.create_branch(plan.repo, branch=plan.revision, exist_ok=True))
-    head = plan.head or _reached(lambda: api.model_info(plan.repo, revision=plan.revision)).sha
-    if not plan.to_send:
+    info = _reached(lambda: api.model_info(plan.repo, revision=plan.revision))
+    if private and not info.private:  # somebody has created it since
+        raise ValueError(_is_public(plan.repo))
+    head = plan.head or info.sha
+    if plan.is_done:
         return head  # a new branch with main's files
     arrived: dict[str, int] = {}
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _commit(api, folder, plan, head, message, arrived)
+            return _commit(api, folder, plan, checked, head, message, arrived)
         except LineBroke as error:
             kept = _told(arrived)
             if attempt == ATTEMPTS:
@@ -193,31 +209,45 @@ def _send(api, folder: Path, plan, private: bool, message: str | None, console: 
             console.print(f"The line broke: {error}. {kept.capitalize()}. Trying again in {wait} s.", markup=False)
             time.sleep(wait)
         now = make_plan(api, folder, plan.repo, plan.revision)  # was the commit made, and only the answer lost?
-        if not now.to_send:
+        if now.is_done:
             return now.head
         if now.head != head:
             raise ValueError(_somebody_else(plan.repo))
     raise AssertionError("the loop returns or raises")
 
 
-def _commit(api, folder: Path, plan, parent: str, message: str | None, arrived: dict[str, int]) -> str:
-    from huggingface_hub import CommitOperationAdd
+def _commit(
+    api, folder: Path, plan, checked: dict[str, str], parent: str, message: str | None, arrived: dict[str, int]
+) -> str:
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     from hub_cards.folder_check import plural
 
     operations = []
     for file in sorted(plan.to_send, key=lambda file: file.size):
-        operation = CommitOperationAdd(path_in_repo=file.path, path_or_fileobj=folder / file.path)
+        is_large = file.size >= ONE_BY_ONE or file.path.endswith(".safetensors")
+        # what is small is read once: what is compared is what is sent
+        content = folder / file.path if is_large else (folder / file.path).read_bytes()
+        operation = CommitOperationAdd(path_in_repo=file.path, path_or_fileobj=content)
+        if operation.upload_info.sha256.hex() != checked.get(file.path):
+            raise ValueError(
+                f"{folder / file.path} was changed after it was checked. Only what was looked through may go out; "
+                "nothing was committed. Wait until nothing writes there any more, and push again."
+            )
         operations.append(operation)
-        if file.size >= ONE_BY_ONE or file.path.endswith(".safetensors"):
+        if is_large:
             upload = {"additions": [operation], "revision": plan.revision, "free_memory": False}
             _reached(lambda upload=upload: api.preupload_lfs_files(plan.repo, **upload))
             arrived[file.path] = file.size
+    what = f"Upload {plural(len(operations), 'file')}"
+    if plan.to_remove:
+        what += f", remove {plural(len(plan.to_remove), 'file')}"
+        operations += [CommitOperationDelete(path_in_repo=file.path) for file in plan.to_remove]
     done = _reached(
         lambda: api.create_commit(
             plan.repo,
             operations,
-            commit_message=message or f"Upload {plural(len(operations), 'file')} with hub_cards.push",
+            commit_message=message or f"{what} with hub_cards.push",
             revision=plan.revision,
             parent_commit=parent,
         )
@@ -332,6 +362,12 @@ def main(argv: list[str] | None = None) -> None:
         push(given.pop("model"), **given)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(
+            130,
+            f"\n{parser.prog}: interrupted. What was not committed is not on the Hub's pages; large files that have "
+            "arrived stay there. Run the same command again: it compares anew, and sends what is missing.\n",
+        )
 
 
 if __name__ == "__main__":

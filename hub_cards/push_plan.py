@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,13 @@ from rich.table import Table
 
 from hub_cards.card import as_written
 from hub_cards.folder_check import files_of, plural
+from hub_cards.record import INDEX, OURS
 
 CARD = "README.md"
-NEW, CHANGED, SAME, KEPT = "new", "changed", "same", "only there"
-STYLES = {NEW: "green", CHANGED: "yellow", SAME: "dim", KEPT: "cyan"}
+NEW, CHANGED, SAME, KEPT, LEFT_OVER = "new", "changed", "same", "only there", "left over"
+STYLES = {NEW: "green", CHANGED: "yellow", SAME: "dim", KEPT: "cyan", LEFT_OVER: "red"}
+FATES = {KEPT: "only there (kept)", LEFT_OVER: "left over (removed)"}
+WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # names by which transformers finds them
 LONGEST_VALUE = 60  # characters of a metadata value that are shown
 
 
@@ -61,6 +65,16 @@ class Plan:
         """The files that a commit would hold."""
         return [file for file in self.files if file.state in (NEW, CHANGED)]
 
+    @property
+    def to_remove(self) -> list[File]:
+        """The files that a commit would take away."""
+        return [file for file in self.files if file.state == LEFT_OVER]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the branch holds the folder as it is."""
+        return not self.to_send and not self.to_remove
+
 
 def make_plan(api: HfApi, folder: Path, repo: str, revision: str) -> Plan:
     """Compares the folder with a branch of the repository, or with main where there is no such branch yet.
@@ -84,8 +98,10 @@ def make_plan(api: HfApi, folder: Path, repo: str, revision: str) -> Plan:
     tree = api.list_repo_tree(repo, recursive=True, revision=head)
     there = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
     files = [_compare(folder, path, there.get(path)) for path in kept]
-    files += [File(path, entry.size, KEPT) for path, entry in there.items() if path not in set(kept)]
-    theirs = _remote_card(api, repo, head) if CARD in there else ""
+    only_there = there.keys() - set(kept)
+    left_over = _left_over(api, repo, head, only_there, INDEX in there)
+    files += [File(path, there[path].size, LEFT_OVER if path in left_over else KEPT) for path in only_there]
+    theirs = _remote_text(api, repo, CARD, head) if CARD in there else ""
     ours = _read(folder / CARD)
     diff = "" if not theirs or theirs == ours or as_written(theirs) else _diff(theirs, ours)
     files.sort(key=lambda file: file.path)
@@ -112,21 +128,52 @@ def _compare(folder: Path, path: str, there: RepoFile | None) -> File:
     if there.size != size:
         return File(path, size, CHANGED)
     if there.lfs is not None:
-        with file.open("rb") as stream:
-            is_same = hashlib.file_digest(stream, "sha256").hexdigest() == there.lfs.sha256
+        is_same = sha256_of(file) == there.lfs.sha256
     else:
         is_same = sha.git_hash(file.read_bytes()) == there.blob_id
     return File(path, size, SAME if is_same else CHANGED)
 
 
-def _remote_card(api: HfApi, repo: str, revision: str) -> str:
+def sha256_of(file: Path) -> str:
+    """Of its content, hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """sha256 of each file of the folder that would go to the Hub, by path."""
+    files = ((path, folder / path) for path in files_of(folder)[0])
+    return {path: sha256_of(file) for path, file in files if file.is_file() and not file.is_symlink()}
+
+
+def _left_over(api: HfApi, repo: str, revision: str, only_there: set[str], has_record: bool) -> set[str]:
+    """Of the files that are only there, those that would belie the folder: a former record's, and former weights.
+
+    transformers reads model.safetensors before any shards, and a record with a file too many is refused by all.
+    """
+    listed = {INDEX}
+    if has_record:
+        index = _json(_remote_text(api, repo, INDEX, revision))
+        files = index.get("files") if isinstance(index, dict) else None
+        listed |= {path for path in files if OURS.fullmatch(path)} if isinstance(files, dict) else set()
+    return {path for path in only_there if path in listed or WEIGHTS.fullmatch(path)}
+
+
+def _remote_text(api: HfApi, repo: str, path: str, revision: str) -> str:
     with tempfile.TemporaryDirectory(prefix="hub_cards_") as folder:
-        return _read(Path(api.hf_hub_download(repo, CARD, revision=revision, local_dir=folder)))
+        return _read(Path(api.hf_hub_download(repo, path, revision=revision, local_dir=folder)))
 
 
 def _read(file: Path) -> str:
     """The text of a card; git may have turned its line ends."""
     return file.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _diff(theirs: str, ours: str) -> str:
@@ -175,8 +222,7 @@ def show_plan(plan: Plan, private: bool, console: Console) -> None:
     table.columns[1].justify = "right"
     for file in plan.files:
         style = STYLES[file.state]
-        shown = f"{file.state} (kept)" if file.state == KEPT else file.state
-        table.add_row(escape(file.path), decimal(file.size), f"[{style}]{shown}[/{style}]")
+        table.add_row(escape(file.path), decimal(file.size), f"[{style}]{FATES.get(file.state, file.state)}[/{style}]")
     console.print(table)
     if plan.left_out:
         console.print(f"Left out: {escape(', '.join(plan.left_out))}")

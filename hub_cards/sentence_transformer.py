@@ -256,6 +256,8 @@ def main(argv: list[str] | None = None) -> None:
     counted = "with" if vectors.special_tokens else "without"
     print(f"{args.model}: layer {vectors.layer} ({vectors.why}), mean of its states {counted} those of special tokens")
     print(f"SentenceTransformer({str(args.model)!r}, trust_remote_code=True)")
+    if (Path(args.model) / "README.md").is_file():
+        print(f"For the card to show it: python -m hub_cards.card --model {args.model}")
 
 
 if __name__ == "__main__":

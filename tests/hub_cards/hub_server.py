@@ -103,7 +103,7 @@ class Fault:
     """What goes wrong with requests of this method whose path the pattern is found in.
 
     what: a status to reply with; "drop": the line breaks in the middle of the body; "lose": it breaks after the work is
-        done, before the reply
+        done, before the reply; "hang": no reply comes until the client goes away, or the server stops
     after: so many of them go well first
     times: so many go wrong
     """
@@ -133,16 +133,19 @@ class HubServer:
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
+        self.stopped = threading.Event()
         handler = type("Handler", (Handler,), {"hub": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.http.daemon_threads = True
         port = self.http.server_address[1]
         self.endpoint, self.storage_url = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
 
-    def start(self) -> None:
+    def start(self) -> "HubServer":
         threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
 
     def stop(self) -> None:
+        self.stopped.set()
         self.http.shutdown()
         self.http.server_close()
 
@@ -156,8 +159,7 @@ class HubServer:
         home.mkdir()
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_"))}
         keep |= {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
-        keep |= {"HF_HUB_DISABLE_TELEMETRY": "1"}
-        return keep | ({"HF_TOKEN": token} if token else {})
+        return keep | {"HF_HUB_DISABLE_TELEMETRY": "1"} | ({"HF_TOKEN": token} if token else {})
 
     def create(self, name: str, kind: str = "model", private: bool = False) -> Repo:
         """A repository with what the Hub puts into a new one."""
@@ -178,16 +180,16 @@ class HubServer:
                     tree[path] = Blob(content, is_large(path, len(content), content[:512]))
             return repo.commit(branch, "Edit on the Hub", tree)
 
-    def files(self, name: str, revision: str = "main", kind: str = "model") -> dict[str, bytes]:
-        """The files of a repository: path -> content."""
-        return {path: blob.content for path, blob in self.repos[kind, name].at(revision)[1].items()}
+    def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
+        """The files of a model's repository: path -> content."""
+        return {path: blob.content for path, blob in self.repos["model", name].at(revision)[1].items()}
 
-    def head(self, name: str, branch: str = "main", kind: str = "model") -> str:
-        return self.repos[kind, name].branches[branch]
+    def head(self, name: str, branch: str = "main") -> str:
+        return self.repos["model", name].branches[branch]
 
-    def titles(self, name: str, kind: str = "model") -> list[str]:
-        """The titles of all commits of a repository, oldest first."""
-        return [title for title, _ in self.repos[kind, name].commits.values()]
+    def titles(self, name: str) -> list[str]:
+        """The titles of all commits of a model's repository, oldest first."""
+        return [title for title, _ in self.repos["model", name].commits.values()]
 
     def writes(self) -> list[Request]:
         """The requests so far that could have changed something."""
@@ -251,6 +253,9 @@ class Handler(BaseHTTPRequestHandler):
             what = self.fault(url.path)
         if what == "drop":
             request.size = len(self.rfile.read(int(self.headers.get("content-length", 0)) // 2))
+            return self.hang_up()
+        if what == "hang":
+            self.hub.stopped.wait(60)
             return self.hang_up()
         self.body = self.read_body()
         request.size = len(self.body)
@@ -361,14 +366,13 @@ class Handler(BaseHTTPRequestHandler):
         except yaml.YAMLError:
             valid = False
         reply = {"errors": [] if valid else [{"message": "The metadata is not valid YAML"}], "warnings": []}
-        return 200 if valid else 400, {"Content-Type": "application/json"}, json.dumps(reply).encode()
+        return 200 if valid else 400, *self.json(reply)[1:]
 
     def info(self, kind: str, name: str, revision: str = "main"):
         repo = self.hub.repo(kind, name, self.token)
         oid, files = repo.at(revision)
-        card = (
-            re.match(r"---\n(.*?)\n---\n", files["README.md"].content.decode(), re.S) if "README.md" in files else None
-        )
+        text = files["README.md"].content.decode() if "README.md" in files else ""
+        card = re.match(r"---\n(.*?)\n---\n", text, re.S)
         data = yaml.safe_load(card[1]) if card else {}
         info = {"id": name, "author": name.split("/")[0], "sha": oid, "private": repo.private, "cardData": data}
         info |= {key: data[key] for key in ("tags", "pipeline_tag", "library_name") if key in data}
@@ -384,8 +388,6 @@ class Handler(BaseHTTPRequestHandler):
         _, files = self.hub.repo(kind, name, self.token).at(revision)
         start = f"{folder}/" if folder else ""
         inside = {path: blob for path, blob in files.items() if path.startswith(start)}
-        if folder and not inside:
-            raise Refused(404, f"{folder} does not exist", "EntryNotFound")
         entries = {}
         for path, blob in inside.items():
             parents = [parent for parent in list(Path(path).parents)[:-1] if parent.as_posix().startswith(start)]
@@ -464,8 +466,8 @@ class Handler(BaseHTTPRequestHandler):
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         oid = repo.commit(revision, title, tree)
-        url = f"{self.hub.endpoint}/{PREFIXES[kind]}{name}/commit/{oid}"
-        return self.json({"success": True, "commitOid": oid, "commitUrl": url})
+        told = {"commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{PREFIXES[kind]}{name}/commit/{oid}"}
+        return self.json({"success": True, **told})
 
     def branch(self, kind: str, name: str, revision: str):
         repo = self.hub.repo(kind, name, self.token, write=True)
@@ -495,6 +497,4 @@ class Handler(BaseHTTPRequestHandler):
 
 def started(home: Path) -> HubServer:
     """A running server; clients that it gives an environment to keep their caches under `home`."""
-    hub = HubServer(home)
-    hub.start()
-    return hub
+    return HubServer(home).start()

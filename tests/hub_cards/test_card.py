@@ -443,6 +443,11 @@ def test_weights_that_are_no_safetensors_are_refused(tmp_path):
     assert not (folder / "record").exists()
 
 
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="There is no folder .*nowhere.*Relative paths start at"):
+        write_card(tmp_path / "nowhere")
+
+
 def test_large_models_are_no_demonstrations(tmp_path, monkeypatch):
     monkeypatch.setattr(card_module, "count_parameters", lambda folder: 278_000_000)
     assert "emonstration" not in write_card(small_model(tmp_path / "model")).read_text(encoding="utf-8")
@@ -462,6 +467,8 @@ def test_a_card_of_ones_own_is_not_lost(tmp_path):
     with pytest.raises(ValueError, match="was not written by hub_cards"):
         write_card(folder)
     assert card.read_text(encoding="utf-8") == "# My model\n"
+    card.write_text("\n", encoding="utf-8")  # nothing to lose
+    assert write_card(folder).read_text(encoding="utf-8") == first
     card.write_bytes(b"# Mon mod\xe8le\n")
     with pytest.raises(ValueError, match="was not written by hub_cards.*Move it away"):
         write_card(folder)

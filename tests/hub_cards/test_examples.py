@@ -63,6 +63,7 @@ def printed(folders: dict, cwd) -> dict[str, dict[str, str]]:
         input=json.dumps(given),
         capture_output=True,
         text=True,
+        timeout=300,
         cwd=cwd,
     )
     assert ran.returncode == 0, ran.stderr

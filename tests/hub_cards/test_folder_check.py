@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from hub_cards.card import write_card
 from hub_cards.folder_check import check_folder, files_of, main
 from hub_cards.fresh_load import load_folder
+from hub_cards.sentence_transformer import write_modules
 
 PICKLED = pickle.dumps(print, protocol=4)
 ASCII_PICKLE = b"cos\nsystem\n(S'true'\ntR."
@@ -31,7 +32,7 @@ def setting(file, **values):
 
 def writing(path, content):
     def write(folder):
-        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content.encode() if isinstance(content, str) else content)
 
     return write
@@ -99,6 +100,29 @@ def only_pickled_weights(folder):
     (folder / "model.safetensors").unlink()
 
 
+def noted(**notes):
+    """Further notes in the header of the weights."""
+
+    def note(folder):
+        file = folder / "model.safetensors"
+        save_file(load_file(file), file, metadata={"format": "pt", **notes})
+
+    return note
+
+
+PICTURE = (b"\x89PNG\r\n", b"IEND\xaeB`\x82")
+
+
+def path_in_a_picture(folder):
+    (folder / "curves.png").write_bytes(b"tEXtSoftware\0/home/me/plot.py".join(PICTURE))
+
+
+def zip_behind_a_picture(folder):
+    (folder / "curves.png").write_bytes(b"".join(PICTURE))
+    with zipfile.ZipFile(folder / "curves.png", "a") as archive:
+        archive.writestr("data.pkl", PICKLED)
+
+
 def cut_short(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
@@ -149,10 +173,13 @@ TAMPERED = {
     "a pickle as text": (writing("notes.txt", PICKLED), "notes.txt", "pickle"),
     "a pickle of old": (writing("notes.txt", ASCII_PICKLE), "notes.txt", "pickle"),
     "a pickle as a vocabulary": (writing("sentencepiece.bpe.model", PICKLED), "sentencepiece.bpe.model", "pickle"),
+    "a pickle that breaks off": (writing("notes.txt", ASCII_PICKLE[:-1] + b"!"), "notes.txt", "pickle"),
+    "an archive behind a picture": (zip_behind_a_picture, "curves.png", "no png picture"),
     "a zip of pickles": (zipped_weights, "weights.model", "archive"),
     "an optimizer": (writing("optimizer.pt", b"x"), "optimizer.pt", "state of training"),
     "an optimizer as safetensors": (writing("optimizer.safetensors", b"x"), "optimizer.safetensors", "state"),
     "a checkpoint": (writing("checkpoint-10/config.json", "{}"), "checkpoint-10/config.json", "state of training"),
+    "a checkpoint below": (writing("old/Step-10/a.json", "{}"), "old/Step-10/a.json", "state of training"),
     "arguments": (writing("training_args.bin", b"x"), "training_args.bin", "state of training"),
     # code
     "an extra python file": (writing("setup.py", "import os\n"), "setup.py", "neither config.json nor its code"),
@@ -161,10 +188,33 @@ TAMPERED = {
     "code missing": (removing("encoder.py"), "encoder.py", "imports it, and it is not there"),
     "code of a class missing": (removing("modeling_xlm_align.py"), "config.json", "names modeling_xlm_align.py"),
     "code elsewhere": (moving_code_elsewhere, "config.json", "code in another repository, somebody/code--"),
-    "a pipeline outside": (pipeline_from_outside, "config.json", "code outside of the folder, ../pipeline"),
+    "a pipeline outside": (pipeline_from_outside, "config.json", "code outside of its folder, ../pipeline"),
     "an adapter": (writing("adapter_config.json", "{}"), "adapter_config", "adapter of"),
     "a module of others": (writing("modules.json", '[{"type": "os.path.Module"}]'), "modules.json", "os.path.Module"),
     "code in a list": (setting("config.json", auto_map=["a/b--c.D"]), "config.json", "another repository, a/b--c.D"),
+    "python in capitals": (writing("EVIL.PY", "import os\n"), "EVIL.PY", "neither config.json"),
+    "code of a folder below": (
+        writing("0_Transformer/config.json", '{"auto_map": {"AutoModel": "evil.Model"}}'),
+        "0_Transformer/config.json",
+        "code outside of its folder, evil.Model",
+    ),
+    "code of another reader": (
+        writing("preprocessor_config.json", '{"auto_map": {"AutoProcessor": "a/b--c.D"}}'),
+        "preprocessor_config.json",
+        "another repository, a/b--c.D",
+    ),
+    "a module that names modules": (
+        writing("modules.json", '[{"type": "sentence_transformers.models.Router", "path": "r"}]'),
+        "modules.json",
+        "models.Router",
+    ),
+    "arguments of a module": (
+        writing("sentence_bert_config.json", '{"model_args": {"subfolder": "x"}}'),
+        "sentence_bert_config.json",
+        "model_args",
+    ),
+    "a kernel": (setting("config.json", attn_implementation="a/kernel"), "config.json", "is a/kernel, another"),
+    "a kernel of a part": (setting("config.json", _attn_implementation={"x": "a/k@v1"}), "config.json", "is a/k@v1"),
     "a library": (writing("fast.so", b"\x7fELF"), "fast.so", "no use for"),
     # links and paths
     "a link outside": (linking("notes.txt", "/etc/hostname"), "notes.txt", "link to /etc/hostname"),
@@ -175,13 +225,34 @@ TAMPERED = {
     "a file URL": (setting("tokenizer_config.json", source="file:///srv/x"), "tokenizer_config.json", "file:"),
     "a path in the card": (appending("README.md", "\nFound in /scratch/me/run.\n"), "README.md", "/scratch/me/run"),
     "a path upwards": (setting("config.json", decoder="../other"), "config.json", "names ../other, outside"),
+    "a path as a key": (setting("config.json", where={"/home/me/corpus": 1}), "config.json", "/home/me/corpus"),
+    "a path behind a key": (
+        writing("more.json", '{"a": "/home/me/corpus", "a": "b"}'),
+        "more.json",
+        "the key a twice",
+    ),
+    "a path with the weights": (noted(source="/home/me/corpus"), "model.safetensors", "/home/me/corpus"),
+    "a path in ONNX": (writing("model.onnx", b"\x08\x07/home/me/export.py\x12"), "model.onnx", "/home/me/export.py"),
+    "data outside of ONNX": (writing("model.onnx", b"\n\x08location\x12\x0b../data.bin"), "model.onnx", "../data.bin"),
+    "a path in a picture": (path_in_a_picture, "curves.png", "/home/me/plot.py"),
     "is_local": (setting("tokenizer_config.json", is_local=False), "tokenizer_config.json", "the key is_local"),
     # secrets and what is hidden
-    "a token": (writing("notes.md", f"login {TOKEN}\n"), "notes.md", "token, hf_a1B"),
+    "a token": (writing("notes.md", f"login {TOKEN}\n"), "notes.md", "a token or a key, hf_a1B"),
     "a token in JSON": (setting("generation_config.json", note=TOKEN), "generation_config.json", "token"),
+    "a token with the weights": (noted(login=TOKEN), "model.safetensors", "token"),
+    "a token behind an escape": (writing("more.json", json.dumps(TOKEN).replace("f", "\\u0066")), "more.json", "token"),
+    "a token in a name": (writing("notes.md", f"my_{TOKEN}"), "notes.md", "token"),
+    "a key": (writing("notes.md", "-----BEGIN OPENSSH PRIVATE KEY-----\n"), "notes.md", "key"),
+    "a password": (writing("notes.md", "from https://me:secret@example.com/x\n"), "notes.md", "key"),
     "settings": (writing(".env", "A=b\n"), ".env", "hidden file"),
     "a hidden folder": (writing(".idea/notes.txt", "x"), ".idea/notes.txt", "hidden file"),
+    # names
+    "two names for one": (writing("CONFIG.json", "{}"), "config.json", "the name of CONFIG.json"),
+    "a name that turns": (writing("notes\u202etxt.md", "x"), "notes\\u202etxt.md", "Its name holds '\\u202e'"),
+    "a name of Windows": (writing("..\\..\\x.json", "{}"), "x.json", "Its name holds '\\\\'"),
     # what is not what it says
+    "objects in YAML": (writing("more.yaml", "a: !!python/name:os.system\n"), "more.yaml", "Python objects"),
+    "nested too deep": (writing("more.json", "[" * 100_000), "more.json", "not JSON"),
     "no picture": (writing("curves.png", b"MZ"), "curves.png", "no png picture"),
     "no text": (writing("notes.txt", b"\xff\xfe\0"), "notes.txt", "not text in UTF-8"),
     "no JSON": (writing("more.json", "{"), "more.json", "not JSON"),
@@ -284,6 +355,35 @@ def test_shards_are_right_too(ready_folder):
     assert check_folder(folder, load=False) == []
 
 
+def test_code_of_an_older_package_is_told_in_one_line(ready_folder):
+    folder = ready_folder()
+    for path in ("encoder.py", "masked_lm.py"):
+        appending(path, "\n")(folder)
+    (problem,) = check_folder(folder, load=False)
+    assert problem.file == "encoder.py, masked_lm.py" and "They differ from" in problem.what
+
+
+def test_what_sentence_transformers_reads_may_go_out(ready_folder):
+    folder = ready_folder()
+    write_modules(folder, layer=1)
+    assert check_folder(folder, load=False) == []
+
+
+def test_a_file_that_cannot_be_read(ready_folder, monkeypatch):
+    folder = ready_folder()
+    path_open = Path.open
+
+    def refuse(self, *arguments, **options):
+        if self.name == "NOTICE":
+            raise PermissionError(13, "Permission denied")
+        return path_open(self, *arguments, **options)
+
+    (folder / "NOTICE").write_text("Made here.\n")
+    monkeypatch.setattr(Path, "open", refuse)
+    (problem,) = check_folder(folder, load=False)
+    assert (problem.file, problem.what) == ("NOTICE", "It cannot be read: Permission denied")
+
+
 def test_caches_are_left_out(ready_folder):
     folder = ready_folder()
     for path in ("__pycache__/encoder.cpython-311.pyc", ".cache/huggingface/x.lock", ".DS_Store", "record/.DS_Store"):
@@ -326,3 +426,25 @@ def test_the_command_names_every_reason(ready_folder, tmp_path, capsys):
         with pytest.raises(SystemExit) as stop:
             main(["--model", str(model)])
         assert stop.value.code == 2 and told in capsys.readouterr().err
+
+
+# an edited card
+
+
+@pytest.mark.parametrize(
+    "part, told", [("    - type: accuracy\n      value: ", "model-index"), ("| **average** | ", "Results")]
+)
+def test_scores_that_were_edited_by_hand_are_refused(part, told, made_up_run, monkeypatch):
+    monkeypatch.setattr("hub_cards.folder_check._is_picture", lambda *_: True)  # the plots are made up
+    folder, files = made_up_run("veco", "classification")
+    card = write_card(folder, files, repo="owner/model", licence="apache-2.0")
+    text = card.read_text(encoding="utf-8")
+    card.write_text(text.replace("## Limits", "I like it.\n\n## Limits", 1), encoding="utf-8")  # into the results
+    assert [problem.what for problem in check_folder(folder, load=False)] == [
+        "It was edited, and its Results are not what record/ holds"
+    ]
+    card.write_text(text.replace("## Limits and risks\n", "## Limits and risks\n\nI like it.\n", 1), encoding="utf-8")
+    assert check_folder(folder, load=False) == []
+    assert part in text
+    card.write_text(text.replace(part, part + "9", 1), encoding="utf-8")
+    assert f"its {told} are not what record/ holds" in str(check_folder(folder, load=False)[0])

@@ -34,6 +34,7 @@ def ask(hub_server):
             env=hub_server.environment("reader"),
             capture_output=True,
             text=True,
+            timeout=120,
         )
         assert ran.returncode == 0, ran.stderr
         return json.loads(ran.stdout)

@@ -5,9 +5,14 @@ test_from_the_hub.py do.
 """
 
 import json
+import os
 import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
+import threading
 
 import huggingface_hub.constants
 import pytest
@@ -174,6 +179,33 @@ def test_a_line_that_breaks_for_good_and_the_same_command_again(hub, run, fault,
     assert hub.stored()[0] not in str(hub.requests[requests:])
 
 
+def test_what_is_interrupted_goes_on(hub, run, fault, split_folder, hub_server, tmp_path):
+    """Ctrl-C in a process of its own, when one of two large files has arrived and the other one does not go on."""
+    fault("PUT", "/storage/", "hang", after=1)
+    program = (
+        "import sys; from hub_cards import folder_check, push; folder_check._load = lambda folder: []; push.main()"
+    )
+    command = [sys.executable, "-c", program, "--model", str(split_folder), "--repo", REPO]
+    environment = hub_server.environment() | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        stop = threading.Timer(60, running.kill)  # whatever goes wrong, the test ends
+        stop.start()
+        while running.poll() is None and sum(request.method == "PUT" for request in hub.requests) < 2:
+            threading.Event().wait(0.01)
+        running.send_signal(signal.SIGINT)
+        errors = running.communicate()[1]
+        stop.cancel()
+    assert running.returncode == 130, errors
+    assert "interrupted" in errors and "Run the same command again" in errors and "Traceback" not in errors
+    assert len(hub.titles(REPO)) == 1 and len(hub.stored()) == 1
+    status, printed = run(split_folder)
+    assert status == 0, printed
+    assert len(hub.titles(REPO)) == 2 and hub.files(REPO).keys() >= contents(split_folder).keys()
+    assert len(hub.stored()) == len(set(hub.stored()))  # none arrived twice
+
+
 @pytest.mark.parametrize("what", [503, "drop", "lose"])
 def test_a_commit_whose_answer_is_lost_is_made_once(hub, run, fault, ready_folder, what):
     folder = ready_folder()
@@ -197,6 +229,36 @@ def test_a_push_in_between_is_noticed(hub, run, ready_folder, monkeypatch):
     status, printed = run(folder)
     assert status == 2 and "error: Somebody else pushed to owner/model in the meantime" in printed
     assert hub.files(REPO)["NOTICE"] == b"Made there.\n"
+
+
+@pytest.mark.parametrize("path", ["NOTICE", "model.safetensors", "more.json"])
+def test_what_changes_after_the_check_is_not_sent(hub, run, ready_folder, monkeypatch, path):
+    folder = ready_folder()
+    (folder / "NOTICE").write_text("Made here.\n")
+    show_plan = push_plan.show_plan
+
+    def show_and_write(*arguments):
+        show_plan(*arguments)
+        (folder / path).write_bytes(b"[]")
+
+    # once between plan and commit, once between check and plan
+    for name, put_in in (("show_plan", show_and_write), ("make_plan", None)):
+        if put_in is None:
+            make_plan = push_plan.make_plan
+
+            def put_in(*arguments, make_plan=make_plan):
+                (folder / path).write_bytes(b"{}")
+                return make_plan(*arguments)
+
+        if path == "more.json" and name == "show_plan":
+            continue  # a file that comes after the plan is not in it
+        with monkeypatch.context() as patch:
+            patch.setattr(push_plan, name, put_in)
+            status, printed = run(folder)
+        assert status == 2 and f"{path} was changed after it was checked" in printed
+        assert len(hub.titles(REPO)) == 1
+        if path == "model.safetensors":
+            return  # it is no model any more
 
 
 def test_a_card_edited_on_the_hub_is_not_overwritten(hub, run, ready_folder):
@@ -233,6 +295,33 @@ def test_a_card_that_was_written_anew_replaces_the_one_before(hub, run, ready_fo
     status, printed = run(folder)
     assert status == 0 and "edited" not in printed
     assert b"license: mit" in hub.files(REPO)["README.md"]
+
+
+def test_what_a_former_push_left_is_removed(hub, run, split_folder, ready_folder):
+    """transformers would read the former weights, and whoever checks the record would find a file too many."""
+    folder, former = split_folder, ready_folder()
+    index = json.loads((former / "record/record.json").read_text())
+    index["files"] |= {".eval_results/old.yaml": "0", "record/results/old.json": "0", "notes.md": "0"}
+    (former / "record/record.json").write_text(json.dumps(index))
+    hub.create(REPO)
+    further = {".eval_results/old.yaml": "[]", "record/results/old.json": "{}", ".eval_results/theirs.yaml": "[]"}
+    hub.edit(REPO, contents(former) | further | {"notes.md": "theirs", "model.pt": b"x"})
+    status, printed = run(folder, "--dry-run")
+    left = {"model.safetensors", ".eval_results/old.yaml", "record/results/old.json"}
+    assert status == 0 and left == {path for path, state in rows(printed).items() if state == "left over (removed)"}
+    status, printed = run(folder)
+    assert status == 0, printed
+    kept = {"notes.md", "model.pt", ".eval_results/theirs.yaml", ".gitattributes"}
+    assert set(hub.files(REPO)) == set(contents(folder)) | kept
+    assert hub.titles(REPO)[-1].endswith(", remove 3 files with hub_cards.push")
+    assert "Nothing to do" in run(folder)[1]
+
+
+def test_a_repository_that_somebody_creates_meanwhile(hub, run, ready_folder, monkeypatch):
+    monkeypatch.setattr(push_plan, "show_plan", lambda *arguments: hub.create(REPO))
+    status, printed = run(ready_folder(), "--private")
+    assert status == 2 and "error: owner/model is public, and --private was given" in printed
+    assert len(hub.titles(REPO)) == 1
 
 
 def test_private_repositories(hub, run, ready_folder, monkeypatch):
@@ -350,8 +439,9 @@ def test_a_faulty_folder_reaches_no_hub(hub, run, ready_folder):
     assert hub.requests == []
 
 
-def test_a_card_for_another_repository(hub, run, ready_folder):
-    status, printed = run(ready_folder(repo="owner/other"))
+@pytest.mark.parametrize("other", ["owner/other", "owner/model-large", "co-owner/model", "owner/model.v2"])
+def test_a_card_for_another_repository(hub, run, ready_folder, other):
+    status, printed = run(ready_folder(repo=other))
     assert status == 2 and "It does not name owner/model" in printed and "--repo owner/model" in printed
 
 
