@@ -1,7 +1,7 @@
 """`make demo`: the whole path on the sample corpus, offline, on a CPU, in minutes, for each of the four models.
 
-Pre-train -> fine-tune on English -> evaluate every language -> align words -> card -> check the folder as before a push,
-where a fresh process loads it by every Auto class.
+Pre-train -> fine-tune on English -> evaluate every language -> align words -> card -> check the folder as
+before a push, where a fresh process loads it by every Auto class.
 Every step is the command a user would type, and is printed before it runs.
 """
 
