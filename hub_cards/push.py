@@ -75,7 +75,7 @@ def push(
                 "over into README.md here and push again, or add --overwrite-card to replace it."
             )
         if plan.is_done and plan.branch_exists:
-            console.print(f"Nothing to do: {repo} holds all of it at commit {plan.head}.")
+            console.print(f"Nothing to do: {repo} holds all of it at commit {plan.head}.", soft_wrap=True)
             return None if dry_run else plan.head
         if dry_run:
             console.print("Dry run: nothing was changed.")
@@ -85,7 +85,7 @@ def push(
         if (explained := _explained(error, repo)) is error:
             raise
         raise explained from error
-    console.print(f"Pushed to {api.endpoint}/{repo}, commit {commit}.")
+    console.print(f"Pushed to {api.endpoint}/{repo}, commit {commit}.", soft_wrap=True)
     console.print(
         f'AutoModel.from_pretrained("{repo}", revision="{commit}", trust_remote_code=True)',
         soft_wrap=True,
@@ -106,7 +106,7 @@ def _refuse_faults(folder: Path, repo: str, console: Console) -> None:
         problems = [Problem("README.md", f"It does not name {repo}", "Its examples would load something else.", remedy)]
     if problems:
         raise ValueError(refusal(folder, problems))
-    console.print(f"{folder} is whole, and a fresh process loads it.", markup=False)
+    console.print(f"{folder} is whole, and a fresh process loads it.", markup=False, soft_wrap=True)
 
 
 def _check_rights(api, repo: str) -> None:
@@ -206,7 +206,9 @@ def _send(
                     f"The line to the Hub broke: {error}. Nothing was committed; {kept}. {GOES_ON}"
                 ) from error
             wait = WAIT_SECONDS * attempt
-            console.print(f"The line broke: {error}. {kept.capitalize()}. Trying again in {wait} s.", markup=False)
+            console.print(
+                f"The line broke: {error}. {kept.capitalize()}. Trying again in {wait} s.", markup=False, soft_wrap=True
+            )
             time.sleep(wait)
         now = make_plan(api, folder, plan.repo, plan.revision)  # was the commit made, and only the answer lost?
         if now.is_done:
