@@ -52,6 +52,21 @@ def hub_server(hub_server_module, tmp_path: Path) -> Iterator:
 
 
 @pytest.fixture
+def small_model() -> Callable[..., Path]:
+    """`small_model(folder, model_class=XLMRobertaForMaskedLM, **config)`: a model of a type that the zoo has not."""
+    import torch
+    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
+
+    def write(folder: Path, model_class=XLMRobertaForMaskedLM, **config) -> Path:
+        torch.manual_seed(0)
+        sizes = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+        model_class(XLMRobertaConfig(max_position_embeddings=20, **sizes, **config)).save_pretrained(folder)
+        return folder
+
+    return write
+
+
+@pytest.fixture
 def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list[Path]]]:
     """`made_up_run(model_type, *kinds, head="ForPreTraining")`: a pre-training run's model folder, and its results.
 
