@@ -25,6 +25,27 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
             attention_mask=attention_mask,
             encoder_hidden_states=encoder_states_BSH,
         )
+    allow_BTS = checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH)
+    # Both take a mask as it is. The library would look it up position by position, at thirty times the cost.
+    if config._attn_implementation == "sdpa":
+        return allow_BTS[:, None]
+    if config._attn_implementation == "eager":
+        forbidden = torch.finfo(states_BTH.dtype).min
+        return torch.zeros_like(allow_BTS, dtype=states_BTH.dtype).masked_fill(~allow_BTS, forbidden)[:, None]
+    return create_bidirectional_mask(
+        config=config,
+        inputs_embeds=states_BTH,
+        attention_mask=None,
+        encoder_hidden_states=encoder_states_BSH,
+        and_mask_function=lambda batch, head, row, column: allow_BTS[batch, row, column],
+    )
+
+
+def checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH=None):
+    """A block mask (B, T, S) whose rows all attend to something; see `prepare_attention_mask`, which says what else.
+
+    Raises `ValueError` for one of another shape or type, and under flash attention.
+    """
     keys = states_BTH if encoder_states_BSH is None else encoder_states_BSH
     expected = (states_BTH.shape[0], states_BTH.shape[1], keys.shape[1])
     if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
@@ -41,22 +62,8 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
     attends_to_nothing_BT1 = ~attention_mask.any(-1, keepdim=True)
     if encoder_states_BSH is None:
         own_column_TS = torch.eye(expected[1], dtype=torch.bool, device=attention_mask.device)
-        allow_BTS = attention_mask | (attends_to_nothing_BT1 & own_column_TS)
-    else:
-        allow_BTS = attention_mask | attends_to_nothing_BT1
-    # Both take a mask as it is. The library would look it up position by position, at thirty times the cost.
-    if config._attn_implementation == "sdpa":
-        return allow_BTS[:, None]
-    if config._attn_implementation == "eager":
-        forbidden = torch.finfo(states_BTH.dtype).min
-        return torch.zeros_like(allow_BTS, dtype=states_BTH.dtype).masked_fill(~allow_BTS, forbidden)[:, None]
-    return create_bidirectional_mask(
-        config=config,
-        inputs_embeds=states_BTH,
-        attention_mask=None,
-        encoder_hidden_states=encoder_states_BSH,
-        and_mask_function=lambda batch, head, row, column: allow_BTS[batch, row, column],
-    )
+        return attention_mask | (attends_to_nothing_BT1 & own_column_TS)
+    return attention_mask | attends_to_nothing_BT1
 
 
 def cross_stream_mask(config, attention_mask):
@@ -70,7 +77,7 @@ def cross_stream_mask(config, attention_mask):
 
 
 def causal_mask(attention_mask_BT):
-    """Block mask of a causal stream: boolean (B, T, T), True where position t may attend to s <= t that is no padding.
+    """Block mask of a causal stream: boolean (B, T, T), True where piece t may attend to a piece s <= t.
 
     `attention_mask_BT` is 1 (or True) for real pieces and 0 for padding.
     """
@@ -108,5 +115,9 @@ def btmlm_generation_mask(attention_mask, segment_ids_BT):
 
 
 def as_block_mask(attention_mask):
-    """A padding mask (B, S) as boolean (B, 1, S), which broadcasts over the rows; a block mask (B, T, S) as it is."""
-    return attention_mask.bool()[:, None, :] if attention_mask.dim() == 2 else attention_mask
+    """A padding mask (B, T) as a block mask, boolean (B, T, T): padding neither attends nor is attended to. A block mask
+    as it is."""
+    if attention_mask.dim() == 3:
+        return attention_mask
+    is_piece_BT = attention_mask.bool()
+    return is_piece_BT[:, :, None] & is_piece_BT[:, None, :]

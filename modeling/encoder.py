@@ -19,7 +19,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .attention_masks import prepare_attention_mask
+from .attention_masks import checked_block_mask, prepare_attention_mask
+from .unpadded import RealPositions, UnpaddedAttention, is_real
 
 if TYPE_CHECKING:
     # Never run. When the library saves a model or loads a folder, it takes along the files that imports name: so the
@@ -108,15 +109,17 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, states_BTH, keys_BSH, attention_mask, past_key_values=None, **kwargs):
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        context_BTAD, weights = attend(
-            self,
-            self.heads(self.query(states_BTH)),
-            *self.keys_and_values(keys_BSH, past_key_values),
-            attention_mask,
-            dropout=self.dropout if self.training else 0.0,
-            scaling=self.head_size**-0.5,
-            **kwargs,
-        )
+        kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.head_size**-0.5}
+        query_BTH = self.query(states_BTH)
+        if isinstance(attention_mask, UnpaddedAttention):  # states are flat, (F, H) and (G, H)
+
+            def attend_heads(query, key, value, mask, **begins):
+                return attend(self, query, key, value, mask, **kwargs, **begins)[0]
+
+            projected = (query_BTH, self.key(keys_BSH), self.value(keys_BSH))
+            return attention_mask(attend_heads, self.heads, *projected), None
+        keys_and_values = self.keys_and_values(keys_BSH, past_key_values)
+        context_BTAD, weights = attend(self, self.heads(query_BTH), *keys_and_values, attention_mask, **kwargs)
         return context_BTAD.reshape(states_BTH.shape), weights
 
 
@@ -242,6 +245,18 @@ class EncoderPreTrainedModel(PreTrainedModel):
         "attentions": SelfAttention,
         "cross_attentions": CrossAttention,
     }
+    skip_padding = False
+
+    def set_skip_padding(self, skip: bool) -> None:
+        """Whether the encoder computes nothing at padding, from now on: the same numbers, sooner. Off by default.
+
+        Outputs keep their shapes, and are zero at padding. It is a setting of this object, as the attention
+        implementation is: not saved, and passed over where it cannot help (no padding) or work (attention weights are
+        asked for, the model is exported or compiled).
+        """
+        for module in self.modules():
+            if isinstance(module, EncoderPreTrainedModel):
+                module.skip_padding = skip
 
 
 class EncoderModel(EncoderPreTrainedModel):
@@ -263,8 +278,6 @@ class EncoderModel(EncoderPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings.word_embeddings = value
 
-    @merge_with_config_defaults
-    @capture_outputs
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -310,14 +323,93 @@ class EncoderModel(EncoderPreTrainedModel):
                 "them with. Leave them out, or take a VECO model."
             )
         states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
-        attention_mask = prepare_attention_mask(self.config, states_BTH, attention_mask)
-        if encoder_hidden_states is not None:
-            encoder_attention_mask = prepare_attention_mask(
-                self.config, states_BTH, encoder_attention_mask, encoder_hidden_states
-            )
+        masks = (attention_mask, encoder_attention_mask)
+        real = self.real_positions(states_BTH, *masks, encoder_hidden_states, kwargs) if self.skip_padding else None
+        if real is None:
+            return self.encode(states_BTH, *masks, encoder_hidden_states, num_layers, **kwargs)
+        return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
+        outputs = self.encode_flat(real, states_BTH, *masks, encoder_hidden_states, num_layers, **kwargs)
+        return outputs if return_dict else outputs.to_tuple()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def encode(
+        self, states_BTH, attention_mask, encoder_attention_mask, encoder_states_BSH, num_layers, **kwargs
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """The layers, on embedded pieces; masks as `forward` takes them, or for flat states those of `unpadded.py`."""
+        if not isinstance(attention_mask, UnpaddedAttention):
+            attention_mask = prepare_attention_mask(self.config, states_BTH, attention_mask)
+            if encoder_states_BSH is not None:
+                encoder_attention_mask = prepare_attention_mask(
+                    self.config, states_BTH, encoder_attention_mask, encoder_states_BSH
+                )
         for layer in self.encoder.layer[:num_layers]:
-            states_BTH = layer(states_BTH, attention_mask, encoder_hidden_states, encoder_attention_mask, **kwargs)
+            states_BTH = layer(states_BTH, attention_mask, encoder_states_BSH, encoder_attention_mask, **kwargs)
+        is_pooled = self.pooler is not None and num_layers is None and states_BTH.dim() == 3
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=states_BTH,
-            pooler_output=self.pooler(states_BTH) if self.pooler is not None and num_layers is None else None,
+            last_hidden_state=states_BTH, pooler_output=self.pooler(states_BTH) if is_pooled else None
         )
+
+    def real_positions(
+        self, states_BTH, attention_mask, encoder_attention_mask, encoder_states_BSH, kwargs
+    ) -> tuple[RealPositions, RealPositions] | None:
+        """Those of the batch and of the one attended to, its own unless it is another; None where all are real, or
+        padding has to stay."""
+        wants_weights = kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
+        if wants_weights or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return None
+        is_real_BT = states_BTH.new_ones(states_BTH.shape[:2], dtype=torch.bool)
+        if attention_mask is not None:
+            is_real_BT = is_real(attention_mask)
+        own = RealPositions(is_real_BT)
+        if encoder_states_BSH is None:
+            return None if len(own) == is_real_BT.numel() else (own, own)
+        is_read_BS = encoder_states_BSH.new_ones(encoder_states_BSH.shape[:2], dtype=torch.bool)
+        if encoder_attention_mask is not None:
+            is_read_BS = (
+                encoder_attention_mask.bool() if encoder_attention_mask.dim() == 2 else encoder_attention_mask.any(1)
+            )
+        other = RealPositions(is_read_BS, own.order)
+        return None if len(own) + len(other) == is_real_BT.numel() + is_read_BS.numel() else (own, other)
+
+    def encode_flat(
+        self,
+        real: tuple[RealPositions, RealPositions],
+        states_BTH,
+        attention_mask,
+        encoder_attention_mask,
+        encoder_states_BSH,
+        num_layers,
+        **kwargs,
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """`encode` at the real positions alone, its outputs padded again."""
+
+        def among(own, other, mask, *other_states):
+            is_block = mask is not None and mask.dim() == 3
+            allow = checked_block_mask(self.config, states_BTH, mask, *other_states) if is_block else None
+            return UnpaddedAttention(self.config, own, other, allow)
+
+        own, other = real
+        attention_mask = among(own, own, attention_mask)
+        if encoder_states_BSH is not None:
+            encoder_attention_mask = among(own, other, encoder_attention_mask, encoder_states_BSH)
+            encoder_states_BSH = other.flat(encoder_states_BSH)
+        outputs = self.encode(
+            own.flat(states_BTH),
+            attention_mask,
+            encoder_attention_mask,
+            encoder_states_BSH,
+            num_layers,
+            return_dict=True,
+            **kwargs,
+        )
+        last_FH = outputs.last_hidden_state
+        outputs.last_hidden_state = own.padded(last_FH)
+        if outputs.hidden_states is not None:  # the library records what the layers give, the last one by name
+            outputs.hidden_states = tuple(
+                outputs.last_hidden_state if state is last_FH else state if state is None else own.padded(state)
+                for state in outputs.hidden_states
+            )
+        if self.pooler is not None and num_layers is None:
+            outputs.pooler_output = self.pooler(outputs.last_hidden_state)
+        return outputs

@@ -27,6 +27,7 @@ FREE_GROUPS = (
     "evaluation.alignment",
     "evaluation.back_translation",
     "model.attention",
+    "model.skip_padding",
 )
 
 

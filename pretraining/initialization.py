@@ -280,6 +280,7 @@ def build_model(
         ) from error
     except ImportError as error:  # of flash attention's package
         raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
+    model.set_skip_padding(recipe.model.skip_padding)
     if recipe.model.gradient_checkpointing:
         # renamed in transformers 5.2x; the lower end of our range knows the old name only
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable

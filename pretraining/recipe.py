@@ -135,6 +135,9 @@ class ModelStart:
     attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = option(
         "sdpa", "attention implementation"
     )
+    skip_padding: bool = option(
+        True, "compute nothing at padding: the same numbers sooner; false pads all examples to their longest"
+    )
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
 
 

@@ -105,8 +105,8 @@ def by_hand(model, batch):
     def self_mask(mask):
         if model.config.cross_stream == "bidirectional":
             return mask
-        length = mask.shape[1]
-        return torch.tensor([[[s <= t and bool(row[s]) for s in range(length)] for t in range(length)] for row in mask])
+        places = range(mask.shape[1])  # padding neither attends nor is attended to
+        return torch.tensor([[[s <= t and bool(row[s] and row[t]) for s in places] for t in places] for row in mask])
 
     crossed_x = stream(x, self_mask(mask_x), encoder_hidden_states=alone_y, encoder_attention_mask=mask_y)
     crossed_y = stream(y, self_mask(mask_y), encoder_hidden_states=alone_x, encoder_attention_mask=mask_x)
@@ -339,7 +339,7 @@ def test_causal_mask():
     mask = causal_mask(torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]))
     assert mask.dtype == torch.bool
     assert mask.int().tolist() == [
-        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]],
+        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]],
         [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]],
     ]
 
