@@ -115,8 +115,8 @@ def btmlm_generation_mask(attention_mask, segment_ids_BT):
 
 
 def as_block_mask(attention_mask):
-    """A padding mask (B, T) as a block mask, boolean (B, T, T): padding neither attends nor is attended to. A block mask
-    as it is."""
+    """A padding mask (B, T) as a block mask, boolean (B, T, T): padding neither attends nor is attended to. A mask
+    that is (B, T, T) already stays as it is."""
     if attention_mask.dim() == 3:
         return attention_mask
     is_piece_BT = attention_mask.bool()

@@ -34,6 +34,50 @@ def position_ids_of(input_ids_BT: torch.Tensor, padding_id: int) -> torch.Tensor
     return is_piece_BT.cumsum(1) * is_piece_BT + padding_id
 
 
+def grad_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a weight that is there already, to be added to in place; None where autograd has to do it.
+
+    A second matrix of the size of XLM-R's embeddings is 768 MB that would be made, filled with zeros, added, and thrown
+    away, at every step and from both ends of a tied model. Hooks would not be called, so that there may be none.
+    """
+    grad = weight.grad if weight.is_leaf else None
+    if grad is None or grad.layout != torch.strided or grad.dtype != weight.dtype or grad.shape != weight.shape:
+        return None
+    return None if weight._backward_hooks or weight._post_accumulate_grad_hooks else grad
+
+
+class Lookup(torch.autograd.Function):
+    """Rows of a table, `nn.functional.embedding`, whose gradient is added in place where `grad_to_add_to` allows it."""
+
+    @staticmethod
+    def forward(ctx, weight_VH, ids_BT, padding_id):
+        ctx.save_for_backward(ids_BT)
+        ctx.weight_VH, ctx.padding_id = weight_VH, padding_id
+        return nn.functional.embedding(ids_BT, weight_VH)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_BTH):
+        (ids_BT,) = ctx.saved_tensors
+        into_VH = grad_to_add_to(ctx.weight_VH)
+        grad_BTH = grad_BTH.masked_fill(ids_BT.eq(ctx.padding_id)[..., None], 0.0)
+        if into_VH is None:
+            shape = ctx.weight_VH.shape
+            return torch.ops.aten.embedding_dense_backward(grad_BTH, ids_BT, shape[0], -1, False), None, None
+        into_VH.index_add_(0, ids_BT.flatten(), grad_BTH.reshape(-1, grad_BTH.shape[-1]).to(into_VH.dtype))
+        ctx.weight_VH = None
+        return None, None, None
+
+
+class WordEmbeddings(nn.Embedding):
+    """The table of the vocabulary; see `Lookup`."""
+
+    def forward(self, input_ids_BT):
+        if not (self.training and torch.is_grad_enabled() and self.weight.requires_grad):
+            return super().forward(input_ids_BT)
+        return Lookup.apply(self.weight, input_ids_BT, -1 if self.padding_idx is None else self.padding_idx)
+
+
 class Embeddings(nn.Module):
     """Word, position and (constant) token-type embeddings, summed and normalised."""
 
@@ -41,7 +85,7 @@ class Embeddings(nn.Module):
         super().__init__()
         self.padding_id = config.pad_token_id
         self.longest_input = config.longest_input
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=self.padding_id)
+        self.word_embeddings = WordEmbeddings(config.vocab_size, config.hidden_size, padding_idx=self.padding_id)
         self.position_embeddings = nn.Embedding(
             config.max_position_embeddings, config.hidden_size, padding_idx=self.padding_id
         )

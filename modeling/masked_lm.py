@@ -13,18 +13,21 @@ from transformers import initialization as init
 from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .encoder import EncoderPreTrainedModel
+from .encoder import EncoderPreTrainedModel, grad_to_add_to
 
 # Logits held at once: 2^27 floats are 512 MiB, or 536 predictions at XLM-R's vocabulary of 250,002.
 LOGITS_AT_ONCE = 2**27
+# Rows of the vocabulary that are cast to a lower precision at once: of a CPU, what its caches hold.
+ROWS_CAST_AT_ONCE = 2**13
 
 
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits in memory.
 
-    The gradient with respect to the logits is known as soon as they are (softmax minus one-hot), so it is multiplied
-    out in the forward pass, chunk by chunk, and the logits are dropped: nothing is computed twice. It can be
-    back-propagated once.
+    The gradient with respect to the logits is known as soon as they are (softmax minus one-hot). Where all of it fits
+    the same limit it is kept, and multiplied out in the backward pass, right into `weight.grad` where that is there
+    (`grad_to_add_to`): no second matrix of the vocabulary's size. Else it is multiplied out at once, chunk by chunk,
+    and dropped. Nothing is computed twice. It can be back-propagated once.
     """
 
     @staticmethod
@@ -33,19 +36,26 @@ class LinearCrossEntropy(torch.autograd.Function):
         autocast = torch.is_autocast_enabled(device_type)
         dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_NH.dtype
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad_hidden_NH = torch.empty_like(hidden_NH) if needs_hidden else None
-        grad_weight_VH = torch.zeros_like(weight_VH) if needs_weight else None
+        needs_any = needs_hidden or needs_weight or needs_bias
+        size = weight_VH.shape[0]
+        is_kept = len(labels_N) * size * dtype.itemsize <= LOGITS_AT_ONCE * torch.float32.itemsize
+        grad_hidden_NH = torch.zeros_like(hidden_NH) if needs_hidden else None
+        grad_weight_VH = torch.zeros_like(weight_VH) if needs_weight and not is_kept else None
         grad_bias_V = torch.zeros_like(bias_V) if needs_bias else None
         losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
+        kept = []
 
         with torch.autocast(device_type, enabled=False):
-            states_NH, map_VH, offset_V = hidden_NH.to(dtype), weight_VH.to(dtype), bias_V.to(dtype)
-            rows = max(1, LOGITS_AT_ONCE // weight_VH.shape[0])
+            states_NH = hidden_NH.to(dtype)
+            tiles = tiles_of(weight_VH, dtype)
+            rows = max(1, LOGITS_AT_ONCE // size)
             for start in range(0, len(labels_N), rows):
                 chunk = slice(start, start + rows)
                 labels = labels_N[chunk, None]
                 # one (rows, V) buffer in float32, worked on in place
-                scores = torch.addmm(offset_V, states_NH[chunk], map_VH.T).float()
+                scores = torch.empty(len(labels), size, dtype=torch.float32, device=hidden_NH.device)
+                for tile in tiles:
+                    scores[:, tile] = torch.addmm(bias_V[tile].to(dtype), states_NH[chunk], weight_VH[tile].to(dtype).T)
                 scores -= scores.amax(1, keepdim=True)
                 gold = scores.gather(1, labels)
                 target = (
@@ -53,22 +63,23 @@ class LinearCrossEntropy(torch.autograd.Function):
                 )
                 total = scores.exp_().sum(1, keepdim=True)
                 losses_N[chunk] = (total.log() - target).squeeze(1)
-                if needs_hidden or needs_weight or needs_bias:
-                    scores /= total
-                    if label_smoothing:
-                        scores -= label_smoothing / scores.shape[1]
-                    scores.scatter_add_(1, labels, torch.full_like(gold, label_smoothing - 1.0))
-                    scores *= row_weights_N[chunk, None]
-                    if needs_bias:
-                        grad_bias_V += scores.sum(0)
-                    scores = scores.to(dtype)
-                    if needs_hidden:
-                        grad_hidden_NH[chunk] = scores @ map_VH
-                    if needs_weight and dtype == grad_weight_VH.dtype:
-                        grad_weight_VH.addmm_(scores.T, states_NH[chunk])
-                    elif needs_weight:
-                        grad_weight_VH += scores.T @ states_NH[chunk]
+                if not needs_any:
+                    continue
+                scores *= row_weights_N[chunk, None] / total
+                if label_smoothing:
+                    scores -= row_weights_N[chunk, None] * (label_smoothing / size)
+                scores.scatter_add_(1, labels, row_weights_N[chunk, None] * (label_smoothing - 1.0))
+                if needs_bias:
+                    grad_bias_V += scores.sum(0)
+                scores = scores.to(dtype)
+                for tile in tiles if needs_hidden else ():
+                    grad_hidden_NH[chunk] += scores[:, tile] @ weight_VH[tile].to(dtype)
+                if needs_weight and is_kept:
+                    kept.append((scores, states_NH[chunk]))
+                elif needs_weight:
+                    add_product(grad_weight_VH, scores, states_NH[chunk])
         ctx.gradients = (grad_hidden_NH, grad_weight_VH, grad_bias_V)
+        ctx.kept, ctx.weight_VH, ctx.needs_weight = kept, weight_VH, needs_weight
         ctx.mark_non_differentiable(losses_N)
         return (losses_N * row_weights_N).sum(), losses_N
 
@@ -81,9 +92,34 @@ class LinearCrossEntropy(torch.autograd.Function):
                 "again before the second backward."
             )
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
-        gradients = tuple(None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients)
-        ctx.gradients = None
-        return (*gradients, None, None, None)
+        grad_hidden_NH, grad_weight_VH, grad_bias_V = (
+            None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients
+        )
+        if ctx.needs_weight and grad_weight_VH is None:
+            found = grad_to_add_to(ctx.weight_VH)
+            into_VH = torch.zeros_like(ctx.weight_VH) if found is None else found
+            for scores, states in ctx.kept:
+                add_product(into_VH, scores, states * grad_loss.to(states.dtype))
+            grad_weight_VH = into_VH if found is None else None
+        ctx.gradients = ctx.kept = ctx.weight_VH = None
+        return grad_hidden_NH, grad_weight_VH, grad_bias_V, None, None, None
+
+
+def tiles_of(weight_VH: torch.Tensor, dtype: torch.dtype) -> list[slice]:
+    """Parts of the vocabulary that are cast to `dtype` one after the other; all of it where nothing is cast, and on a
+    GPU, for which a cast copy of the matrix is little and many small products are slow."""
+    size = weight_VH.shape[0]
+    step = ROWS_CAST_AT_ONCE if dtype != weight_VH.dtype and weight_VH.device.type == "cpu" else size
+    return [slice(start, start + step) for start in range(0, size, step)]
+
+
+def add_product(into_VH: torch.Tensor, scores_NV: torch.Tensor, states_NH: torch.Tensor) -> None:
+    """into += scores.T @ states, whose precision may be lower."""
+    if scores_NV.dtype == into_VH.dtype:
+        into_VH.addmm_(scores_NV.T, states_NH)
+        return
+    for tile in tiles_of(into_VH, scores_NV.dtype):
+        into_VH[tile] += scores_NV[:, tile].T @ states_NH
 
 
 def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):

@@ -1,0 +1,132 @@
+"""The gradient of the vocabulary's matrix, which embeddings and head add to in place: that of plain autograd."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from modeling import masked_lm
+from modeling.configuration_metaxlm import MetaXlmConfig
+from modeling.encoder import WordEmbeddings, grad_to_add_to
+from modeling.masked_lm import linear_cross_entropy
+from modeling.modeling_metaxlm import MetaXlmForPreTraining
+
+SIZES = dict(
+    vocab_size=300,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+def batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, 300, (4, 12), generator=generator)
+    ids[1, 9:] = ids[3, 4:] = 1
+    labels = ids.where((torch.rand(ids.shape, generator=generator) < 0.4) & ids.ne(1), -100)
+    return {"input_ids": ids, "labels": labels, "attention_mask": ids.ne(1).long()}
+
+
+def plain(model):
+    """The same model with torch's own embedding and cross-entropy over all logits."""
+
+    def loss(states_NH, labels_N, row_weights_N, label_smoothing=0.0):
+        logits = model.lm_head(states_NH).float()
+        losses = F.cross_entropy(logits, labels_N, reduction="none")
+        return (losses * row_weights_N).sum(), losses.detach()
+
+    model.lm_head.loss = loss
+    words = model.roberta.embeddings.word_embeddings
+    words.forward = lambda ids: F.embedding(ids, words.weight, padding_idx=words.padding_idx)
+    return model
+
+
+def make(skip_padding=False):
+    torch.manual_seed(0)
+    model = MetaXlmForPreTraining(MetaXlmConfig(**SIZES)).train()
+    model.set_skip_padding(skip_padding)
+    return model
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("skip_padding", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_accumulated_gradients_are_those_of_autograd(skip_padding, autocast, monkeypatch):
+    monkeypatch.setattr(masked_lm, "ROWS_CAST_AT_ONCE", 77)  # tiles that do not divide the vocabulary
+    ours, expected = make(skip_padding), plain(make())
+    matrices = []
+    for step in range(3):  # the first makes the gradient, the others add to it
+        for model in (ours, expected):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                loss = model(mlm=batch(step)).loss
+            (loss / 7).backward()
+        tolerance = {"rtol": 0.05, "atol": 0.02} if autocast else {"rtol": 1e-4, "atol": 1e-6}
+        torch.testing.assert_close(gradients(ours), gradients(expected), **tolerance)
+        matrices.append(ours.roberta.embeddings.word_embeddings.weight.grad.data_ptr())
+    assert len(set(matrices)) == 1
+
+
+def test_no_second_matrix_is_made(monkeypatch):
+    """Once the gradient is there, neither end of the model makes anything of the vocabulary's size."""
+    model = make()
+    model(mlm=batch()).loss.backward()
+    made = []
+    zeros_like = torch.zeros_like
+    monkeypatch.setattr(torch, "zeros_like", lambda t, **kw: made.append(t.shape) or zeros_like(t, **kw))
+    dense = torch.ops.aten.embedding_dense_backward
+    monkeypatch.setattr(torch.ops.aten, "embedding_dense_backward", lambda *a: made.append("dense") or dense(*a))
+    model(mlm=batch()).loss.backward()
+    assert torch.Size([300, 32]) not in made and "dense" not in made
+    model.zero_grad()
+    model(mlm=batch()).loss.backward()
+    assert torch.Size([300, 32]) in made and "dense" in made
+
+
+def test_what_does_not_fit_is_multiplied_out_at_once(monkeypatch):
+    hidden, labels = torch.randn(11, 32, requires_grad=True), torch.randint(300, (11,))
+    weight, bias = nn.Parameter(torch.randn(300, 32)), nn.Parameter(torch.randn(300))
+    weights = torch.rand(11)
+    (F.cross_entropy(hidden @ weight.T + bias, labels, reduction="none") * weights).sum().backward()
+    expected = [t.grad.clone() for t in (hidden, weight, bias)]
+    for limit in (300 * 4, 300 * 11, 300 * 100):  # several chunks, exactly one, and room to spare
+        monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", limit)
+        for _ in range(2):
+            for tensor in (hidden, weight, bias):
+                tensor.grad = None
+            loss, losses = linear_cross_entropy(hidden, weight, bias, labels, weights)
+            loss.backward()
+            for tensor, grad in zip((hidden, weight, bias), expected, strict=True):
+                torch.testing.assert_close(tensor.grad, grad, rtol=1e-4, atol=1e-5)
+            with pytest.raises(RuntimeError, match="once"):
+                loss.backward()
+        loss, _ = linear_cross_entropy(hidden, weight, bias, labels, weights)  # into what is there
+        loss.backward()
+        torch.testing.assert_close(weight.grad, 2 * expected[1], rtol=1e-4, atol=1e-5)
+
+
+def test_hooks_are_called():
+    """A gradient that somebody waits for goes the ordinary way."""
+    table, calls = WordEmbeddings(20, 4, padding_idx=1), []
+    ids = torch.tensor([[3, 1, 3]])
+    table(ids).sum().backward()
+    assert grad_to_add_to(table.weight) is table.weight.grad
+    assert not table.weight.grad[1].any() and table.weight.grad[3].eq(2).all()
+    table.weight.register_post_accumulate_grad_hook(lambda p: calls.append(p))
+    assert grad_to_add_to(table.weight) is None
+    table(ids).sum().backward()
+    assert len(calls) == 1 and table.weight.grad[3].eq(4).all()
+    other = WordEmbeddings(20, 4)
+    other(ids).sum().backward()
+    assert other.weight.grad[1].any()
+    other.weight.grad = torch.zeros(20, 4).to_sparse()
+    assert grad_to_add_to(other.weight) is None and grad_to_add_to(other.weight * 1) is None
+    # not trained: nothing of ours is in the way
+    table.weight.requires_grad_(False)
+    assert not table(ids).requires_grad
