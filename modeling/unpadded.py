@@ -165,8 +165,8 @@ class UnpaddedAttention:
 
     @staticmethod
     def _attend(attend, query, key, value, mask):
-        """In float32 where a CPU would have to learn in bfloat16: at the lengths of sentences the gradient of sdpa is two
-        to five times as fast, casts included (one core with AVX-512, torch 2.13), and more exact."""
+        """In float32 where a CPU would have to learn in bfloat16: at the lengths of sentences the gradient of sdpa is
+        two to five times as fast, casts included (one core with AVX-512, torch 2.13), and more exact."""
         if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not query.requires_grad:
             return attend(query, key, value, mask)
         with torch.autocast("cpu", enabled=False):
