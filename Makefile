@@ -17,7 +17,8 @@ BIN := $(VENV)/bin
 # the lower bounds of pyproject.toml, as pip takes them: transformers==5.17 huggingface_hub==1.5
 OLDEST := $(shell sed -nE 's/^ *"(transformers|huggingface_hub)>=([0-9.]+).*/\1==\2/p' pyproject.toml)
 PIP := $(BIN)/python -m pip
-BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/__init__.py,$(wildcard bench/*.py)))
+# those that begin with _ are what they share
+BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench space

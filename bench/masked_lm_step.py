@@ -1,83 +1,314 @@
-"""The masked-LM training step against transformers' `XLMRobertaForMaskedLM`: `python -m bench.masked_lm_step`.
+"""The whole training step against transformers and accelerate: `python -m bench.masked_lm_step`.
 
-Same weights, same batch, same loss; forward and backward, rounds interleaved. Prints the median ratio and writes
-bench/results/masked_lm_step.json.
+Ours is this package's update (`MetaXlmForPreTraining`, padding skipped, head on the predicted positions, fused AdamW).
+The peer is `XLMRobertaForMaskedLM` with `DataCollatorForLanguageModeling` in a plain accelerate loop with
+`torch.optim.AdamW`, all unmodified. Both collate, go forward and back, clip and update, on the same sentences, which
+are other ones in each round; both have sdpa attention and a dropout of 0.1. The third way, ours without the dropout of
+attention weights, is a recipe's choice (`model.config.attention_probs_dropout_prob=0`): on a CPU sdpa has no fast
+kernel with it.
+
+Parts: TLM on news pairs in random batches, fp32 and bf16; the peer with batches by length, as the Trainer groups them;
+MLM on rows full of text. Times are for a real piece, padding not counted. Memory is the peak of one update in a process
+of its own, as torch's allocator counts it, above weights, gradients and Adam's moments. Where the peer's logits do not
+fit into this machine's memory, a part takes fewer pairs, and says so. Writes bench/results/masked_lm_step.json.
 """
 
 import argparse
 import statistics
-import time
+import tempfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import torch
-from rich.console import Console
-from rich.table import Table
-from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
+import numpy as np
 
-from common.provenance import run_facts, write_json
-from modeling.configuration_metaxlm import MetaXlmConfig
-from modeling.modeling_metaxlm import MetaXlmForMaskedLM
+from bench._common import (
+    check_sizes,
+    device_name,
+    free_bytes,
+    in_fresh_process,
+    interleaved,
+    make_parser,
+    max_resident_bytes,
+    median_ratio,
+    peak_bytes,
+    show,
+    write_results,
+)
+from bench._flops import Size
+from bench._lengths import lengths_of
+from common.recipes import user_errors
+
+NAME = "masked_lm_step"
+PEER, OURS, WITHOUT = "transformers", "ours", "ours, no attention dropout"
+LONGEST = 512  # positions of a packed row, and of the model
+MEGABATCH = 50  # batches that the Trainer's group_by_length sorts at a time
+# Bytes of the peer at the peak for each position and piece of the vocabulary: logits and log-softmax, kept, and the
+# gradients of both; a position's states besides, for each layer and dimension. Measured by the tests.
+LOGIT_BYTES, STATE_BYTES = 16, 120
+MEMORY_AIM = 5.0
+TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}  # between the losses of both
+
+
+class Part(NamedTuple):
+    """What is measured: rows by `batching`, of pairs (TLM) or of texts (MLM)."""
+
+    batching: str
+    precision: str
+    pairs: int
+    aim: float
+
+    @property
+    def objective(self) -> str:
+        return "mlm" if self.batching == "packed" else "tlm"
+
+
+PARTS = {
+    "random-fp32": Part("random", "fp32", 16, 5.0),
+    "random-bf16": Part("random", "bf16", 32, 8.0),
+    "grouped-fp32": Part("grouped", "fp32", 16, 2.3),
+    "packed-fp32": Part("packed", "fp32", 4, 2.6),
+}
+
+
+def round_batches(part: Part, pairs_M2: np.ndarray, number: int, batches: int) -> tuple[list, list]:
+    """Lengths of the batches of a round, the peer's and ours: the same sentences, each side's own batching."""
+    rng = np.random.default_rng([part.pairs, number + 1])
+    if part.batching == "packed":
+        full = [np.full((part.pairs, 1), LONGEST - 2)] * batches
+        return full, full
+    if part.batching == "random":
+        drawn = [pairs_M2[rng.integers(len(pairs_M2), size=part.pairs)] for _ in range(batches)]
+        return drawn, drawn
+    import torch
+    from transformers.trainer_pt_utils import get_length_grouped_indices
+
+    pool = pairs_M2[rng.integers(len(pairs_M2), size=MEGABATCH * part.pairs)]
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    order = get_length_grouped_indices(pool.sum(1).tolist(), part.pairs, generator=generator)
+    # of the sorted batches, as many as asked for, evenly spread from long to short
+    chosen = ((np.arange(batches) + rng.random(batches)) * MEGABATCH / batches).astype(int)
+    peers = [pool[order[index * part.pairs : (index + 1) * part.pairs]] for index in chosen]
+    mixed = rng.permutation(np.concatenate(peers))
+    return peers, np.split(mixed, batches)
+
+
+def row_lengths(batch: np.ndarray) -> np.ndarray:
+    """Positions of the rows of a batch, special tokens included: two for each side."""
+    return batch.sum(1) + 2 * batch.shape[1]
+
+
+def bytes_needed(size: Size, part: Part, batches: list[np.ndarray]) -> int:
+    """About what the peer's largest batch takes, with weights, gradients and Adam's moments."""
+    most = max(len(batch) * int(row_lengths(batch).max()) for batch in batches)
+    weights = 4 * (size.vocab * size.hidden + 12 * size.layers * size.hidden**2)
+    return 4 * weights + most * (LOGIT_BYTES * size.vocab + STATE_BYTES * size.layers * size.hidden)
+
+
+def that_fits(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int, room: int) -> tuple[Part, int]:
+    """The part with as many pairs as the peer has room for, and the bytes that those asked for would take."""
+    asked = None
+    for pairs in [part.pairs, *range(part.pairs - 1, 0, -1)]:
+        smaller = part._replace(pairs=pairs)
+        drawn = [
+            batch for number in range(-1, rounds) for batch in round_batches(smaller, pairs_M2, number, batches)[0]
+        ]
+        needed = bytes_needed(size, smaller, drawn)
+        asked = asked or needed
+        if needed <= room:
+            return smaller, asked
+    raise ValueError(
+        f"transformers' step takes about {needed / 2**30:.1f} GiB even with one row a batch, and "
+        f"{room / 2**30:.1f} GiB are free. What does not fit cannot be timed. Lower --vocab or --layers, or free some "
+        "memory."
+    )
+
+
+def measure_time(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int) -> dict[str, Any]:
+    """Seconds of every way for the real pieces of each round, and what the losses were on one batch."""
+    from bench._steps import DROPOUT, Contest, made_up_examples, set_attention_dropout
+
+    contest = Contest.of(size, LONGEST, part.precision, part.objective, device_name())
+    data, real = {}, []
+    for number in range(-1, rounds):
+        sides = round_batches(part, pairs_M2, number, batches)
+        rng = np.random.default_rng(number + 1)
+        data[number] = [[made_up_examples(batch, size.vocab, rng) for batch in side] for side in sides]
+        if number >= 0:
+            real.append(int(sum(row_lengths(batch).sum() for batch in sides[0])))
+    losses = contest.losses(data[-1][0][0][:4])
+    difference = abs(losses[PEER] - losses[OURS])
+    assert difference <= TOLERANCE[part.precision], f"not the same loss: {losses}"
+    contest.peer(data[-1][0][0][:1])  # makes Adam's moments
+    contest.share_moments()
+
+    def peer(number: int) -> None:
+        for batch in data[number][0]:
+            contest.peer(batch)
+
+    def ours(number: int, dropout: float) -> None:
+        set_attention_dropout(contest.ours.model, dropout)
+        for batch in data[number][1]:
+            contest.ours(batch)
+
+    ways = {PEER: peer, OURS: lambda number: ours(number, DROPOUT), WITHOUT: lambda number: ours(number, 0.0)}
+    seconds = interleaved(ways, rounds, before=lambda name: contest.clear(name != PEER))
+    return {
+        "seconds": seconds,
+        "real": real,
+        "losses": losses,
+        "skips_padding": contest.ours.skips_padding,
+    }
+
+
+def measure_memory(size: Size, part: Part, pairs_M2: np.ndarray, way: str) -> dict[str, float]:
+    """MiB of one way's update at its peak: above weights, gradients and moments, and of the whole process."""
+    import torch
+    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
+
+    from bench._steps import DROPOUT, OurStep, PeerStep, dropout, made_up_examples, made_up_tokenizer, missing_gradients
+    from modeling.configuration_metaxlm import MetaXlmConfig
+    from modeling.modeling_metaxlm import MetaXlmForPreTraining
+
+    torch.manual_seed(0)
+    device, tokenizer = device_name(), made_up_tokenizer(size.vocab)
+    config = size.config(LONGEST, **dropout(0.0 if way == WITHOUT else DROPOUT))
+    if way == PEER:
+        step: Any = PeerStep(XLMRobertaForMaskedLM(XLMRobertaConfig(**config)).to(device), tokenizer, part.precision)
+    else:
+        model = MetaXlmForPreTraining(MetaXlmConfig(**config)).to(device)
+        step = OurStep(model, tokenizer, part.precision, part.objective)
+    batch = made_up_examples(round_batches(part, pairs_M2, 0, 1)[0][0], size.vocab, np.random.default_rng(0))
+    step(batch[:1])  # makes the moments; most gradients are dropped after it, and made anew at every update
+    missing = missing_gradients(step.model)
+    above = peak_bytes(lambda: step(batch), device) - missing
+    return {"above_mib": above / 2**20, "process_mib": max_resident_bytes() / 2**20}
+
+
+def flops_ratio(size: Size, peers: list[np.ndarray]) -> float:
+    """FLOPs of the peer, which computes padding and all logits, over the useful ones, on the same sentences."""
+    from bench._steps import PREDICTED
+
+    useful = padded = 0.0
+    for batch in peers:
+        lengths = row_lengths(batch)
+        whole = np.full(len(lengths), lengths.max())
+        useful += size.mlm(lengths, PREDICTED * batch.sum())
+        padded += size.mlm(whole, whole.sum())
+    return padded / useful
+
+
+def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namespace) -> dict[str, Any]:
+    """One part: its rows of the table, and what it was measured on."""
+    asked = part.pairs
+    part, bytes_asked = that_fits(size, part, pairs_M2, flags.rounds, flags.batches, int(0.9 * free_bytes()))
+    drawn = [round_batches(part, pairs_M2, number, flags.batches)[0] for number in range(flags.rounds)]
+    lengths = [row_lengths(batch) for batches in drawn for batch in batches]
+    timed = in_fresh_process(measure_time, size, part, pairs_M2, flags.rounds, flags.batches)
+    memory = {way: in_fresh_process(measure_memory, size, part, pairs_M2, way) for way in timed["seconds"]}
+    rows = []
+    for way, seconds in timed["seconds"].items():
+        ours = way != PEER
+        above = memory[way]["above_mib"]
+        rows.append(
+            {
+                "way": way,
+                "milliseconds_per_piece": 1000
+                * statistics.median(a / n for a, n in zip(seconds, timed["real"], strict=True)),
+                "ratio": median_ratio(timed["seconds"][PEER], seconds) if ours else None,
+                "aim": part.aim if ours else None,
+                "memory_mib": above,
+                "memory_ratio": memory[PEER]["above_mib"] / above if ours else None,
+                "memory_aim": MEMORY_AIM if ours else None,
+                "process_mib": memory[way]["process_mib"],
+                "seconds": seconds,
+            }
+        )
+    return {
+        **part._asdict(),
+        "objective": part.objective,
+        "pairs_asked": asked,
+        "gib_for_those_asked": bytes_asked / 2**30,
+        "useful_share_of_the_peer": float(sum(n.sum() for n in lengths) / sum(len(n) * n.max() for n in lengths)),
+        "ratio_by_flops": flops_ratio(size, [batch for batches in drawn for batch in batches]),
+        "real_pieces_a_round": timed["real"],
+        "losses": timed["losses"],
+        "skips_padding": timed["skips_padding"],
+        "ways": rows,
+    }
+
+
+COLUMNS = {
+    "way": "",
+    "milliseconds_per_piece": "ms a real piece",
+    "ratio": "faster by",
+    "aim": "aim",
+    "memory_mib": "MiB above",
+    "memory_ratio": "less by",
+    "memory_aim": "aim",
+}
+
+
+def show_part(name: str, found: dict[str, Any]) -> None:
+    """Prints one part."""
+    rows = "rows of 512" if found["batching"] == "packed" else "pairs"
+    title = f"{name}: {found['objective'].upper()}, {found['pairs']} {rows} a batch, {found['precision']}"
+    notes = [
+        f"of the peer's positions {found['useful_share_of_the_peer']:.2f} are no padding; by FLOPs ours is "
+        f"{found['ratio_by_flops']:.2f} times faster; losses {found['losses'][PEER]:.5f} and "
+        f"{found['losses'][OURS]:.5f}; padding is {'' if found['skips_padding'] else 'not '}skipped"
+    ]
+    if found["pairs"] < found["pairs_asked"]:
+        notes.append(
+            f"{found['pairs_asked']} {rows} would take transformers about {found['gib_for_those_asked']:.0f} GiB, "
+            f"which are not free here: measured with {found['pairs']}"
+        )
+    show(title, COLUMNS, found["ways"], notes)
+
+
+def read_flags(argv: list[str] | None) -> argparse.Namespace:
+    """Sizes, parts, and where lengths come from."""
+    parser = make_parser(
+        __doc__,
+        NAME,
+        {
+            "layers": (12, "layers"),
+            "hidden": (768, "hidden size, a multiple of 64"),
+            "vocab": (250_002, "pieces of the vocabulary"),
+            "rounds": (5, "interleaved rounds"),
+            "batches": (2, "batches of a round"),
+        },
+    )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
+    parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
+    parser.add_argument("--hub_root", metavar="DIR", help="count the lengths of local/ntrex there (default: shipped)")
+    parser.add_argument("--tokenizer", metavar="DIR", help="with --hub_root: its pieces (default: trained there first)")
+    return parser.parse_args(argv)
+
+
+def check_flags(flags: argparse.Namespace) -> None:
+    """Raises ValueError for what `check_sizes` refuses, and a tokenizer without text."""
+    check_sizes(flags)
+    if flags.tokenizer and not flags.hub_root:
+        raise ValueError(
+            f"--tokenizer is {flags.tokenizer} and --hub_root is not given: the lengths that come with the benchmark "
+            "are counted already. Give --hub_root too, or neither."
+        )
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=8, help="sentences in a batch (default 8)")
-    parser.add_argument("--length", type=int, default=128, help="pieces in a sentence (default 128)")
-    parser.add_argument("--layers", type=int, default=12, help="layers of width 768 (default 12: base)")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
-    parser.add_argument("--output", type=Path, default=Path("bench/results/masked_lm_step.json"))
-    arguments = parser.parse_args(argv)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    torch.manual_seed(0)
-    shared = dict(
-        vocab_size=250002,
-        num_hidden_layers=arguments.layers,
-        max_position_embeddings=514,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-    )
-    peer = XLMRobertaForMaskedLM(XLMRobertaConfig(**shared)).to(device)
-    ours = MetaXlmForMaskedLM(MetaXlmConfig(**shared)).to(device)
-    ours.load_state_dict(peer.state_dict())
-    input_ids = torch.randint(5, 250001, (arguments.rows, arguments.length), device=device)
-    labels = input_ids.where(torch.rand(input_ids.shape, device=device) < 0.15, -100)
-    models = {"transformers": peer.eval(), "ours": ours.eval()}  # without dropout the losses can be compared
-
-    def step(model):
-        started = time.perf_counter()
-        loss = model(input_ids, labels=labels).loss
-        loss.backward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        elapsed = time.perf_counter() - started
-        model.zero_grad()
-        return elapsed, loss.item()
-
-    losses = {name: step(model)[1] for name, model in models.items()}  # also the warm-up
-    seconds = {name: [] for name in models}
-    for _ in range(arguments.rounds):
-        for name, model in models.items():
-            seconds[name].append(step(model)[0])
-    ratios = [a / b for a, b in zip(seconds["transformers"], seconds["ours"], strict=True)]
-    result = {
-        "what": f"forward and backward of masked-LM, {arguments.rows} x {arguments.length}, {arguments.layers} layers, "
-        "|V| = 250,002, 15% predicted, fp32",
-        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-        "losses": losses,
-        "facts": run_facts(["bench.masked_lm_step"]),
-    }
-    table = Table(title=result["what"], title_justify="left")
-    for column in ("", "median seconds", "loss"):
-        table.add_column(column)
-    for name in models:
-        table.add_row(name, f"{result['seconds'][name]:.2f}", f"{losses[name]:.5f}")
-    Console().print(table, f"ours is {result['ratio']:.2f}x as fast (median of {arguments.rounds} interleaved rounds)")
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    write_json(arguments.output, result)
+    """Entry point; `argv` defaults to the command line."""
+    flags = read_flags(argv)
+    with user_errors():
+        check_flags(flags)
+        size = Size(flags.layers, flags.hidden, flags.vocab)
+        with tempfile.TemporaryDirectory() as folder:
+            pairs_M2, _ = lengths_of(flags.hub_root, flags.tokenizer, Path(folder))
+        parts = {}
+        for name in flags.parts:
+            part = PARTS[name] if flags.pairs is None else PARTS[name]._replace(pairs=flags.pairs)
+            parts[name] = measure(size, part, pairs_M2, flags)
+            show_part(name, parts[name])
+        write_results(flags, NAME, argv, {"model": size._asdict(), "device": device_name(), "parts": parts})
 
 
 if __name__ == "__main__":

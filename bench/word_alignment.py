@@ -397,16 +397,21 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def check_flags(flags: argparse.Namespace) -> None:
+    """Raises ValueError for sizes of which there is nothing to measure."""
+    for name in ("pairs", "sentence_pairs", "batch", "layers", "threads", "rounds"):
+        if getattr(flags, name) < 1:
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} is {getattr(flags, name)}: nothing would be measured. Give 1 or more.")
+    if flags.hidden < 64 or flags.hidden % 64:
+        raise ValueError(f"--hidden is {flags.hidden}: a head has 64 dimensions. Give a multiple of 64.")
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     flags = read_flags(argv)
     with user_errors():
-        for name in ("pairs", "sentence_pairs", "batch", "layers", "threads", "rounds"):
-            if getattr(flags, name) < 1:
-                flag = "--" + name.replace("_", "-")
-                raise ValueError(f"{flag} is {getattr(flags, name)}: nothing would be measured. Give 1 or more.")
-        if flags.hidden < 64 or flags.hidden % 64:
-            raise ValueError(f"--hidden is {flags.hidden}: a head has 64 dimensions. Give a multiple of 64.")
+        check_flags(flags)
         lengths = read_lengths(flags.source, flags.target)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         import torch

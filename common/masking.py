@@ -1,16 +1,23 @@
 """Which pieces are predicted, and what stands in their place: BERT's 80/10/10, or <mask> always.
 
 Random numbers are keyed by what is masked (seed, objective, corpus, epoch, example), never by who masks it, so that an
-example gets the same masks however it is batched, and on whichever process or worker.
+example gets the same masks however it is batched, padded, and on whichever process or worker. Those of a batch are
+drawn at once, by hashing: each row has a key, each position of a row a number of its own.
+
+Legend: `B` rows, `T` positions, `P` predicted positions of all rows.
 """
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 
 IGNORED = -100  # label of a position that is not predicted: what cross-entropies of torch skip
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
+
+LAST_32 = np.uint32(2**32 - 1)
+STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: SplitMix64's
 
 
 def keyed_rng(*key: int | str) -> np.random.Generator:
@@ -24,46 +31,124 @@ def keyed_seed(*key: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
 
 
-def mask_pieces(
-    ids: np.ndarray,
-    special_tokens_mask: np.ndarray,
-    probability: float,
-    rng: np.random.Generator,
+@lru_cache(maxsize=1 << 16)
+def short_seed(*key: int | str) -> int:
+    """Half of the bits of `keyed_seed`, kept: what a batch asks for is asked for again by the next one."""
+    return keyed_seed(*key) % 2**64
+
+
+def row_keys(seeds_B: np.ndarray, epochs_B: np.ndarray, ids_B: np.ndarray) -> np.ndarray:
+    """(B,) uint64: the key of each row's random numbers, from its epoch, its example's id and a `short_seed` (uint64)
+    of what all rows of a corpus share."""
+    epoch_B = _scramble_64(seeds_B + STEP * epochs_B.astype(np.uint64))
+    return _scramble_64(epoch_B + STEP * ids_B.astype(np.uint64))
+
+
+def key_stream(keys_B: np.ndarray, stream: int) -> np.ndarray:
+    """(B,) keys of another stream of random numbers of the same rows; `stream` 1, 2, ..."""
+    return _scramble_64(keys_B ^ np.uint64(stream * 0xD1342543DE82EF95 % 2**64))
+
+
+def uniform_of(keys_B: np.ndarray) -> np.ndarray:
+    """(B,) a number in [0, 1) for each key."""
+    return (keys_B >> np.uint64(11)) * 2.0**-53
+
+
+def bits_of(keys_B: np.ndarray, count: int) -> np.ndarray:
+    """(B, count) uint32: a number for each position of each row. No number occurs twice in a row.
+
+    That of a position depends on the row's key and the position alone. Every step is a bijection of 32 bits, hence the
+    numbers of a row are distinct: they can be sorted without ties.
+    """
+    bits_BT = (keys_B.astype(np.uint32))[:, None] + np.arange(count, dtype=np.uint32) * np.uint32(0x9E3779B9)
+    scratch = np.empty_like(bits_BT)
+    _scramble_32(bits_BT, scratch)
+    bits_BT += (keys_B >> np.uint64(32)).astype(np.uint32)[:, None]
+    return _scramble_32(bits_BT, scratch)
+
+
+def _scramble_32(numbers: np.ndarray, scratch: np.ndarray) -> np.ndarray:
+    """Mixes uint32 numbers in place (lowbias32, https://nullprogram.com/blog/2018/07/31/); a bijection."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None)):
+        np.right_shift(numbers, np.uint32(shift), out=scratch)
+        numbers ^= scratch
+        if factor is not None:
+            numbers *= np.uint32(factor)
+    return numbers
+
+
+def _scramble_64(numbers: np.ndarray) -> np.ndarray:
+    """Mixed copies of uint64 numbers (SplitMix64; Steele, Lea and Flood 2014); a bijection."""
+    numbers = numbers + STEP
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def mask_rows(
+    input_ids_BT: np.ndarray,
+    labels_BT: np.ndarray,
+    candidates_BT: np.ndarray,
+    probability: float | np.ndarray,
+    keys_B: np.ndarray,
     mask_id: int,
     vocabulary: np.ndarray,
     mask_share: float = MASK_SHARE,
     leave: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Masks a text: (input_ids, labels), both (T,), labels -100 where nothing is predicted.
+) -> None:
+    """Masks texts where they stand: `input_ids_BT` gets what is shown, `labels_BT` what is predicted.
 
-    Of the n ordinary positions, floor(probability * n + u) are predicted, u uniform in [0, 1): the expected share is
+    Of the n candidates of a row, floor(probability * n + u) are predicted, u uniform in [0, 1): the expected share is
     exactly `probability` in texts of any length, and texts of one length have nearly the same number (RoBERTa's code,
     fairseq's MaskTokensDataset; a coin per position, as in transformers' collator, has the same mean, more variance).
-    They are drawn without replacement; each becomes <mask> with 80%, a random piece of `vocabulary` with 10%, and stays
-    with 10% (BERT section 3.1, which RoBERTa, XLM-R and the four papers follow).
+    They are those with the smallest random numbers; each becomes <mask> with 80%, a random piece of `vocabulary` with
+    10%, and stays with 10% (BERT section 3.1, which RoBERTa, XLM-R and the four papers follow).
 
     Args:
-        ids: (T,) piece ids.
-        special_tokens_mask: (T,) true where no prediction may be: special tokens and padding.
-        probability: share of the ordinary positions that is predicted, in [0, 1].
-        rng: where the random numbers come from, see `keyed_rng`.
+        input_ids_BT: piece ids, padded at will; contiguous.
+        labels_BT: gets the ids of predicted pieces; what it holds elsewhere stays. Contiguous.
+        candidates_BT: true where a prediction may be: no special tokens, no padding.
+        probability: share of the candidates that is predicted, in [0, 1], of all rows or of each (B,).
+        keys_B: key of each row's random numbers, see `row_keys`.
         mask_id: id of <mask>.
         vocabulary: (K,) ids of ordinary pieces, from which random replacements are drawn.
         mask_share: share of the predicted pieces that become <mask>; 1 leaves none to be replaced or to stay.
-        leave: ordinary positions that are not predicted, however few there are.
+        leave: candidates of a row that are not predicted, however few there are.
 
     Deviations from the papers: special tokens are never predicted, although XLM-Align's code let them be, and a random
     replacement is never a special token (PAPERS.md, "Common ground").
     """
-    candidates = np.flatnonzero(np.logical_not(special_tokens_mask))
-    count = max(0, min(int(probability * len(candidates) + rng.random()), len(candidates) - leave))
-    input_ids, labels = ids.copy(), np.full_like(ids, IGNORED)
-    positions = rng.permutation(candidates)[:count]
-    fates = rng.random(count)
-    random_pieces = vocabulary[rng.integers(len(vocabulary), size=count)]
+    width = input_ids_BT.shape[1]
+    size_B = np.count_nonzero(candidates_BT, axis=1)
+    wanted_B = (probability * size_B + uniform_of(keys_B)).astype(np.int64)
+    wanted_B = np.minimum(wanted_B, size_B - leave).clip(min=0)
+    if not wanted_B.any():
+        return
+    bits_BT = bits_of(keys_B, width)
+    # a row's last predicted number; what is no candidate comes after all that are
+    ordered_BT = np.where(candidates_BT, bits_BT, LAST_32)
+    ordered_BT.sort(axis=1)
+    last_B = ordered_BT[np.arange(len(wanted_B)), np.maximum(wanted_B, 1) - 1]
+    chosen_BT = bits_BT <= last_B[:, None]
+    chosen_BT &= candidates_BT
+    if not wanted_B.all():
+        chosen_BT[wanted_B == 0] = False
 
-    labels[positions] = ids[positions]
-    input_ids[positions[fates < mask_share]] = mask_id
-    replaced = (fates >= mask_share) & (fates < mask_share + RANDOM_SHARE)
-    input_ids[positions[replaced]] = random_pieces[replaced]
-    return input_ids, labels
+    places_P = np.flatnonzero(chosen_BT)
+    shown_F, labels_F = input_ids_BT.reshape(-1), labels_BT.reshape(-1)
+    gold_P = shown_F[places_P]
+    labels_F[places_P] = gold_P
+    shown_F[places_P] = mask_id
+    if mask_share == 1.0:
+        return
+    # numbers that do not tell which were the smallest
+    fate_P = bits_BT.reshape(-1)[places_P] ^ keys_B.astype(np.uint32)[places_P // width]
+    _scramble_32(fate_P, np.empty_like(fate_P))
+    others = np.flatnonzero(fate_P >= np.uint32(mask_share * 2**32))
+    fates, places = fate_P[others], places_P[others]
+    stays = fates >= np.uint32((mask_share + RANDOM_SHARE) * 2**32)
+    # the range of the fates that lead here is scrambled into all of 2^32, and each piece gets an equal part of that: of
+    # K pieces none is likelier than another by more than K in 2^32
+    pieces = _scramble_32(fates + np.uint32(0x55555555), np.empty_like(fates)).astype(np.uint64)
+    drawn = vocabulary[(pieces * np.uint64(len(vocabulary))) >> np.uint64(32)]
+    shown_F[places] = np.where(stays, gold_P[others], drawn)

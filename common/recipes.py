@@ -30,6 +30,7 @@ import yaml
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from common.provenance import written_aside
 from common.recipe_files import nearest, read_chain
 
 LIST_ITEM = "N"  # stands for a position of a list in the names of --help
@@ -274,10 +275,8 @@ def _type_name(expected: Any) -> str:
 
 def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
     """Writes the resolved recipe as YAML; `load_recipe` of it gives an equal recipe. Written aside, then renamed."""
-    path = Path(path)
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(OmegaConf.to_yaml(OmegaConf.structured(recipe)), encoding="utf-8")
-    os.replace(aside, path)
+    with written_aside(path) as stream:
+        stream.write(OmegaConf.to_yaml(OmegaConf.structured(recipe)))
 
 
 def recipe_of_run(path: str | Path, recipe_class: type) -> dict:

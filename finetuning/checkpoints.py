@@ -141,6 +141,8 @@ def check_model(model: str, hub_root: str | None = None) -> None:
 def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> Any:
     """The model of a folder in evaluation mode, every weight read from it but a pooler's; `options`: from_pretrained's.
 
+    It computes nothing at padding where it can.
+
     Raises ValueError where the folder cannot be read, as `name`, or lacks weights.
     """
     with readable_errors(name), without_load_report():
@@ -151,7 +153,17 @@ def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> An
             f"{name} lacks {len(missing)} weights of {type(model).__name__} ({missing[0]}, ...): random numbers would "
             "stand in for them, and would be what is seen. Name a folder that has them."
         )
-    return model.eval()
+    return without_padding(model).eval()
+
+
+def without_padding(model: Any) -> Any:
+    """The model, which from now on computes nothing at padding where its code knows how, as that of this zoo does.
+
+    Its numbers are the same at every piece of text. A folder's own code may be older, and other libraries' models pad.
+    """
+    if hasattr(model, "set_skip_padding"):
+        model.set_skip_padding(True)
+    return model
 
 
 @contextlib.contextmanager

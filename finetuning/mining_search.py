@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from finetuning.retrieval_search import ROWS_AT_ONCE, nearest_neighbors
+from finetuning.neighbor_search import ROWS_AT_ONCE, nearest_neighbors
 
 
 @dataclass
@@ -45,8 +45,8 @@ def mine(
     Where k is more than a pool holds, all of it are neighbors. Of neighbors with equal margins the nearer is proposed,
     of equally near ones the first; of proposals with equal margins the first by the source's number, then the target's.
     A margin needs neighbors that are alike: where the denominator is not above zero it is not defined, such a pair is
-    never proposed. Which neighbors are nearest is told by float32, their margins by float64: equal vectors have equal
-    margins, and `size` changes nothing but where float32 cannot tell which neighbor is the k-th.
+    never proposed. Which neighbors are nearest is told by cosines of float64 that are rounded to float32, their margins
+    by float64: equal vectors have equal margins, and `size` changes nothing.
 
     XTREME's public script (third_party/utils_retrieve.py and evaluate_retrieval.py) ranks in the same way. What is not
     repeated of it: its call of the evaluation names an undefined threshold and one side's ids by a file that is not

@@ -119,6 +119,11 @@ class Training:
     gradient_accumulation_steps: int = option(1, "micro-batches per update and process: changes memory, not the update")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
+    used_rows_only: bool = option(
+        True,
+        "hold gradient and optimizer state of those rows of the word embeddings alone that the training rows' pieces "
+        "use; the others have no gradient. Changes memory and time, not the model; false: of all rows",
+    )
 
 
 @dataclass

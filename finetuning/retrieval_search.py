@@ -1,21 +1,18 @@
-"""Sentences as vectors, by layer, and the exact search for nearest neighbours between two sets of them.
+"""Sentences as vectors, by layer.
 
 Legend: `B` rows of a batch, `T` positions, `H` hidden size, `N` texts, `S` texts of the source, `D` of the target.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 from typing import Any
 
 import torch
 from rich.progress import track
-from torch.nn import functional as F
 
 from modeling.word_alignment import NO_LIMIT, LayerStates
 from modeling.word_pieces import InputFormat
 
-ROWS_AT_ONCE = 1024  # of a block of similarities, and its columns: 4 MiB of float32, which stay in a cache
 BYTES_OF_VECTORS = 2 * 2**30  # that are held at once; of more, the layers are read in several passes
 
 
@@ -111,74 +108,3 @@ def vectors_by_layer(
         source, target = (encoder.vectors(side, group) for side in sides)
         for layer in group:
             yield layer, source.pop(layer), target.pop(layer)
-
-
-def nearest(
-    source_SH: torch.Tensor, target_DH: torch.Tensor, device: torch.device | str = "cpu", size: int = ROWS_AT_ONCE
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(S,) the nearest target of each source, and (D,) the nearest source of each target, by cosine.
-
-    Exact, and of equally near ones the first, as `nearest_neighbors` finds them.
-    """
-    (_, forward_S1), (_, backward_D1) = nearest_neighbors(source_SH, target_DH, 1, device, size)
-    return forward_S1[:, 0], backward_D1[:, 0]
-
-
-def nearest_neighbors(
-    source_SH: torch.Tensor,
-    target_DH: torch.Tensor,
-    count: int,
-    device: torch.device | str = "cpu",
-    size: int = ROWS_AT_ONCE,
-) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """The `count` nearest targets of each source, and the nearest sources of each target, by cosine, the nearest first.
-
-    Of either side their cosines (S, K) and numbers (S, K), and (D, L) of both; K is `count`, or D where there are no
-    more targets, and L likewise.
-
-    The search is exact. One product of a block of `size` sources and as many targets serves both directions: what is
-    kept of it is the best so far of each row and column, so that memory does not grow with S x D. Of equally near ones
-    the first are taken, in their order, as a stable sort of the whole product would have them.
-    """
-    found = [
-        (
-            torch.full((len(side), min(count, len(other))), -math.inf, device=device),
-            torch.zeros((len(side), min(count, len(other))), dtype=torch.long, device=device),
-        )
-        for side, other in ((source_SH, target_DH), (target_DH, source_SH))
-    ]
-
-    def keep(side: int, begin: int, cosines_QK: torch.Tensor, offset: int) -> None:
-        """Takes what is nearer among K candidates, from number `offset` on, to the Q of a side from `begin` on."""
-        best_QN, where_QN = (of[begin : begin + size] for of in found[side])
-        # most blocks bring nothing nearer, and to sort takes as long as the product; of equal ones the first stay,
-        # whose block came before
-        is_nearer_Q = cosines_QK.amax(1) > best_QN[:, -1]
-        values_RN, places_RN = _first_highest(cosines_QK[is_nearer_Q].contiguous(), best_QN.shape[1])
-        values = torch.cat((best_QN[is_nearer_Q], values_RN), 1)
-        places = torch.cat((where_QN[is_nearer_Q], places_RN + offset), 1)
-        values, order = values.sort(dim=1, descending=True, stable=True)
-        kept = order[:, : best_QN.shape[1]]
-        best_QN[is_nearer_Q] = values[:, : kept.shape[1]]
-        where_QN[is_nearer_Q] = places.gather(1, kept)
-
-    for s in range(0, len(source_SH), size):
-        source_QH = F.normalize(source_SH[s : s + size].to(device), dim=-1)
-        for d in range(0, len(target_DH), size):
-            target_KH = F.normalize(target_DH[d : d + size].to(device), dim=-1)
-            cosines_QK = source_QH @ target_KH.T
-            keep(0, s, cosines_QK, d)
-            keep(1, d, cosines_QK.T, s)
-    (near_SK, forward_SK), (near_DL, backward_DL) = ((values.cpu(), places.cpu()) for values, places in found)
-    return (near_SK, forward_SK), (near_DL, backward_DL)
-
-
-def _first_highest(values_RK: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` highest of each row, or all of fewer, and their places; of equal ones the first, in their order."""
-    count = min(count, values_RK.shape[1])
-    # one more than is wanted: it tells whether the last one has an equal
-    highest, places = values_RK.topk(min(count + 1, values_RK.shape[1]), dim=1)
-    tied_R = (highest[:, 1:] == highest[:, :-1]).any(1)
-    if tied_R.any():  # topk says nothing of the order of equal ones
-        places[tied_R] = values_RK[tied_R].sort(dim=1, descending=True, stable=True).indices[:, : places.shape[1]]
-    return highest[:, :count], places[:, :count]

@@ -14,15 +14,22 @@ from torch.utils.data import SequentialSampler
 from transformers import AutoConfig, EvalPrediction, ProgressCallback, Trainer, TrainingArguments, set_seed
 
 from common.masking import IGNORED
-from finetuning.checkpoints import describe_start, last_complete_checkpoint, readable_errors, without_load_report
+from finetuning.checkpoints import (
+    describe_start,
+    last_complete_checkpoint,
+    readable_errors,
+    without_load_report,
+    without_padding,
+)
 from finetuning.kind import Kind
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
 from finetuning.seeds import check_weights, finish, recompute_activations, training_arguments
 from finetuning.task_tables import TRANSLATION, TaskData
+from finetuning.used_rows import TrainsUsedRows
 
 
-class FineTuningTrainer(LayerwiseDecay, Trainer):
+class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
     """Trainer that predicts the rows of all languages in one pass and scores each language by itself.
 
     `eval_<language>_<score>` are the development scores, `eval_selection` the mean of those that are selected by.
@@ -43,6 +50,7 @@ class FineTuningTrainer(LayerwiseDecay, Trainer):
         self.translation_items: Any = None  # labels of the translations in the update, of all processes
         self.translation_share: Any = None  # those of the micro-batch over these
         self.layerwise_decay = recipe.training.layerwise_decay
+        self.used_rows_only = recipe.training.used_rows_only
         self.progress = None if self.args.disable_tqdm else Progress()
         if self.progress:
             self.remove_callback(ProgressCallback)
@@ -300,7 +308,7 @@ def load_model(
     if PartialState().is_main_process:
         what = f"{model.fresh_parameters['count']:,} fresh parameters, drawn from the seed: {', '.join(fresh)}"
         print(f"Seed {seed}: {what if fresh else 'no fresh parameters: the head, too, is read from ' + path}")
-    return model
+    return without_padding(model)
 
 
 def task_arguments(recipe: Recipe, kind: Kind, seed: int, folder: Path) -> TrainingArguments:

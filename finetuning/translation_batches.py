@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from common.masking import IGNORED, keyed_rng, mask_pieces
+from common.masking import IGNORED, keyed_rng, mask_rows, row_keys, short_seed
 
 Key = tuple[int, int, bool]  # row, epoch, whether its labels count
 
@@ -63,30 +63,43 @@ class Examples(torch.utils.data.Dataset):
         """A whole micro-batch: what torch's loader asks for, and one look-up in the table."""
         columns = self.rows[[row for row, _, _ in keys]]
         tables = columns.get("table", [0] * len(keys))
-        return [
-            self._example(np.asarray(source), np.asarray(target), table, *key)
-            for source, target, table, key in zip(
-                columns["source_ids"], columns["target_ids"], tables, keys, strict=True
-            )
-        ]
+        maskings = [self.maskings[table] if self.maskings else Masking() for table in tables]
+        sources = [np.asarray(source) for source in columns["source_ids"]]
+        targets = [np.asarray(target) for target in columns["target_ids"]]
+        masked = self._mask(sources, maskings, keys) if any(m.probability for m in maskings) else []
+        examples = []
+        for number, (source, target, masking, (*_, counts)) in enumerate(
+            zip(sources, targets, maskings, keys, strict=True)
+        ):
+            labels = target if counts else np.full_like(target, IGNORED)
+            if masking.probability:
+                source, predicted = (field[number, : len(source)] for field in masked)
+                if masking.predict_masked and counts:
+                    # <s> x_1 .. x_n </s> against x_1 .. x_n </s>; of a text that was cut, what both sides have
+                    width = min(len(source) - 2, len(target) - 1)
+                    labels = np.full_like(target, IGNORED)
+                    labels[:width] = predicted[1 : width + 1]
+            examples.append({"source": source, "target": target, "labels": labels})
+        return examples
 
-    def _example(
-        self, source: np.ndarray, target: np.ndarray, table: int, row: int, epoch: int, counts: bool
-    ) -> dict[str, np.ndarray]:
-        labels = target if counts else np.full_like(target, IGNORED)
-        masking = self.maskings[table] if self.maskings else Masking()
-        if masking.probability:
-            special = np.isin(source, self.layout.special_ids)
-            rng = keyed_rng(self.seed, "translation", epoch, row)
-            source, masked = mask_pieces(
-                source, special, masking.probability, rng, self.layout.mask_id, self.layout.ordinary_ids
-            )
-            if masking.predict_masked and counts:
-                # <s> x_1 .. x_n </s> against x_1 .. x_n </s>; of a text that was cut, what both sides have
-                width = min(len(source) - 2, len(target) - 1)
-                labels = np.full_like(target, IGNORED)
-                labels[:width] = masked[1 : width + 1]
-        return {"source": source, "target": target, "labels": labels}
+    def _mask(self, sources: list[np.ndarray], maskings: list[Masking], keys: list[Key]) -> list[np.ndarray]:
+        """Padded (B, S) sources as they are shown, and the pieces that are masked or replaced in them."""
+        lengths = np.array([len(source) for source in sources])
+        is_real = np.arange(lengths.max()) < lengths[:, None]
+        shown = np.full(is_real.shape, self.layout.padding_id)
+        shown[is_real] = np.concatenate(sources)
+        predicted = np.full_like(shown, IGNORED)
+        rows, epochs = (np.array([key[field] for key in keys]) for field in (0, 1))
+        mask_rows(
+            shown,
+            predicted,
+            is_real & ~np.isin(shown, self.layout.special_ids),
+            np.array([masking.probability for masking in maskings]),
+            row_keys(np.full(len(keys), short_seed(self.seed, "translation"), dtype=np.uint64), epochs, rows),
+            self.layout.mask_id,
+            self.layout.ordinary_ids,
+        )
+        return [shown, predicted]
 
 
 def collate(rows: list[dict[str, np.ndarray]], layout: Layout) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
 
 from common.tables import resolve_hub_path
-from finetuning.checkpoints import readable_errors
+from finetuning.checkpoints import readable_errors, without_padding
 from finetuning.translation_recipe import TranslationRecipe
 from modeling.encoder_decoder import selected_layers
 from modeling.modeling_veco import VecoForConditionalGeneration
@@ -80,7 +80,7 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
         else:
             model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=True, **settings)
     model.generation_config.update(**beam_search(recipe, recipe.generation.beams))
-    return model
+    return without_padding(model)
 
 
 def _from_encoder(recipe: TranslationRecipe, path: str, settings: dict[str, Any]) -> torch.nn.Module:

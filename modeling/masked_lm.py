@@ -55,7 +55,11 @@ class LinearCrossEntropy(torch.autograd.Function):
                 # one (rows, V) buffer in float32, worked on in place
                 scores = torch.empty(len(labels), size, dtype=torch.float32, device=hidden_NH.device)
                 for tile in tiles:
-                    scores[:, tile] = torch.addmm(bias_V[tile].to(dtype), states_NH[chunk], weight_VH[tile].to(dtype).T)
+                    terms = (bias_V[tile].to(dtype), states_NH[chunk], weight_VH[tile].to(dtype).T)
+                    if dtype == scores.dtype:
+                        torch.addmm(*terms, out=scores[:, tile])
+                    else:
+                        scores[:, tile] = torch.addmm(*terms)
                 scores -= scores.amax(1, keepdim=True)
                 gold = scores.gather(1, labels)
                 target = (

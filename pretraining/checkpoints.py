@@ -2,13 +2,17 @@
 
 <output_dir>/recipe.yaml  run.json  events.jsonl  curves.png
              checkpoints/step-N/model/        loads like the final model
-             checkpoints/step-N/              optimiser, random states, progress.json
+             checkpoints/step-N/              optimiser, random states, progress.json, checksums.json
+             checkpoints/damaged-step-N/      one whose files no longer held what was written
              model/                           the result: this folder is the Hub repository
 """
 
+import contextlib
 import json
+import logging
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -16,10 +20,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.provenance import forget_machine, write_json
 from common.recipes import recipe_differences, recipe_of_run, save_recipe
+from pretraining.checksums import damage, write_checksums
 from pretraining.recipe import Recipe
 
+logger = logging.getLogger(__name__)
+
 # Fields that change what is seen or kept of a run, never what is learnt: they may differ on resume.
-FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
+FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_GROUPS = (
     "evaluation.every_steps",
     "evaluation.batch_size",
@@ -31,21 +38,20 @@ FREE_GROUPS = (
 )
 
 
-def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
-    """Check the run folder and return the newest complete checkpoint to resume from, or None for a new start.
+def open_run_folder(recipe: Recipe, resume: bool) -> None:
+    """Check that a run may start, or go on, in its folder.
 
     Raises `ValueError` for a folder that is not empty without `resume`, for `resume` under another recipe (naming the
     fields), and for a run that is already finished.
     """
     folder = Path(recipe.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"output_dir {str(folder)!r} is a file: a run needs a folder. Give another output_dir.")
-    if not folder.exists() or not any(folder.iterdir()):
+    # the lock, and what a killed start had begun to write, have a dot in front
+    if not folder.exists() or not any(not path.name.startswith(".") for path in folder.iterdir()):
         if resume:
             raise ValueError(
                 f"there is nothing to resume: {str(folder)!r} is empty or missing. Start without --resume."
             )
-        return None
+        return
     if not resume:
         raise ValueError(
             f"the run folder {str(folder)!r} is not empty: a new run would overwrite what is there. Continue it with "
@@ -65,7 +71,6 @@ def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
         )
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: model/ is there. Nothing is left to resume.")
-    return newest_checkpoint(folder)
 
 
 def _as_dict(recipe: Recipe) -> dict:
@@ -78,8 +83,8 @@ def start_run_folder(recipe: Recipe) -> None:
     """Make the folder and write the resolved recipe."""
     folder = Path(recipe.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in (*folder.glob("checkpoints/.*.tmp"), *folder.glob(".model.tmp")):
-        shutil.rmtree(leftover)  # of a run that was killed while it wrote
+    for leftover in (*folder.glob("checkpoints/.*.tmp"), *folder.glob(".*.tmp")):  # of a run that was killed at it
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     save_recipe(recipe, folder / "recipe.yaml")
 
 
@@ -91,6 +96,54 @@ def checkpoints_of(folder: Path) -> list[Path]:
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint of a run."""
     return next(reversed(checkpoints_of(folder)), None)
+
+
+def sound_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint whose files hold what was written, None where there is no checkpoint at all.
+
+    Damaged ones that are newer are said and put aside as `damaged-step-N`. Raises `ValueError` where all are damaged.
+    """
+    damaged = []
+    for checkpoint in reversed(checkpoints_of(folder)):
+        if not (found := damage(checkpoint)):
+            break
+        damaged.append((checkpoint, found))
+        logger.warning("%s is damaged: %s", checkpoint, found)
+    else:
+        if damaged:
+            raise ValueError(
+                f"no checkpoint of {str(folder)!r} can be resumed: "
+                + "; ".join(f"{checkpoint.name}: {found}" for checkpoint, found in damaged)
+                + ". Training on from other weights would give another run. Restore a checkpoint from a copy, or start "
+                "anew in another output_dir."
+            )
+        return None
+    for bad, _ in damaged:
+        aside = bad.with_name(f"damaged-{bad.name}")
+        _remove(aside)
+        logger.warning("%s is kept as %s; the run goes on from %s", bad, aside.name, checkpoint.name)
+        bad.rename(aside)
+    return checkpoint
+
+
+@contextlib.contextmanager
+def writing(what: str, folder: Path) -> Iterator[None]:
+    """Turns what the system refuses while `what` is written into an error that says how to go on.
+
+    Raises `ValueError`; checkpoints stay as they are.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{what} of {str(folder)!r} could not be written: {error}. The disk may be full; {_kept(folder)}. Free "
+            "some space, then continue with --resume."
+        ) from error
+
+
+def _kept(folder: Path) -> str:
+    newest = newest_checkpoint(folder)
+    return f"{newest} is untouched" if newest else "no checkpoint was written before"
 
 
 def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -142,6 +195,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             write_json(aside / "progress.json", progress)
+            write_checksums(aside)
             _synchronise(aside)
             _remove(final)  # there only where the same step is saved again
             os.rename(aside, final)
@@ -150,11 +204,9 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         if not accelerator.is_main_process:
             raise  # the main process says what happened, and tidies up
         shutil.rmtree(aside, ignore_errors=True)
-        before = newest_checkpoint(folder)
-        kept = f"{before} is untouched" if before else "no earlier checkpoint exists"
         raise ValueError(
-            f"the checkpoint of step {step} could not be written: {error}. The disk may be full; {kept}. Free some "
-            "space (or lower keep_checkpoints), then continue with --resume."
+            f"the checkpoint of step {step} could not be written: {error}. The disk may be full; {_kept(folder)}. Free "
+            "some space (or lower keep_checkpoints), then continue with --resume."
         ) from error
     if accelerator.is_main_process and keep:
         for old in checkpoints_of(folder)[:-keep]:
@@ -175,12 +227,17 @@ def read_progress(checkpoint: Path) -> dict:
 
 
 def publish_model(folder: Path, checkpoint: Path) -> None:
-    """Copy the last checkpoint's model to `<run>/model`, whole or not at all."""
+    """Copy the last checkpoint's model to `<run>/model`, whole or not at all. Raises `ValueError` as `writing`."""
     aside = folder / ".model.tmp"
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(checkpoint / "model", aside)
-    _synchronise(aside)
-    os.rename(aside, folder / "model")
+    with writing("model/", folder):
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            shutil.copytree(checkpoint / "model", aside)
+            _synchronise(aside)
+            os.rename(aside, folder / "model")
+        except OSError:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
 
 
 def _remove(checkpoint: Path) -> None:

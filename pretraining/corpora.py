@@ -6,16 +6,19 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from common.recipes import nearest
-from pretraining.collators import Collator, MaskedExample, Masker
+from pretraining.collators import Masker
+from pretraining.loading import CarefulLoader
+from pretraining.packing import PackedCorpus
+from pretraining.prepared import prepared_corpora
 from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, with_examples
 from pretraining.sampling import (
     Draw,
@@ -26,10 +29,10 @@ from pretraining.sampling import (
     sampling_probabilities,
     target_languages,
 )
-from pretraining.sources import corpus_name, match_corpora, open_sources
+from pretraining.sources import Source, corpus_name, match_corpora, open_sources
 from pretraining.stored import Corpus, stored_corpus
 from pretraining.streams import StreamCursor, StreamedCorpus
-from pretraining.tokenised import Example, TokenisedColumn, text_length, tokenizer_fingerprint
+from pretraining.tokenised import Example, PieceColumn, Texts, TokenisedColumn, text_length, tokenizer_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +48,15 @@ LOSSES = {
 
 
 def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_processes: int = 1) -> list[Corpus]:
-    """Every corpus of the recipe, monolingual ones first, tokenised once and kept on disk; streams are opened.
+    """Every corpus of the recipe, monolingual ones first, tokenised once and kept on disk; streams are opened. Where
+    the recipe names prepared shards they are read, and nothing is tokenised or streamed.
 
     Texts are windowed or cut to the largest max_length of the objectives that read their kind. What was dropped,
     windowed, cut, unmatched or held out is logged once for each corpus.
 
-    Raises ValueError for what `open_sources` lists, a corpus without text, a pattern of a phase that matches no corpus,
-    an objective for which its phase has no text, or none that its teacher reads, and a batch_size below processes x
-    accumulation.
+    Raises ValueError for what `open_sources` or `prepared_corpora` list, a corpus without text, a pattern of a phase
+    that matches no corpus, an objective for which its phase has no text, or none that its teacher reads, and a
+    batch_size below processes x accumulation.
     """
     names = {corpus_name(corpus): "monolingual" for corpus in recipe.monolingual}
     names |= {corpus_name(corpus): "bitext" for corpus in recipe.bitext}
@@ -63,18 +67,28 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
         _check_targets(recipe, phase, where)
         _check_teacher(recipe, phase, where)
 
-    fingerprint = tokenizer_fingerprint(tokenizer)
     corpora = []
-    for source in open_sources(recipe):
+    for source, columns in _opened(recipe, tokenizer):
         form = _longest_form(recipe, KINDS[len(source.languages)])
         common = (*form, recipe.evaluation.held_out_fraction, recipe.evaluation.max_examples)
         if source.streaming:
             corpora.append(StreamedCorpus(source, tokenizer, *common, recipe.shuffle_buffer, recipe.seed))
         else:
-            columns = [TokenisedColumn(side, tokenizer, fingerprint, source.name) for side in source.sides]
             corpora.append(stored_corpus(source, columns, *common))
     _report(corpora, recipe)
     return corpora
+
+
+def _opened(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Source, Sequence[PieceColumn]]]:
+    """The sources of the recipe with their columns of pieces, from prepared shards or from its tables; streams have
+    none."""
+    fingerprint = tokenizer_fingerprint(tokenizer)
+    if recipe.prepared is not None:
+        yield from prepared_corpora(recipe, fingerprint)
+        return
+    for source in open_sources(recipe):
+        sides = [] if source.streaming else source.sides
+        yield source, [TokenisedColumn(side, tokenizer, fingerprint, source.name) for side in sides]
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
@@ -91,26 +105,51 @@ def unigram_entropy(examples: list[Example]) -> float:
 
 
 class MaskedExamples(Dataset):
-    """Draw -> masked example: what a `DataLoader` reads, in whichever process."""
+    """Draws -> micro-batch: what a `DataLoader` reads, in whichever process."""
 
     def __init__(
-        self, corpora: dict[tuple[str, int], Corpus | StreamedCorpus], phase: Phase, index: int, masker: Masker
+        self,
+        corpora: dict[tuple[str, int], Corpus | PackedCorpus | StreamedCorpus],
+        phase: Phase,
+        index: int,
+        masker: Masker,
     ):
         """`corpora` by (objective, index among the corpora of the phase): objectives cut texts to their own lengths."""
         self.corpora, self.phase, self.phase_index, self.masker = corpora, phase, index, masker
         self.cursors: dict[tuple[str, int], StreamCursor] = {}
 
-    def __getitem__(self, draw: Draw) -> MaskedExample:
-        place = (draw.objective, draw.corpus)
-        corpus = self.corpora[place]
-        if corpus.streaming:
-            if place not in self.cursors:
-                # by the kind of text, as the draws: TLM and CA-MLM take the same pairs (VECO, section 4)
-                self.cursors[place] = corpus.cursor(self.phase_index, OBJECTIVES[draw.objective].text)
-            example = self.cursors[place].fetch(draw.position)
+    def __getitems__(self, draws: list[Draw]) -> dict[str, dict]:
+        """The sub-batches of a micro-batch by objective, all their rows masked at once."""
+        own: dict[str, list[Draw]] = {}
+        for draw in draws:
+            own.setdefault(draw.objective, []).append(draw)
+        return {
+            name: self.masker(self._texts(name, some), name, self.phase.objectives[name]) for name, some in own.items()
+        }
+
+    def _texts(self, objective: str, draws: list[Draw]) -> Texts:
+        """The texts of some draws in their order; those of bins by length, so that rows alike are together."""
+        places: dict[int, list[int]] = {}
+        for place, draw in enumerate(draws):
+            places.setdefault(draw.corpus, []).append(place)
+        parts = [self._read(objective, index, [draws[place] for place in own]) for index, own in places.items()]
+        if self.phase.objectives[objective].packed:
+            lengths = [sum(map(len, sides)) for part in parts for sides in zip(*part.sides, strict=True)]
+            order = np.argsort(lengths, kind="stable")
         else:
-            example = corpus.fetch(draw.epoch, draw.row)
-        return self.masker(example, draw.objective, self.phase.objectives[draw.objective])
+            order = np.argsort(np.concatenate(list(places.values())))
+        return Texts.joined(parts, order)
+
+    def _read(self, objective: str, index: int, draws: list[Draw]) -> Texts:
+        """What some draws of one corpus stand for."""
+        place = (objective, index)
+        corpus = self.corpora[place]
+        if not corpus.streaming:
+            return corpus.read(np.array([draw.epoch for draw in draws]), np.array([draw.row for draw in draws]))
+        if place not in self.cursors:
+            # by the kind of text, as the draws: TLM and CA-MLM take the same pairs (VECO, section 4)
+            self.cursors[place] = corpus.cursor(self.phase_index, OBJECTIVES[objective].text)
+        return Texts.of([self.cursors[place].fetch(draw.position) for draw in draws])
 
 
 def training_batches(
@@ -123,20 +162,20 @@ def training_batches(
     num_processes: int = 1,
     process_index: int = 0,
     languages: Languages | None = None,
-) -> DataLoader:
+) -> CarefulLoader:
     """The batches of one process in one phase: `gradient_accumulation_steps` consecutive ones make an update.
 
     `corpora` are those of the phase (`phase_corpora`); `start_update` is the number of updates already done in it. A
-    batch is what `Collator` returns, on the CPU. The loader shares the text out itself: it must not be passed to
-    `Accelerator.prepare`. It takes no number from torch's global generator, so that dropout is the same however a run
-    was resumed. `languages` are those of a model whose <mask> carries one.
+    batch is a dict by objective of what `Masker` returns, on the CPU. The loader shares the text out itself: it must
+    not be passed to `Accelerator.prepare`. It takes no number from torch's global generator, so that dropout is the
+    same however a run was resumed. `languages` are those of a model whose <mask> carries one.
     """
     where = f"phases.{phase_index}"
     kinds = {corpus.name: KINDS[len(corpus.languages)] for corpus in corpora}
     _check_texts(kinds, phase, where)
-    views: dict[str, dict[int, Corpus]] = {
+    views = {
         name: {
-            index: corpus.with_form(text_length(name, objective), OBJECTIVES[name].apart)
+            index: _training_form(corpus, name, objective, recipe)
             for index, corpus in enumerate(corpora)
             if reads(corpus, name, objective, languages)
         }
@@ -154,10 +193,9 @@ def training_batches(
     if recipe.num_workers:
         # tokenizers' threads do not survive the fork of a worker; its own way out is a warning in each of them
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return DataLoader(
+    return CarefulLoader(
         examples,
         batch_sampler=sampler,
-        collate_fn=Collator(tokenizer, phase.objectives),
         num_workers=recipe.num_workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),
@@ -176,15 +214,31 @@ def held_out_batches(
 
     The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
     """
-    masker, collate = Masker(tokenizer, ("held out",), languages, read_by_others(phase)), Collator(tokenizer)
+    masker = Masker(tokenizer, ("held out",), languages, read_by_others(phase))
     settings = phase.objectives[objective]
     size = recipe.evaluation.batch_size
     for corpus in corpora:
         examples = held_out_examples(corpus, phase, objective, languages)
         examples = sorted(examples, key=lambda example: sum(map(len, example.sides)))
         for start in range(0, len(examples), size):
-            chunk = examples[start : start + size]
-            yield corpus.name, collate([masker(example, objective, settings) for example in chunk])
+            chunk = Texts.of(examples[start : start + size])
+            yield corpus.name, {objective: masker(chunk, objective, settings, training=False)}
+
+
+def packings(corpora: list[Corpus], phase: Phase, recipe: Recipe) -> Iterator[tuple[str, PackedCorpus]]:
+    """(objective, packed corpus) of each corpus of a phase that an objective reads packed."""
+    for name, objective in with_examples(phase).items():
+        for corpus in corpora:
+            if objective.packed and reads(corpus, name, objective, None):
+                yield name, _training_form(corpus, name, objective, recipe)
+
+
+def _training_form(
+    corpus: Corpus | StreamedCorpus, name: str, objective: Objective, recipe: Recipe
+) -> Corpus | PackedCorpus | StreamedCorpus:
+    """A corpus as an objective reads it in training."""
+    form = corpus.with_form(text_length(name, objective), OBJECTIVES[name].apart)
+    return form.packed(recipe.seed) if objective.packed else form
 
 
 def read_by_others(phase: Phase) -> frozenset[str]:
@@ -282,3 +336,6 @@ def _report(corpora: list[Corpus], recipe: Recipe) -> None:
             ]
             size = f"{corpus.counts['examples']:,} examples" if not corpus.streaming else f"streamed, N {corpus.size:,}"
             logger.info("%s: %s, drawn %.1f%%%s", corpus.name, size, 100 * share, "".join(f"; {item}" for item in lost))
+    for phase in recipe.phases:
+        for name, packed in packings(phase_corpora(corpora, phase), phase, recipe):
+            logger.info("%s: packed for %s (phase %s): %s", packed.name, name, phase.name, packed)

@@ -203,7 +203,7 @@ class TeacherModel:
         if not questions:
             return torch.zeros(0, len(self.partners), device=device)
         self.model.to(device)
-        padded = pad_rows([{"input_ids": question.input_ids_S} for question in questions], self.tokenizer)
+        padded = pad_rows([question.input_ids_S for question in questions], self.tokenizer.pad_token_id)
         rows_N = torch.tensor([row for row, question in enumerate(questions) for _ in question.places_N], device=device)
         places_N = torch.tensor([place for question in questions for place in question.places_N], device=device)
         decoder = self.model.get_output_embeddings()

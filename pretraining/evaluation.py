@@ -13,7 +13,7 @@ from torch import nn
 from common.masking import IGNORED
 from modeling.attention_masks import cross_stream_mask
 from modeling.encoder import position_ids_of
-from pretraining.collators import Row, encode_pieces, encode_side, pad_rows, pseudo_count
+from pretraining.collators import encode_rows, pseudo_count
 from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
 from pretraining.distillation import TeacherModel
 from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names, unused_losses, with_examples
@@ -127,14 +127,14 @@ def alignment_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, acceler
     right_L, count = 0, 0
     for chunk in _one_to_one_chunks(corpus, recipe):
         if encoding == "joint":
-            rows = [encode_pieces(sides, tokenizer) for sides in chunk]
-            batch, states = _encode(model, rows, tokenizer, accelerator)
+            batch, states = _encode(model, chunk, tokenizer, accelerator)
             encoded = [(_ordinary(batch) & (batch["segment_ids"] == side), states) for side in (0, 1)]
         else:
             encoded = []
             for side in (0, 1):
-                rows = [encode_side(sides[side], tokenizer) for sides in chunk]
-                first = [side * len(row["input_ids"]) for row in rows]  # y begins where `<s> x </s>` ends
+                rows = [[sides[side]] for sides in chunk]
+                # y begins where `<s> x </s>` ends, which is as long
+                first = [side * (len(pieces) + SPECIALS_OF_TEXT) for (pieces,) in rows]
                 batch, states = _encode(model, rows, tokenizer, accelerator, first)
                 encoded.append((_ordinary(batch), states))
         (x_BT, x_states), (y_BS, y_states) = encoded
@@ -150,7 +150,7 @@ def self_label_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accele
     piece. Pairs and errors are those of `alignment_accuracy`."""
     right, found, pieces = 0, 0, 0
     for chunk in _one_to_one_chunks(corpus, recipe):
-        batch = _to(pad_rows([encode_pieces(sides, tokenizer) for sides in chunk], tokenizer), accelerator.device)
+        batch = _to(encode_rows(chunk, tokenizer), accelerator.device)
         with accelerator.autocast():
             labels = model.self_label(batch | {"labels": torch.full_like(batch["input_ids"], IGNORED)})
         links_N3 = labels.links_PST.nonzero()
@@ -173,10 +173,7 @@ def cross_attention_alignment(model, corpus: Corpus, recipe: Recipe, tokenizer, 
     right_L, count = 0, 0
     try:
         for chunk in _one_to_one_chunks(corpus, recipe):
-            encoded = [
-                _encode(model, [encode_side(sides[side], tokenizer) for sides in chunk], tokenizer, accelerator)
-                for side in (0, 1)
-            ]
+            encoded = [_encode(model, [[sides[side]] for sides in chunk], tokenizer, accelerator) for side in (0, 1)]
             for (own, _), (other, states) in (encoded, encoded[::-1]):
                 with accelerator.autocast():
                     output = model.roberta(
@@ -212,16 +209,17 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
         )
         translations = [frozenset(sides[target].tolist()) for sides in pairs]
         codes = [corpus.languages[side] for side in (source, target)]
-        rows_2 = np.array([languages.rows[code] for code in codes])
+        rows_2 = torch.tensor([languages.rows[code] for code in codes])
         hits, count = np.zeros(2), 0
         for start in range(0, len(pairs), size):
             rows = []
             for sides in pairs[start : start + size]:
                 text = sides[source][:room]
                 slots = np.full(pseudo_count(len(text), share), tokenizer.mask_token_id)
-                row = encode_pieces([text, slots], tokenizer)
-                rows.append(row | {"language_ids": rows_2[row["segment_ids"]]})
-            batch = _to(pad_rows(rows, tokenizer), accelerator.device)
+                rows.append([text, slots])
+            batch = encode_rows(rows, tokenizer)
+            batch["language_ids"] = rows_2[batch["segment_ids"].clamp(min=0)]
+            batch = _to(batch, accelerator.device)
             with accelerator.autocast():
                 filled_BT = model.back_translate(batch)
             is_pseudo_BT = (batch["segment_ids"] == 1) & _ordinary(batch)
@@ -281,7 +279,7 @@ def _sentence_vectors(model, examples, side, recipe, tokenizer, accelerator) -> 
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].sides[side]))
     chunks = []
     for start in range(0, len(order), size):
-        rows = [encode_side(examples[index].sides[side], tokenizer) for index in order[start : start + size]]
+        rows = [[examples[index].sides[side]] for index in order[start : start + size]]
         batch, states = _encode(model, rows, tokenizer, accelerator)
         keep_BT1 = _ordinary(batch).unsqueeze(-1)
         chunks.append([(layer * keep_BT1).sum(1).float() / keep_BT1.sum(1) for layer in states])
@@ -289,9 +287,10 @@ def _sentence_vectors(model, examples, side, recipe, tokenizer, accelerator) -> 
     return [torch.cat(layer)[back] for layer in zip(*chunks, strict=True)]
 
 
-def _encode(model, rows: list[Row], tokenizer, accelerator, first: list[int] | None = None):
-    """The padded batch and the states (B, T, H) of all layers; `first`: where each row's positions begin, default 0."""
-    batch = _to(pad_rows(rows, tokenizer), accelerator.device)
+def _encode(model, rows: list[list[np.ndarray]], tokenizer, accelerator, first: list[int] | None = None):
+    """The padded batch and the states (B, T, H) of all layers of rows of one or two sides; `first`: where each row's
+    positions begin, default 0."""
+    batch = _to(encode_rows(rows, tokenizer), accelerator.device)
     position_ids = None
     if first is not None:
         position_ids = position_ids_of(batch["input_ids"], tokenizer.pad_token_id)

@@ -15,11 +15,12 @@ from transformers import PreTrainedTokenizerBase
 
 from common.provenance import write_json
 from pretraining.pieces import Piece, Pieces, read_pieces, script_of
+from pretraining.prepared import prepared_corpora
 from pretraining.recipe import Recipe
 from pretraining.sources import open_sources
 from pretraining.stored import Corpus
 from pretraining.streams import StreamedCorpus
-from pretraining.tokenised import TokenisedColumn, tokenizer_fingerprint
+from pretraining.tokenised import PieceColumn, TokenisedColumn, tokenizer_fingerprint
 from pretraining.vocabulary_matching import NEW, OLD, ROUTES, Matching
 
 EXAMPLES = 12  # of each route
@@ -103,6 +104,13 @@ def piece_counts(corpora: Iterable[Corpus | StreamedCorpus], size: int) -> dict[
 def recipe_piece_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
     """As `piece_counts`, of a recipe's corpora, which need not say how they are trained on; streams are not opened."""
     fingerprint = tokenizer_fingerprint(tokenizer)
+    if recipe.prepared is not None:
+        sides = (
+            side
+            for source, columns in prepared_corpora(recipe, fingerprint)
+            for side in zip(source.languages, columns, strict=True)
+        )
+        return _count(sides, len(tokenizer))
     streamed, pairs = [corpus.language for corpus in recipe.monolingual if corpus.streaming], []
     for corpus in recipe.bitext:
         tables = [table for table in (corpus.table, corpus.source, corpus.target) if table is not None]
@@ -234,17 +242,17 @@ def _left_random(
     return left
 
 
-def _count(columns: Iterable[tuple[str, TokenisedColumn]], size: int) -> dict[str, np.ndarray]:
+def _count(columns: Iterable[tuple[str, PieceColumn]], size: int) -> dict[str, np.ndarray]:
     counts: dict[str, np.ndarray] = {}
     seen = set()
     for language, column in columns:
         # pairs are mostly made of the monolingual tables
-        if column.rows._fingerprint in seen:
+        if column.fingerprint in seen:
             continue
-        seen.add(column.rows._fingerprint)
+        seen.add(column.fingerprint)
         of_language = counts.setdefault(language, np.zeros(size, dtype=np.int64))
-        for chunk in column.rows.data.column("ids").chunks:
-            of_language += np.bincount(chunk.flatten().to_numpy(), minlength=size)
+        for pieces in column.pieces():
+            of_language += np.bincount(pieces, minlength=size)
     return counts
 
 

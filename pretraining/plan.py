@@ -10,13 +10,13 @@ from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.collators import inputs_of
-from pretraining.corpora import Corpus, phase_corpora, sampling_probabilities, training_batches
+from pretraining.corpora import Corpus, packings, phase_corpora, sampling_probabilities, training_batches
 from pretraining.distillation import TeacherModel
 from pretraining.initialization import model_class
 from pretraining.meta_pretrained import carries_rows, source_vocabulary
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, with_examples
 from pretraining.sampling import Languages
-from pretraining.training import check_trainable, is_trainable
+from pretraining.trainable import check_trainable, is_trainable
 from pretraining.vocabulary_matching import match_vocabularies
 
 EXAMPLES_SHOWN = 2
@@ -60,6 +60,8 @@ def print_plan(
         loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0, languages))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         console.print(_phase_table(phase, index, micro_batches, num_processes))
+        for name, packed in packings(selected, phase, recipe):
+            console.print(f"packed for {name}: {packed.name}, {packed}")
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
         taught = sum(teacher.model.num_parameters() for teacher in teachers)
         console.print(_memory_table(config, recipe, phase, sum(parts.values()), trainable, micro_batches[0], taught))
@@ -129,7 +131,7 @@ def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_proces
         table.add_row(
             name + (f" ({' + '.join(terms)})" if terms else ""),
             f"{objective.weight:g}",
-            f"{objective.batch_size:,}",
+            f"{objective.batch_size:,}" + (" bins" if objective.packed else ""),
             f"{tokens:,}",
             f"{1 - tokens / places:.0%}",
             f"{predictions:,}",

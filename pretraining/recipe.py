@@ -147,7 +147,8 @@ class Objective:
 
     batch_size: int | None = option(
         None,
-        "examples per update over all processes and accumulated micro-batches (a pair is one example); required, but "
+        "examples per update over all processes and accumulated micro-batches (a pair is one example, and where texts "
+        "are packed a bin of them); required, but "
         "of dwa, which reads the pairs of tlm, and of kd, which reads the texts of mlm",
     )
     weight: float = option(1.0, "factor of this objective's cross-entropies in the loss")
@@ -160,6 +161,12 @@ class Objective:
         256,
         "positions of an example, special tokens included; of each side where an objective reads them apart; btmlm: "
         "with the pseudo tokens, for which room is kept",
+    )
+    packed: bool = option(
+        False,
+        "an example is a bin of short texts that together fill max_length positions, each a row of its own that sees "
+        "no other; batch_size counts bins. With model.skip_padding short texts cost no more than long ones, and "
+        "updates are alike in size. Not of streamed text, nor where an objective reads sides apart or generates",
     )
     pseudo_share: float = option(
         0.2, "btmlm: pseudo tokens for each piece of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
@@ -259,6 +266,11 @@ class Recipe:
     )
     monolingual: list[Monolingual] = option([], "monolingual corpora")
     bitext: list[Bitext] = option([], "translation pairs")
+    prepared: str | None = option(
+        None,
+        "folder that `python -m pretraining.prepare` wrote for these corpora: ids are read from its shards, and no "
+        "table is opened; default: tables are read and tokenised when a run starts",
+    )
     teacher: Teacher | None = option(None, "model that the objective kd learns from, beside the text")
     alpha: float = option(0.7, "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha")
     shuffle_buffer: int = option(10_000, "rows held for shuffling a streamed corpus")

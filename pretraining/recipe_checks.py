@@ -1,12 +1,19 @@
 """What makes a pre-training recipe one that can be run: checks across its fields, before anything is read."""
 
 import re
+from fnmatch import fnmatchcase
 
 from common.recipes import nearest
 from pretraining.recipe import OBJECTIVES, Monolingual, Objective, Phase, Recipe, recipe_languages
+from pretraining.sources import corpus_name
 
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
-OF_EXAMPLES = ("batch_size", "mask_probability", "max_length")  # those that one without examples has no use for
+OF_EXAMPLES = (
+    "batch_size",
+    "mask_probability",
+    "max_length",
+    "packed",
+)  # those that one without examples has no use for
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -60,6 +67,7 @@ def check_recipe(recipe: Recipe) -> None:
                 objective.max_length,
                 "an example needs room for a few pieces beside its special tokens; give 8 or more",
             )
+            _check_packed(objective, name, phase, recipe, place)
             _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
             default = Objective()
             for option_name in OF_GENERATION:
@@ -162,6 +170,31 @@ def _check_examples(objective: Objective, name: str, phase: Phase, place: str) -
             f"{place}.{option_name}",
             value,
             f"{name} reads the examples of {reads}, and it would do nothing. Set that of {reads}",
+        )
+
+
+def _check_packed(objective: Objective, name: str, phase: Phase, recipe: Recipe, place: str) -> None:
+    """Raises `ValueError` where texts are to be packed that cannot be."""
+    if not objective.packed:
+        return
+    kind = OBJECTIVES[name]
+    why = "the sides of an example are rows of two inputs" if kind.apart else "every text gets a side of its own"
+    _require(
+        not (kind.apart or kind.generates),
+        f"{place}.packed",
+        True,
+        f"{name} has no rows that could share the positions of one, because {why}. Leave it out",
+    )
+    for corpus in getattr(recipe, kind.text):
+        tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
+        streamed = any(getattr(table, "streaming", False) for table in tables)
+        read = any(fnmatchcase(corpus_name(corpus), pattern) for pattern in phase.corpora)
+        _require(
+            not (streamed and read) or recipe.prepared is not None,
+            f"{place}.packed",
+            True,
+            f"{corpus_name(corpus)} is streamed, and texts whose lengths are not known beforehand cannot be put into "
+            "bins. Take packed out, set streaming to false there, or train from prepared shards",
         )
 
 

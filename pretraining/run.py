@@ -3,6 +3,7 @@
 import sys
 
 from common.recipes import parse_command_line, user_errors
+from pretraining.interruption import stop_signals
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 
@@ -24,7 +25,7 @@ FLAGS = {
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
-    with user_errors():
+    with stop_signals(), user_errors():
         check_recipe(recipe)
         from pretraining.training import pretrain  # after --help: the libraries take seconds to import
 

@@ -15,6 +15,7 @@ from common.masking import keyed_rng, keyed_seed
 from pretraining.recipe import OBJECTIVES, Objective, Phase, with_examples
 
 UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go
+DRAWN_AHEAD = 64  # updates whose corpora are drawn at once
 
 
 class Draw(NamedTuple):
@@ -107,7 +108,8 @@ class ObjectivePlan:
         self.indices = list(corpora)
         probabilities = sampling_probabilities([corpus.size for corpus in corpora.values()], alpha)
         self.bounds = probabilities.cumsum()[:-1]
-        self.orders: dict[int, tuple[int, np.ndarray]] = {}  # corpus -> (epoch, its permutation)
+        self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its present epoch, see `_order`
+        self.ahead: tuple[int, np.ndarray] = (-1, np.empty(0))  # number of a block of updates, its choices
 
     def choices(self, update: int, count: int = 1) -> np.ndarray:
         """(count * batch_size,) which corpus each draw of `count` updates takes, as an index into `indices`."""
@@ -125,26 +127,32 @@ class ObjectivePlan:
 
     def draws(self, update: int, counts: np.ndarray) -> list[Draw]:
         """The draws of an update, in order; `counts`, those of the updates before, go forward with them."""
-        draws = []
-        for choice in self.choices(update).tolist():
-            index, position = self.indices[choice], int(counts[choice])
-            counts[choice] += 1
-            corpus = self.corpora[index]
-            if corpus.streaming:
-                draws.append(Draw(self.name, index, -1, -1, position))
-            else:
-                epoch, place = divmod(position, len(corpus.lengths))
-                draws.append(Draw(self.name, index, epoch, self._row(index, epoch, place), position))
+        number, place = divmod(update, DRAWN_AHEAD)
+        if self.ahead[0] != number:
+            choices = self.choices(number * DRAWN_AHEAD, DRAWN_AHEAD)
+            self.ahead = (number, choices.reshape(DRAWN_AHEAD, self.batch_size))
+        draws, name, positions = [], self.name, counts.tolist()
+        for choice in self.ahead[1][place].tolist():
+            index, position = self.indices[choice], positions[choice]
+            positions[choice] = position + 1
+            if self.corpora[index].streaming:
+                draws.append(Draw(name, index, -1, -1, position))
+                continue
+            known = self.orders.get(index)
+            if known is None or not 0 <= position - known[1] < len(known[2]):
+                self.orders[index] = known = self._order(index, position)
+            epoch, start, order = known
+            draws.append(Draw(name, index, epoch, int(order[position - start]), position))
+        counts[:] = positions
         return draws
 
-    def _row(self, index: int, epoch: int, place: int) -> int:
-        known = self.orders.get(index)
-        if known is None or known[0] != epoch:
-            corpus = self.corpora[index]
-            numbers = np.arange(len(corpus.lengths), dtype=np.min_scalar_type(len(corpus.lengths)))
-            order = keyed_rng(*self.key, "order", corpus.name, epoch).permutation(numbers)
-            self.orders[index] = known = (epoch, order)
-        return int(known[1][place])
+    def _order(self, index: int, position: int) -> tuple[int, int, np.ndarray]:
+        """The epoch of a corpus that a position is in, the position of its start, and the order of its rows."""
+        corpus = self.corpora[index]
+        epoch = position // len(corpus.lengths)
+        numbers = np.arange(len(corpus.lengths), dtype=np.min_scalar_type(len(corpus.lengths)))
+        order = keyed_rng(*self.key, "order", corpus.name, epoch).permutation(numbers)
+        return epoch, epoch * len(numbers), order
 
     def sort_length(self, draw: Draw) -> int:
         """By what a global batch is sorted before it is shared out; streams, of unknown length, come last, in order."""

@@ -45,7 +45,8 @@ class Source:
     """A corpus of the recipe before tokenisation: one text column, or two that are each other's translation.
 
     `alignment` is (2, M), rows of the two sides that belong together, or None where row i belongs to row i.
-    `counts` holds what was lost on the way, to be said once.
+    `counts` holds what was lost on the way, to be said once. `corpus` is the recipe's entry. Of prepared shards, whose
+    tables are not opened, there are no `sides`, and `prepared` is what was written down of the tables.
     """
 
     name: str
@@ -57,20 +58,32 @@ class Source:
     hub_root: str | None
     alignment: np.ndarray | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    corpus: Monolingual | Bitext | None = None
+    prepared: list[dict[str, Any]] | None = None
 
     @property
     def streaming(self) -> bool:
-        return isinstance(self.sides[0].rows, IterableDataset)
+        return bool(self.sides) and isinstance(self.sides[0].rows, IterableDataset)
 
-    def facts(self) -> dict[str, Any]:
-        """Name, languages, where the size comes from, and the tables with their fingerprints."""
-        tables = [
+    def table_facts(self) -> list[dict[str, Any]]:
+        """The tables with their fingerprints."""
+        if self.prepared is not None:
+            return self.prepared
+        return [
             {name: value for name, value in asdict(table).items() if value is not None}
             | {"fingerprint": table_fingerprint(table, self.hub_root, side.rows)}
             for table, side in zip(self.tables, self.sides, strict=False)  # one table may hold both sides
         ]
+
+    def facts(self) -> dict[str, Any]:
+        """Name, languages, where the size comes from, and the tables with their fingerprints."""
         size_source = self.size_source if self.declared_size else "counted"
-        return {"name": self.name, "languages": list(self.languages), "size_source": size_source, "tables": tables}
+        return {
+            "name": self.name,
+            "languages": list(self.languages),
+            "size_source": size_source,
+            "tables": self.table_facts(),
+        }
 
 
 def row_key(identity: Any) -> int:
@@ -97,11 +110,16 @@ def open_sources(recipe: Recipe) -> list[Source]:
     sides, a stream without a declared size, sides of unequal length, and ids that repeat or do not meet in a join.
     """
     _check_names(recipe)
-    joins = list(dict.fromkeys(corpus.join_on for corpus in recipe.bitext if corpus.join_on))
+    joins = join_columns(recipe)
     return [
         *(_open_monolingual(corpus, joins, recipe.hub_root) for corpus in recipe.monolingual),
         *(_open_bitext(corpus, joins, recipe.hub_root) for corpus in recipe.bitext),
     ]
+
+
+def join_columns(recipe: Recipe) -> list[str]:
+    """The columns on which the recipe joins tables: they identify rows in every table that has them, before `id`."""
+    return list(dict.fromkeys(corpus.join_on for corpus in recipe.bitext if corpus.join_on))
 
 
 def training_texts(sources: list[Source], held_out_fraction: float, max_texts: int | None = None) -> Iterator[str]:
@@ -214,7 +232,8 @@ def _open_monolingual(corpus: Monolingual, joins: list[str], hub_root: str | Non
     side = _text_column(rows, corpus.text_column, name, joins, corpus.document_column)
     side.document_pattern = corpus.document_pattern
     table = Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)})
-    return Source(name, (corpus.language,), [side], [table], corpus.size, corpus.size_source, hub_root)
+    size = (corpus.size, corpus.size_source)
+    return Source(name, (corpus.language,), [side], [table], *size, hub_root, corpus=corpus)
 
 
 def _open_bitext(corpus: Bitext, joins: list[str], hub_root: str | None) -> Source:
@@ -244,6 +263,7 @@ def _open_bitext(corpus: Bitext, joins: list[str], hub_root: str | None) -> Sour
             )
         )
     loaded = [_load(table, name, corpus.size, hub_root) for table in tables]
+    entry = corpus
     if corpus.separator is not None:
         loaded, corpus = _split_sides(loaded, corpus, name)
     datasets = loaded * 2 if len(loaded) == 1 else loaded
@@ -260,7 +280,7 @@ def _open_bitext(corpus: Bitext, joins: list[str], hub_root: str | None) -> Sour
         )
     # a table has one identity in the whole recipe, whichever corpus reads it: the same rows are held out of each
     sides = [_text_column(rows, column, name, joins) for rows, column in zip(datasets, columns, strict=True)]
-    source = Source(name, languages, sides, tables, corpus.size, corpus.size_source, hub_root)
+    source = Source(name, languages, sides, tables, corpus.size, corpus.size_source, hub_root, corpus=entry)
     if len(loaded) == 2 and source.streaming:
         source.sides = _zip_streams(source)
     elif corpus.join_on is not None:

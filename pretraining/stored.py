@@ -1,19 +1,20 @@
 """Corpora that are kept on disk as piece ids: which examples they make, at which length, and which are held out.
 
-Legend: `R` rows, `N` training examples.
+Legend: `R` rows, `N` training examples, `M` examples that are asked for.
 """
 
 import numpy as np
 
+from pretraining.packing import PackedCorpus
 from pretraining.sources import Source, held_out_below
 from pretraining.streams import no_segments, no_text
-from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, TokenisedColumn, cut_pair
+from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenisedColumn, cut_pair
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both
 
 
 class Corpus:
-    """Text of one language, or translation pairs, as piece ids; `fetch` reads an example from disk.
+    """Text of one language, or translation pairs, as piece ids; `read` reads examples from disk.
 
     name: `en` or `en-de`; languages: its one or two; lengths: (N,) pieces of each training example; size: the declared
     size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out: the examples of
@@ -38,6 +39,7 @@ class Corpus:
         self.source, self.columns, self.max_length, self.apart = source, columns, max_length, apart
         self.name, self.languages = source.name, source.languages
         self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
+        self.packings: dict[tuple[int, int], PackedCorpus] = {}  # by max_length and seed; shared by all forms
         self._arrange()
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
@@ -48,6 +50,13 @@ class Corpus:
         other.__dict__.update(self.__dict__, max_length=max_length, apart=apart)
         other._arrange()
         return other
+
+    def packed(self, seed: int) -> PackedCorpus:
+        """The training texts in bins that fill max_length; not of sides that are read apart."""
+        known = (self.max_length, seed)
+        if known not in self.packings:
+            self.packings[known] = PackedCorpus(self, seed)
+        return self.packings[known]
 
     def _arrange(self) -> None:
         """Numbers the windows of all rows; an example's id is its window's number, held out or not."""
@@ -80,6 +89,7 @@ class Corpus:
             counts["cut"] = int((self.kept != lengths).any(0)[usable].sum())
         # window w of row r is number first[r] + w
         self.first = np.concatenate([[0], np.cumsum(windows, dtype=np.int64)])
+        self.one_each = bool((windows == 1).all())
         row_of = np.repeat(np.arange(len(windows)), windows)
         training = np.flatnonzero(~held_out[row_of])
         if len(training) == 0:
@@ -100,27 +110,44 @@ class Corpus:
     @property
     def held_out(self) -> list[Example]:
         """The first `evaluation.max_examples` held-out examples, in the order of their hashes."""
-        return [self._read(int(window), 0) for window in self.held_out_ids]
+        return [self._example(window, 0) for window in self.held_out_ids]
 
     def fetch(self, epoch: int, index: int) -> Example:
         """Training example `index`, 0 <= index < len(lengths); the epoch keys its masks."""
-        return self._read(int(self.example_ids[index]), epoch)
+        return self._example(self.example_ids[index], epoch)
+
+    def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
+        """Training examples by their indices, without their documents."""
+        windows_M = self.example_ids[indices_M].astype(np.int64)
+        return Texts(
+            self._sides(windows_M, self._rows_of(windows_M)), [self.name] * len(windows_M), windows_M, epochs_M
+        )
 
     def facts(self) -> dict:
         """What the corpus was made of, for run.json."""
         return self.source.facts() | {"size": self.size, "held_out": len(self.held_out_ids), "counts": self.counts}
 
-    def _read(self, window: int, epoch: int) -> Example:
-        row = int(np.searchsorted(self.first, window, side="right")) - 1
+    def _example(self, window: int, epoch: int) -> Example:
+        windows = np.array([window], dtype=np.int64)
+        rows = self._rows_of(windows)
+        document = self.columns[0].document(int(rows[0])) if len(self.columns) == 1 else None
+        sides = [pieces for (pieces,) in self._sides(windows, rows)]
+        return Example(sides, self.name, int(window), epoch, document)
+
+    def _rows_of(self, windows_M: np.ndarray) -> np.ndarray:
+        return windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
+
+    def _sides(self, windows_M: np.ndarray, rows_M: np.ndarray) -> list[list[np.ndarray]]:
+        """The pieces of each side of some windows, which are of these rows."""
         if len(self.columns) == 2:
-            sides = [
-                column.ids(int(rows[row]))[: self.kept[side, row]]
-                for side, (column, rows) in enumerate(zip(self.columns, self.rows, strict=True))
+            starts_M = np.zeros_like(rows_M)
+            return [
+                column.slices(rows[rows_M], starts_M, kept[rows_M])
+                for column, rows, kept in zip(self.columns, self.rows, self.kept, strict=True)
             ]
-            return Example(sides, self.name, window, epoch)
-        start = (window - int(self.first[row])) * self.room
-        ids = self.columns[0].ids(row)[start : start + self.room]
-        return Example([ids], self.name, window, epoch, self.columns[0].document(row))
+        (column,) = self.columns
+        starts_M = (windows_M - self.first[rows_M]) * self.room
+        return [column.slices(rows_M, starts_M, np.minimum(starts_M + self.room, column.lengths[rows_M]))]
 
 
 class SegmentPairs(Corpus):
@@ -135,7 +162,8 @@ class SegmentPairs(Corpus):
     def _arrange(self) -> None:
         (column,) = self.columns
         lengths, room = column.lengths.astype(np.int64), self.max_length - SPECIALS_OF_TEXT
-        held_out = column.keys < self.held_out_below
+        keys = column.keys
+        held_out = keys < self.held_out_below
         rows = np.flatnonzero((lengths > 0) & ~held_out)
         if len(rows) == 0:
             raise ValueError(no_text(self.name))
@@ -160,7 +188,7 @@ class SegmentPairs(Corpus):
             np.int32
         )
         evaluated = np.flatnonzero(held_out & (lengths > 1))
-        self.held_out_ids = sorted(evaluated, key=lambda row: (column.keys[row], row))[: self.max_held_out]
+        self.held_out_ids = sorted(evaluated, key=lambda row: (keys[row], row))[: self.max_held_out]
         self.size = self.source.declared_size or len(self.first_segments)
         self.counts = dict(self.source.counts) | {
             "rows": len(lengths),
@@ -191,15 +219,20 @@ class SegmentPairs(Corpus):
 
     def fetch(self, epoch: int, index: int) -> Example:
         """Training example `index`: a segment and the one after it."""
-        first = int(self.first_segments[index])
+        texts = self.read(np.array([epoch]), np.array([index]))
+        document = self.columns[0].document(int(self.rows_of[self.first_segments[index]]))
+        return Example([pieces for (pieces,) in texts.sides], self.name, int(texts.ids[0]), epoch, document)
+
+    def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
+        """Training examples by their indices: each a segment and the one after it."""
+        first_M = self.first_segments[indices_M]
         sides = []
-        for segment in (first, first + 1):
-            row, window, windows = (int(of[segment]) for of in (self.rows_of, self.window_of, self.windows_of))
-            start, stop = self._bounds(row, window, windows)
-            sides.append(self.columns[0].ids(row)[start:stop])
-        row = int(self.rows_of[first])
-        example_id = row * WINDOWS_OF_A_ROW + int(self.window_of[first])
-        return Example(sides, self.name, example_id, epoch, self.columns[0].document(row))
+        for segments_M in (first_M, first_M + 1):
+            of_segments = (of[segments_M] for of in (self.rows_of, self.window_of, self.windows_of))
+            starts_M, stops_M = self._bounds(*of_segments)
+            sides.append(self.columns[0].slices(self.rows_of[segments_M], starts_M, stops_M))
+        ids_M = self.rows_of[first_M] * WINDOWS_OF_A_ROW + self.window_of[first_M]
+        return Texts(sides, [self.name] * len(ids_M), ids_M, epochs_M)
 
 
 def _class_of(columns: list[TokenisedColumn], apart: bool) -> type[Corpus]:

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common.masking import keyed_rng, keyed_seed
 from common.tables import get_column
+from pretraining.retry import retried
 from pretraining.sources import Source, held_out_below, plain_rows, row_identity, row_key
 from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair, encode_texts
 
@@ -67,6 +68,9 @@ class StreamedCorpus:
 
     def rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[list[int], list[str]]]:
         """(keys of the sides, texts) of one epoch's rows that are not empty, shuffled by `order` or as they stand."""
+        return retried(lambda: self._rows(order), f"the source of corpus {self.name}")
+
+    def _rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[list[int], list[str]]]:
         sides = self.source.sides
         rows: IterableDataset = sides[0].rows
         if sides[0].identity is None:

@@ -29,10 +29,13 @@ class Events:
     for fewer pseudo tokens than they should have.
     """
 
-    def __init__(self, folder: Path, keep_until: int = 0):
-        """Continue the file; lines after step `keep_until` belong to steps that a resumed run does again."""
+    def __init__(self, folder: Path, keep_until: int = 0, evaluation_due: bool = False):
+        """Continue the file; lines after step `keep_until` belong to steps that a resumed run does again, and so does
+        the evaluation of that step where it is due."""
         self.path = folder / "events.jsonl"
         kept = [line for line in read_events(folder) if line["step"] <= keep_until] if keep_until else []
+        if evaluation_due:
+            kept = [line for line in kept if line["step"] < keep_until or "loss" in line]
         aside = folder / ".events.jsonl.tmp"
         aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         aside.replace(self.path)
@@ -186,7 +189,9 @@ def plot_curves(folder: Path) -> Path | None:
         if len(curves) > 1 or floors:
             axes.legend(fontsize=7, ncols=1 + len(curves) // 16, loc="upper left", bbox_to_anchor=(1, 1))
     path = Path(folder) / "curves.png"
-    figure.savefig(path, dpi=110)
+    aside = path.with_name(".curves.png.tmp")
+    figure.savefig(aside, dpi=110, format="png")
+    aside.replace(path)
     return path
 
 

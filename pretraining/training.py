@@ -5,26 +5,30 @@ The one rule of the loss (DESIGN.md, "Loss"): gradient = sum over objectives of 
 after the forward passes, so sums are back-propagated and the gradients are scaled once, before clipping.
 """
 
-import json
 import logging
 import math
-import time
-from collections import Counter
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, send_to_device, set_seed
-from torch import nn
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    broadcast_object_list,
+    gather_object,
+    send_to_device,
+    set_seed,
+)
 from transformers import get_scheduler
 from transformers.utils import logging as transformers_logging
 
-from common.processes import start_processes
-from common.provenance import run_facts, write_json
-from common.recipes import nearest
+from common.processes import check_shared_folder, start_processes
+from common.provenance import write_json
 from pretraining.checkpoints import (
     load_checkpoint,
     newest_checkpoint,
@@ -33,18 +37,32 @@ from pretraining.checkpoints import (
     read_progress,
     register_model_folder,
     save_checkpoint,
+    sound_checkpoint,
     start_run_folder,
+    writing,
 )
-from pretraining.collators import inputs_of
 from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_batches
 from pretraining.distillation import TeacherModel, load_teachers
 from pretraining.evaluation import evaluate
 from pretraining.initialization import build_config, build_model, load_tokenizer
-from pretraining.meta_pretrained import carries_rows, match, of_body, report_match, start_facts
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_names, loss_weights, unused_losses
+from pretraining.interruption import Stopped, at_once, hold_signals, received, stop_all
+from pretraining.meta_pretrained import carries_rows, match, report_match
+from pretraining.not_finite import REPORT, LossTrace, describe_first, random_state, set_random_state
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_weights, unused_losses
+from pretraining.run_lock import run_lock
+from pretraining.run_record import RunRecord, check_same_data, data_facts
 from pretraining.sampling import Languages
-from pretraining.tokenised import tokenizer_fingerprint
-from pretraining.tracking import Events, LossMeter, ProgressLine, plot_curves
+from pretraining.sharding import (
+    ShardingAccelerator,
+    all_finite,
+    check_launch,
+    check_sharding,
+    gradient_norm,
+    local_parts,
+)
+from pretraining.step_log import StepLog
+from pretraining.tracking import Events, ProgressLine, plot_curves
+from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +80,18 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         logging.getLogger(noisy).setLevel(logging.WARNING)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    checkpoint = None if dry_run else open_run_folder(recipe, resume)
+    writes = not dry_run and int(os.environ.get("RANK", 0)) == 0
+    with run_lock(Path(recipe.output_dir)) if writes else nullcontext():
+        _pretrain(recipe, resume, dry_run, argv or [])
+
+
+def _pretrain(recipe: Recipe, resume: bool, dry_run: bool, argv: list[str]) -> None:
+    if not dry_run:
+        open_run_folder(recipe, resume)
     accelerator = make_accelerator(recipe)
     if not accelerator.is_main_process:
         logging.getLogger().setLevel(logging.WARNING)
+    checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
     with accelerator.main_process_first():  # the others find tokenised text and remote code in the cache
         tokenizer = load_tokenizer(recipe)
         config = build_config(recipe, tokenizer, checkpoint)
@@ -89,24 +115,41 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         start_run_folder(recipe)
         if matched and carries_rows(recipe.model.meta_pretrained):
             report_match(matched, tokenizer, corpora, Path(recipe.output_dir))
-    accelerator.wait_for_everyone()
-    Training(recipe, model, tokenizer, corpora, accelerator, argv or [], teachers).run(checkpoint)
+    check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
+    Training(recipe, model, tokenizer, corpora, accelerator, argv, teachers).run(checkpoint)
     accelerator.end_training()
 
 
-def make_accelerator(recipe: Recipe) -> Accelerator:
-    """The process group and precision of the run."""
+def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | None:
+    """Found by the main process, for all; where it finds none that can be used, all stop."""
+    found: list = [None]
+    if accelerator.is_main_process:
+        try:
+            found = [sound_checkpoint(Path(recipe.output_dir))]
+        except ValueError as error:
+            found = [error]
+    (found,) = broadcast_object_list(found)
+    if isinstance(found, ValueError):
+        raise stop_all(found, accelerator.is_main_process)
+    return found
+
+
+def make_accelerator(recipe: Recipe) -> ShardingAccelerator:
+    """The process group and precision of the run. Raises `ValueError` for those that cannot be, see sharding.py."""
     if recipe.precision == "fp16" and not torch.cuda.is_available():
         raise ValueError(
             "precision is fp16, but there is no GPU: half precision needs its loss scaling and kernels. Use bf16 or "
             "fp32 on a CPU."
         )
+    check_launch()
     start_processes()
-    return Accelerator(
+    accelerator = ShardingAccelerator(
         mixed_precision={"fp32": "no"}.get(recipe.precision, recipe.precision),
         # a batch may leave parameters without gradient: cross-attention under MLM, an objective without a query
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
+    check_sharding(accelerator, recipe.precision)
+    return accelerator
 
 
 class Training:
@@ -118,7 +161,7 @@ class Training:
         model,
         tokenizer,
         corpora: list[Corpus],
-        accelerator: Accelerator,
+        accelerator: ShardingAccelerator,
         argv,
         teachers: Sequence[TeacherModel] = (),
     ):
@@ -129,16 +172,25 @@ class Training:
         self.folder = Path(recipe.output_dir)
         self.step = 0  # updates done in all phases
         self.optimizer = None
+        self.trouble: Exception | None = None  # why this process has no batch
         self.total_steps = sum(phase.steps for phase in recipe.phases)
 
     def run(self, checkpoint: Path | None = None) -> None:
-        """Train from the start or from `checkpoint` to the end, and leave the result in `<output_dir>/model`."""
+        """Train from the start or from `checkpoint` to the end, and leave the result in `<output_dir>/model`.
+
+        Raises `Stopped` after a signal, and `ValueError` where a loss is not finite, the data cannot be read or the
+        disk is full: what can be saved is saved before, and `resume` goes on from there.
+        """
         recipe, main = self.recipe, self.accelerator.is_main_process
+        hold_signals()
         register_model_folder(self.accelerator, self.tokenizer)
         progress = read_progress(checkpoint) if checkpoint else {"phase": 0, "update": 0, "step": 0}
         if main:
-            self.events = Events(self.folder, keep_until=progress["step"])
-            self._write_run_json(checkpoint)
+            with writing("events.jsonl or run.json", self.folder):
+                self.events = Events(self.folder, progress["step"], progress.get("evaluation_due", False))
+                parameters = sum(p.numel() for p in self.accelerator.unwrap_model(self.model).parameters())
+                facts = data_facts(self.corpora, self.tokenizer, self.teachers)
+                self.record = RunRecord(recipe, self.argv, checkpoint, parameters, facts)
         with ProgressLine(self.total_steps, progress["step"], main) as self.line:
             if checkpoint:
                 self.line.say(f"resumed from {checkpoint}")
@@ -155,11 +207,14 @@ class Training:
                     load_checkpoint(self.accelerator, checkpoint)
                     self.scheduler.load_state_dict(progress["scheduler"])
                     start, self.step = progress["update"], progress["step"]
+                    if progress.get("evaluation_due"):
+                        self._evaluate(index, start)
                 self._run_phase(index, start)
         if main:
-            last = self.folder / "checkpoints" / f"step-{self.step}"
-            self._finish_run_json()
-            publish_model(self.folder, last)
+            with writing("run.json or curves.png", self.folder):
+                plot_curves(self.folder)
+                self.record.finish(self.step)
+            publish_model(self.folder, self.folder / "checkpoints" / f"step-{self.step}")
             self.line.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
         self.accelerator.wait_for_everyone()
 
@@ -170,8 +225,10 @@ class Training:
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         before = self.optimizer.optimizer.state if self.optimizer else {}
         self.accelerator.free_memory()
+        model.zero_grad()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(is_trainable(name, phase))
+        model = self.accelerator.shard(model)
         optimizer = make_optimizer(model, phase, recipe)
         if phase.optimizer == "carried":
             for group in optimizer.param_groups:
@@ -181,38 +238,33 @@ class Training:
         )
         set_seed(recipe.seed + index, device_specific=True)  # dropout; data and masks have their own keyed numbers
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        clear_gradients(self.model, self.optimizer)
         self.model.train()
 
     def _run_phase(self, index: int, start: int) -> None:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[index], self.accelerator
         corpora = phase_corpora(self.corpora, phase)
         weights = loss_weights(phase) | unused_losses(phase, accelerator.unwrap_model(self.model).objectives)
-        meter = LossMeter(loss_names(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
-        batches = iter(
-            training_batches(
-                corpora,
-                phase,
-                recipe,
-                index,
-                self.tokenizer,
-                start,
-                accelerator.num_processes,
-                accelerator.process_index,
-                self.languages,
-            )
-        )
-        tokens, shortened, seconds, since = 0, Counter(), time.perf_counter(), start
+        log, trace = StepLog(phase, corpora, accelerator, start), LossTrace()
+        share = (accelerator.num_processes, accelerator.process_index)
+        loader = training_batches(corpora, phase, recipe, index, self.tokenizer, start, *share, self.languages)
+        batches = iter(loader if start < phase.steps else ())
+        upcoming = self._fetch(batches)
+        self._agree_to_go_on(accelerator.reduce(self._reasons_to_stop()), index, start)
         for update in range(start + 1, phase.steps + 1):
+            self.random_state = random_state(accelerator.device)
             totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # predictions, loss
-            for micro in range(recipe.gradient_accumulation_steps):
-                batch = send_to_device(next(batches), accelerator.device)
+            for micro, batch in enumerate(upcoming):
+                batch = send_to_device(batch, accelerator.device)
                 with accelerator.autocast():
                     for teach in self.teachers:
                         teach(batch, weights)
                 last = micro == recipe.gradient_accumulation_steps - 1
-                # gradients travel between processes once an update
-                with nullcontext() if last else accelerator.no_sync(self.model):
-                    output = self.model(**batch, objective_weights=weights)
+                # Gradients travel between processes once an update. Sharded ones with each micro-batch: kept whole
+                # until the last, they would take the memory that sharding is to spare.
+                with nullcontext() if last or accelerator.is_fsdp2 else accelerator.no_sync(self.model):
+                    with accelerator.autocast():  # of a sharded model accelerate leaves it to us
+                        output = self.model(**batch, objective_weights=weights)
                     if not output.loss.requires_grad:
                         raise ValueError(
                             f"phase {phase.name!r} trains {', '.join(phase.trainable)}, and its losses "
@@ -220,56 +272,92 @@ class Training:
                             "be learnt. Widen its `trainable`, or give it an objective that uses them."
                         )
                     accelerator.backward(output.loss)
-                meter.add(batch, output)
+                log.add(batch, output)
+                trace.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
                 totals[1] += output.loss.detach()
-                inputs = [fields for sub_batch in batch.values() for fields in inputs_of(sub_batch)]
-                tokens += sum(int(fields["attention_mask"].sum()) for fields in inputs)
-                shortened.update({name: sub_batch.get("shortened", 0) for name, sub_batch in batch.items()})
-            predictions, loss_sum = accelerator.reduce(totals, reduction="sum").tolist()
-            if not math.isfinite(loss_sum):
-                raise self._diverged(f"the loss is {loss_sum}", phase)
-            grad_norm = self._update(predictions, update, phase)
+            # The next update's, while the device is at work. A process that has none says so to all before they step.
+            upcoming = self._fetch(batches)
+            totals = accelerator.reduce(torch.cat([totals, self._reasons_to_stop()]), reduction="sum")
+            predictions, loss_sum = totals[:2].tolist()
+            try:
+                if not math.isfinite(loss_sum):
+                    raise FloatingPointError(f"the loss is {loss_sum}")
+                grad_norm = self._update(predictions, update, phase)
+            except FloatingPointError as error:
+                self._diverged(str(error), trace, index, update)
+            trace.clear()
             self.step += 1
             self.line.step(self.step, phase.name)
 
             due = self.step % recipe.log_every_steps == 0 or update == phase.steps
             if due:
-                counts = accelerator.reduce(
-                    torch.tensor(list(shortened.values()), dtype=torch.float64, device=accelerator.device)
-                )
-                means, loss = meter.means(accelerator)
-                tokens_all = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device)).item()
-                rate = tokens_all / (time.perf_counter() - seconds)
-                if accelerator.is_main_process:
-                    self.events.write(
-                        step=self.step,
-                        phase=phase.name,
-                        loss=loss,
-                        **{f"loss/{key}": value for key, value in means.items()},
-                        learning_rate=self.scheduler.get_last_lr()[0],
-                        grad_norm=grad_norm if math.isfinite(grad_norm) else None,  # fp16 skips such a step
-                        predictions=int(predictions),
-                        tokens_per_second=rate,
-                        steps_per_second=(update - since) / (time.perf_counter() - seconds),
-                        memory_gib=memory_gib(accelerator.device),
-                        **{
-                            f"shortened/{name}": int(count)
-                            for name, count in zip(shortened, counts.tolist(), strict=True)
-                            if count
-                        },
-                    )
-                    self.line.log(self.step, phase.name, loss, rate)
+                self._log(log.line(update, predictions, grad_norm), phase)
             if not self.optimizer.step_was_skipped:  # by fp16's loss scaling
                 self.scheduler.step()
-            every = recipe.evaluation.every_steps
-            if update == phase.steps or (every and self.step % every == 0):
-                self._evaluate(corpora, phase)
-            save = recipe.save_every_steps
+            every, save = recipe.evaluation.every_steps, recipe.save_every_steps
+            to_evaluate = update == phase.steps or (every and self.step % every == 0)
+            self._agree_to_go_on(totals[2:], index, update, to_evaluate)
+            if to_evaluate:
+                self._evaluate(index, update)
             if update == phase.steps or (save and self.step % save == 0):
                 self._save(index, update)
             if due:
-                tokens, shortened, seconds, since = 0, Counter(), time.perf_counter(), update
+                log.restart(update)
+
+    def _fetch(self, batches: Iterator[dict]) -> list[dict]:
+        """The micro-batches of the next update. None where the phase ends, a signal came (see `received`) or reading
+        failed (`self.trouble`): the process is in the middle of an update, and others wait for it."""
+        try:
+            with at_once():
+                return list(islice(batches, self.recipe.gradient_accumulation_steps))
+        except Stopped:
+            pass
+        except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: a data-loading worker was killed
+            self.trouble = error
+        return []
+
+    def _reasons_to_stop(self) -> torch.Tensor:
+        """(3,) SIGTERM, SIGINT, trouble with the data: 1 where this process has it, to be summed over all."""
+        reasons = [received() == signal.SIGTERM, received() == signal.SIGINT, self.trouble is not None]
+        return torch.tensor(reasons, dtype=torch.float64, device=self.accelerator.device)
+
+    def _agree_to_go_on(self, reasons: torch.Tensor, index: int, update: int, evaluation_due: bool = False) -> None:
+        """Saves and stops where any process has a reason to."""
+        terminated, interrupted, troubled = reasons.bool().tolist()
+        if troubled:
+            self._stop_for_trouble(index, update, evaluation_due)
+        if terminated or interrupted:
+            self._stop_by(signal.SIGTERM if terminated else signal.SIGINT, index, update, evaluation_due)
+
+    def _stop_by(self, number: signal.Signals, index: int, update: int, evaluation_due: bool) -> NoReturn:
+        kept = self._save_once(index, update, evaluation_due)
+        if self.accelerator.is_main_process:
+            with writing("run.json", self.folder):
+                self.record.finish(self.step, number.name)
+        nothing = "" if kept else ", with nothing to save"
+        self.line.say(f"stopped by {number.name} at step {self.step}{nothing}: continue with --resume")
+        self.accelerator.wait_for_everyone()
+        raise Stopped(number, is_said=True)
+
+    def _stop_for_trouble(self, index: int, update: int, evaluation_due: bool) -> NoReturn:
+        errors = gather_object([self.trouble and (str(self.trouble) or repr(self.trouble))])
+        number, error = next((number, error) for number, error in enumerate(errors) if error)
+        process = f"process {number}: " if len(errors) > 1 else ""
+        error = ValueError(
+            f"{process}{error} Training has stopped at step {self.step}, for want of data. "
+            f"{self._keep(index, update, evaluation_due)} Continue with --resume when the data is back."
+        )
+        error.__cause__ = self.trouble
+        raise stop_all(error, self.accelerator.is_main_process)
+
+    def _keep(self, index: int, update: int, evaluation_due: bool = False) -> str:
+        """Saves the present state for a run that fails; a sentence that says where the last good state is."""
+        try:
+            kept = self._save_once(index, update, evaluation_due)
+        except ValueError as error:
+            return f"This state could not be saved: {error}"
+        return f"The last good state is {kept}." if kept else "There was no update before it to keep."
 
     def _update(self, predictions: float, update: int, phase: Phase) -> float:
         """Scale the summed gradients, clip, step; returns the gradient norm before clipping."""
@@ -284,34 +372,67 @@ class Training:
             )
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        # DDP has averaged over processes what the rule sums
+        # DDP and FSDP2 have averaged over processes what the rule sums
         scale = accelerator.num_processes / predictions
-        norm = nn.utils.get_total_norm(gradients) * scale
+        norm = gradient_norm(gradients) * scale
+        if not torch.isfinite(norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
+            raise FloatingPointError(f"the norm of the gradient is {norm.item()}")
         limit = self.recipe.optimizer.max_grad_norm
         if limit:
             scale = scale * (limit / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, scale)
+        torch._foreach_mul_(local_parts(gradients), scale)
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        clear_gradients(self.model, self.optimizer)
         return norm.item()
 
-    def _diverged(self, what: str, phase: Phase) -> ValueError:
+    def _diverged(self, what: str, trace: LossTrace, index: int, update: int) -> NoReturn:
+        """Names the examples, keeps the state before them: the optimiser has not been told yet."""
+        reports, phase, step = gather_object([trace.report()]), self.recipe.phases[index], self.step + 1
+        set_random_state(self.random_state, self.accelerator.device)
+        kept = self._keep(index, update - 1)
+        if self.accelerator.is_main_process:
+            with writing(REPORT, self.folder):
+                content = {"step": step, "phase": phase.name, "what": what, "processes": reports}
+                write_json(self.folder / REPORT, content)
         newest = newest_checkpoint(self.folder)
         start = f"model.start_from={newest / 'model'}" if newest else "the same start"
-        return ValueError(
-            f"{what} at step {self.step + 1} (phase {phase.name!r}): training has diverged, and further steps would "
-            f"only spread it. Start a new run (another output_dir) from {start} with a lower learning_rate, a longer "
-            "warm-up or a lower optimizer.max_grad_norm."
+        raise stop_all(
+            ValueError(
+                f"{what} at step {step} (phase {phase.name!r}); {describe_first(reports)}. Training has diverged, and "
+                f"the update would have spread it to every weight. {kept} Resumed, the run would come to the same "
+                f"batch: start a new one (another output_dir) from {start} with a lower learning_rate, a longer "
+                "warm-up or a lower optimizer.max_grad_norm, and look at these examples."
+            ),
+            self.accelerator.is_main_process,
         )
 
-    def _evaluate(self, corpora: list[Corpus], phase: Phase) -> None:
+    def _log(self, figures: dict, phase: Phase) -> None:
+        if self.accelerator.is_main_process:
+            rate = {"learning_rate": self.scheduler.get_last_lr()[0]}
+            with writing("events.jsonl", self.folder):
+                self.events.write(step=self.step, phase=phase.name, **figures, **rate)
+            self.line.log(self.step, phase.name, figures["loss"], figures["tokens_per_second"])
+
+    def _evaluate(self, index: int, update: int) -> None:
+        phase, corpora = self.recipe.phases[index], phase_corpora(self.corpora, self.recipe.phases[index])
         if not any(corpus.held_out for corpus in corpora):
             return
-        model = self.accelerator.unwrap_model(self.model)
+        model = self.accelerator.whole_model(self.model)
         common = (self.tokenizer, self.accelerator, self.languages, self.teachers)
-        figures = evaluate(model, corpora, phase, self.recipe, *common)
+        is_alone = self.accelerator.num_processes == 1  # several meet in an evaluation: none may leave it
+        try:
+            with at_once() if is_alone else nullcontext():
+                figures = evaluate(model, corpora, phase, self.recipe, *common)
+        except Stopped as stop:
+            self._stop_by(stop.signal, index, update, evaluation_due=True)
+        except (ValueError, OSError) as error:
+            if not is_alone:
+                raise
+            self.trouble = error
+            self._stop_for_trouble(index, update, evaluation_due=True)
         if self.accelerator.is_main_process and figures:
-            self.events.write(step=self.step, phase=phase.name, **figures)
+            with writing("events.jsonl", self.folder):
+                self.events.write(step=self.step, phase=phase.name, **figures)
             wanted = (
                 "held_out",
                 "retrieval/",
@@ -324,126 +445,31 @@ class Training:
             shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(wanted)]
             self.line.say(f"step {self.step}  " + "  ".join(shown))
 
-    def _save(self, index: int, update: int) -> None:
-        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
-            raise self._diverged("weights are not finite", self.recipe.phases[index])
+    def _save(self, index: int, update: int, evaluation_due: bool = False) -> None:
+        """A checkpoint; `evaluation_due` where the run stops before the evaluation that this step has."""
+        if not all_finite(self.model, self.accelerator):
+            newest = newest_checkpoint(self.folder)
+            start = f"model.start_from={newest / 'model'}" if newest else "the same start"
+            error = ValueError(
+                f"weights are not finite at step {self.step}: training has diverged, and nothing can be learnt from "
+                f"here. Start a new run (another output_dir) from {start} with a lower learning_rate, a longer "
+                "warm-up or a lower optimizer.max_grad_norm."
+            )
+            raise stop_all(error, self.accelerator.is_main_process)
         processes = self.accelerator.num_processes
         progress = {"phase": index, "update": update, "step": self.step, "num_processes": processes}
+        progress["evaluation_due"] = evaluation_due
         progress["scheduler"] = {
             key: value for key, value in self.scheduler.state_dict().items() if key != "lr_lambdas"
         } | {"lr_lambdas": [None]}
         save_checkpoint(self.accelerator, self.folder, progress, self.recipe.keep_checkpoints)
         if self.accelerator.is_main_process:
-            plot_curves(self.folder)
+            with writing("curves.png", self.folder):
+                plot_curves(self.folder)
 
-    def _write_run_json(self, checkpoint: Path | None) -> None:
-        """run.json: one entry a session of the run, what it read, and the size of the model."""
-        path = self.folder / "run.json"
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        earlier = before.get("sessions", [])
-        session = run_facts(self.argv) | {"resumed_from": checkpoint.name if checkpoint else None}
-        model = self.accelerator.unwrap_model(self.model)
-        self.run_json = {
-            "sessions": [*earlier, session],
-            "model_type": self.recipe.model.type,
-            "start_from": self.recipe.model.start_from,
-            # what is resumed has read it when it was started
-            "meta_pretrained": before.get("meta_pretrained") if checkpoint else start_facts(self.recipe),
-            "parameters": sum(p.numel() for p in model.parameters()),
-            **data_facts(self.corpora, self.tokenizer, self.teachers),
-        }
-        self.session_started = time.time()
-        write_json(path, self.run_json)
-
-    def _finish_run_json(self) -> None:
-        plot_curves(self.folder)
-        self.run_json["sessions"][-1]["seconds"] = round(time.time() - self.session_started, 1)
-        self.run_json["steps"] = self.step
-        write_json(self.folder / "run.json", self.run_json)
-
-
-def data_facts(corpora: list[Corpus], tokenizer, teachers: Sequence[TeacherModel] = ()) -> dict:
-    """What a run reads and learns from, with fingerprints, as run.json keeps it."""
-    return {
-        "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
-        "corpora": [corpus.facts() for corpus in corpora],
-        "teachers": [teacher.facts() for teacher in teachers],
-    }
-
-
-def check_same_data(recipe: Recipe, now: dict) -> None:
-    """Raises `ValueError` where a resumed run would read other text, or other pieces, than it was started with, or
-    learn from another teacher."""
-    path = Path(recipe.output_dir) / "run.json"
-    if not path.exists():
-        return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    changed = [] if before["tokenizer_fingerprint"] == now["tokenizer_fingerprint"] else ["the tokenizer"]
-    fingerprints = {
-        corpus["name"]: [table["fingerprint"] for table in corpus["tables"]] for corpus in before["corpora"]
-    }
-    for corpus in now["corpora"]:
-        if fingerprints[corpus["name"]] != [table["fingerprint"] for table in corpus["tables"]]:
-            changed.append(f"corpus {corpus['name']}")
-    for teacher, was in zip(now["teachers"], before.get("teachers", []), strict=True):
-        changed += [
-            f"{what} {teacher['path']}"
-            for what, key in (("the teacher", "fingerprint"), ("the tokenizer of the teacher", "tokenizer_fingerprint"))
-            if teacher[key] != was[key]
-        ]
-    if changed:
-        raise ValueError(
-            f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started: what it has learnt and "
-            "what it would learn now belong to different data. Restore it, or start a new run in another output_dir "
-            "with model.start_from=<this run>/checkpoints/step-N/model."
-        )
-
-
-def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
-    """Raises `ValueError` for a pattern of `trainable` that matches no parameter, and for a phase that trains none."""
-    names = [name for name, _ in model.named_parameters()]
-    for phase in phases:
-        for pattern in phase.trainable:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(
-                    f"phase {phase.name!r}: trainable pattern {pattern!r} matches no parameter, so it would train "
-                    f"nothing. {nearest(pattern, names)}"
-                )
-        if not any(is_trainable(name, phase) for name in names):
-            frozen = ", and freeze_body is true" if phase.freeze_body else ""
-            raise ValueError(
-                f"phase {phase.name!r} trains nothing: trainable is {', '.join(phase.trainable) or 'empty'}{frozen}. "
-                "No weight would change. Widen its `trainable`, or take freeze_body out."
-            )
-
-
-def is_trainable(name: str, phase: Phase) -> bool:
-    """Whether a parameter trains in a phase; the others are frozen."""
-    if phase.freeze_body and of_body(name):
-        return False
-    return any(fnmatchcase(name, pattern) for pattern in phase.trainable)
-
-
-def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.optim.AdamW:
-    """Fused AdamW over the trainable parameters; biases and LayerNorms without weight decay."""
-    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for _, p in trainable if p.dim() > 1], "weight_decay": recipe.optimizer.weight_decay},
-        {"params": [p for _, p in trainable if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=phase.learning_rate,
-        betas=tuple(recipe.optimizer.betas),
-        eps=recipe.optimizer.epsilon,
-        fused=True,
-    )
-
-
-def memory_gib(device: torch.device) -> float:
-    """Peak memory so far: of the GPU, or of this process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
+    def _save_once(self, index: int, update: int, evaluation_due: bool = False) -> Path | None:
+        """Saves where this step has no checkpoint yet and there has been an update; the newest checkpoint."""
+        newest = newest_checkpoint(self.folder)
+        if self.step and (newest is None or newest.name != f"step-{self.step}"):
+            self._save(index, update, evaluation_due)
+        return newest_checkpoint(self.folder)

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.feature_models import SeedModel, layer_protocol, load_encoder, record_seed, span
+from finetuning.neighbor_search import nearest
 from finetuning.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
 from finetuning.retrieval_recipe import RetrievalRecipe, expanded
-from finetuning.retrieval_search import SentenceEncoder, nearest, vectors_by_layer
+from finetuning.retrieval_search import SentenceEncoder, vectors_by_layer
 from finetuning.seeds import load_metric
 from finetuning.task_tables import sample, split_name
 

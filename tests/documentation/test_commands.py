@@ -116,10 +116,7 @@ def activate(words: list[str]) -> None:
 def only_flags(words: list[str]) -> None:
     """A benchmark's flags: its measurements are too long for a test, and its own tests run it small."""
     bench = importlib.import_module(words[2])
-    if words[2] == "bench.finetuning":
-        bench.check_flags(bench.read_flags(words[3:]))
-    else:
-        bench.check_flags(bench.read_flags(bench.__doc__, Path("unused"), words[3:]))
+    bench.check_flags(bench.read_flags(words[3:]))
 
 
 def planted(words: list[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from finetuning.mining_search import mine, one_to_one
-from finetuning.retrieval_search import nearest_neighbors
+from finetuning.neighbor_search import nearest_neighbors
 from finetuning.seeds import load_metric
 
 

@@ -6,7 +6,8 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning import retrieval_search
-from finetuning.retrieval_search import SentenceEncoder, nearest, vectors_by_layer
+from finetuning.neighbor_search import nearest
+from finetuning.retrieval_search import SentenceEncoder, vectors_by_layer
 from finetuning.seeds import load_metric
 
 TEXTS = [

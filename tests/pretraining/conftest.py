@@ -1,6 +1,10 @@
 """What these tests share: small recipes over the sample corpus and over files of their own, and the command itself."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +126,35 @@ def train(recipe_file):
 
 
 @pytest.fixture
+def launch(recipe_file, pytestconfig):
+    """The command of a user, in processes of its own: `launch("--resume", processes=2, VARIABLE="of the environment")`.
+
+    `by` is a configuration of pretraining/accelerate; `script` stands in for pretraining/run.py; `fails`: it stops.
+    """
+
+    def command(*arguments, processes=1, by="ddp", script="pretraining/run.py", fails=False, **variables):
+        launcher = [sys.executable]
+        if processes > 1:
+            with socket.socket() as server:  # of the system: a run in this process seeds `random`
+                server.bind(("127.0.0.1", 0))
+                port = server.getsockname()[1]
+            launcher += ["-m", "accelerate.commands.launch", "--config_file", f"pretraining/accelerate/{by}.yaml"]
+            launcher += ["--num_processes", str(processes), "--main_process_port", str(port)]
+        root = str(pytestconfig.rootpath)
+        done = subprocess.run(
+            [*launcher, str(script), "--config", str(recipe_file), *map(str, arguments)],
+            cwd=root,
+            env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": root} | variables,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode != 0) == fails, done.stderr[-8000:]
+        return done
+
+    return command
+
+
+@pytest.fixture
 def fails(train, capsys):
     """The message of a command that stops with an error."""
 
@@ -132,6 +165,114 @@ def fails(train, capsys):
         return capsys.readouterr().err
 
     return message
+
+
+FORK_SERVER = """
+import json, os, sys, traceback
+from pretraining import run, training  # imported once: a run then starts at once
+
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if not child:
+        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1), os.dup2(log, 2)
+        os.environ.update(job["environment"])
+        code = 1
+        try:
+            exec(job["fault"], {})
+            run.main(job["arguments"])
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Run:
+    """A run of the command in a process of its own: `pid`, what it has printed, and how it ends."""
+
+    def __init__(self, pid: int, log: Path, wait):
+        self.pid, self.log, self._wait = pid, log, wait
+
+    def printed(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
+    def wait(self) -> int:
+        """The exit code, or the signal with a minus."""
+        return self._wait()
+
+    def has_ended(self) -> bool:
+        stat = Path(f"/proc/{self.pid}/stat")
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def until(self, condition) -> None:
+        """Waits until `condition(what it has printed)`; fails where the run ends before."""
+        while not condition(self.printed()):
+            assert not self.has_ended(), f"the run has ended\n{self.printed()[-3000:]}"
+
+
+@pytest.fixture(scope="session")
+def fork_server(pytestconfig):
+    """Starts runs fast, one at a time: `fork_server(arguments, log, fault)`; `fault` is Python to be run before."""
+    environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    server = subprocess.Popen(
+        [sys.executable, "-c", FORK_SERVER], cwd=pytestconfig.rootpath, env=environment, text=True, **pipes
+    )
+
+    def start(arguments: list[str], log: Path, fault: str = "", **environment: str) -> Run:
+        job = {"arguments": arguments, "log": str(log), "fault": fault, "environment": environment}
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        return Run(int(server.stdout.readline()), log, lambda: int(server.stdout.readline()))
+
+    with server:
+        yield start
+        server.stdin.close()
+
+
+@pytest.fixture
+def started(fork_server, recipe_file, tmp_path):
+    """`started("phases.0.steps=2", fault="...")`: the command of a user, in a process of its own that goes on."""
+
+    def start(*arguments: str, fault: str = "", **environment: str) -> Run:
+        log = tmp_path / "log.txt"
+        log.unlink(missing_ok=True)
+        return fork_server(["--config", str(recipe_file), *arguments], log, fault, **environment)
+
+    return start
+
+
+@pytest.fixture
+def two_processes(recipe_file, tmp_path, pytestconfig):
+    """`two_processes(arguments, fault)`: the command under `accelerate launch` with two CPU processes, as a Popen; its
+    output goes to log.txt. `fault` is Python to be run before, in both."""
+
+    def start(*arguments: str, fault: str = "") -> subprocess.Popen:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            port = server.getsockname()[1]
+        driver = tmp_path / "driver.py"
+        driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
+        launch = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1".split()
+        launch += f"--mixed_precision no --dynamo_backend no --main_process_port {port}".split()
+        environment = {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(pytestconfig.rootpath)}
+        with (tmp_path / "log.txt").open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, *launch, str(driver), "--config", str(recipe_file), *arguments],
+                cwd=pytestconfig.rootpath,
+                env=os.environ | environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    return start
 
 
 @pytest.fixture(scope="session")

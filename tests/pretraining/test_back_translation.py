@@ -13,12 +13,12 @@ import yaml
 from safetensors.torch import load_file
 
 from common.masking import IGNORED
-from pretraining.collators import Collator, Masker, pseudo_count
+from pretraining.collators import Masker, pseudo_count
 from pretraining.corpora import load_corpora, reads, training_batches
 from pretraining.evaluation import back_translation_overlap
 from pretraining.recipe import Objective
 from pretraining.sampling import Languages
-from pretraining.tokenised import Example, text_length
+from pretraining.tokenised import Example, Texts, text_length
 from pretraining.tracking import read_events
 
 CORPORA = [
@@ -42,11 +42,17 @@ def pair(number, lengths, tokenizer, name="en-de"):
     return Example([rng.integers(10, len(tokenizer) - 5, length).astype(np.int32) for length in lengths], name, number)
 
 
+def row_of(masker, example, name, objective):
+    """The fields (T,) of one example."""
+    fields = masker(Texts.of([example]), name, objective)
+    return {key: field[0].numpy() for key, field in fields.items() if key.endswith(("_ids", "mask", "labels"))}
+
+
 def test_camlm_predicts_masks_only_and_leaves_a_piece_of_each_side(masker, sample_tokenizer):
     masked, ordinary = 0, 0
     for number in range(300):
         lengths = (1 + number % 4, 20)
-        row = masker(pair(number, lengths, sample_tokenizer), "camlm", CAMLM)[2][0]
+        row = row_of(masker, pair(number, lengths, sample_tokenizer), "camlm", CAMLM)
         predicted = row["labels"] != IGNORED
         assert (row["input_ids"][predicted] == sample_tokenizer.mask_token_id).all()
         assert not predicted[row["special_tokens_mask"] == 1].any()
@@ -64,14 +70,14 @@ def test_camlm_predicts_nothing_from_unknown_pieces(masker, sample_tokenizer):
     example.sides[0][:] = sample_tokenizer.unk_token_id
     for number in range(20):
         example.example_id = number
-        row = masker(example, "camlm", CAMLM)[2][0]
+        row = row_of(masker, example, "camlm", CAMLM)
         assert (row["labels"] == IGNORED).all()
 
 
 def test_language_ids_are_those_of_the_sides(masker, sample_tokenizer):
-    row = masker(pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)[2][0]
+    row = row_of(masker, pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)
     assert row["language_ids"].tolist() == [1] * 7 + [2] * 8  # en, de: special tokens go with their side
-    without = Masker(sample_tokenizer, (1, 0))(pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)[2][0]
+    without = row_of(Masker(sample_tokenizer, (1, 0)), pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)
     assert "language_ids" not in without
 
 
@@ -81,7 +87,7 @@ def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
     for number in range(400):
         example = pair(number, (5, 6), sample_tokenizer)
         for name, order in orders.items():
-            row = masker(example, name, CAMLM)[2][0]
+            row = row_of(masker, example, name, CAMLM)
             gold = np.where(row["labels"] == IGNORED, row["input_ids"], row["labels"])
             codes = [list(LANGUAGES.rows)[index] for index in row["language_ids"][[0, -1]]]
             for segment, code in enumerate(codes):
@@ -94,7 +100,7 @@ def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
 
 def test_a_text_gets_pseudo_positions_in_another_language(masker, sample_tokenizer):
     example = pair(3, (20,), sample_tokenizer, "en")
-    row = masker(example, "btmlm", BTMLM)[2][0]
+    row = row_of(masker, example, "btmlm", BTMLM)
     is_pseudo = (row["segment_ids"] == 1) & (row["special_tokens_mask"] == 0)
     assert is_pseudo.tolist() == [False] * 23 + [True] * 4 + [False]  # <s> 20 </s></s> 4 </s>, 20% of 20
     assert (row["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
@@ -110,7 +116,7 @@ def test_target_languages_are_drawn_by_the_size_of_their_pairs(masker, sample_to
     settings = Objective(batch_size=8, max_length=40, target_languages=rule)
     drawn = Counter()
     for number in range(2000):
-        row = masker(pair(number, (6,), sample_tokenizer, "en"), "btmlm", settings)[2][0]
+        row = row_of(masker, pair(number, (6,), sample_tokenizer, "en"), "btmlm", settings)
         drawn["zh" if row["language_ids"][-1] == 0 else "de"] += 1
         assert row["language_ids"][-1] in (0, 2)
     for code, share in shares.items():
@@ -139,15 +145,14 @@ def test_windows_keep_room_for_the_pseudo_tokens(share):
 def test_too_little_room_is_shortened_and_counted(masker, sample_tokenizer):
     """Of 34, 36 and 20 pieces in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
     examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
-    rows = [masker(example, "btmlm", BTMLM) for example in examples]
-    assert [
-        (row["input_ids"] == sample_tokenizer.mask_token_id)[len(row["input_ids"]) - 5 :].sum()
-        for _, _, (row,) in rows[2:]
-    ] == [4]
-    assert [len(row["input_ids"]) for _, _, (row,) in rows] == [40, 40, 28]
-    batch = Collator(sample_tokenizer, {"btmlm": BTMLM})(rows)["btmlm"]
+    batch = masker(Texts.of(examples), "btmlm", BTMLM)
+    is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
+    assert is_pseudo.sum(1).tolist() == [2, 0, 4]
+    assert (batch["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
+    assert batch["attention_mask"].sum(1).tolist() == [40, 40, 28]
     assert batch["shortened"] == 2 and batch["temperature"] == 0.0
-    assert "shortened" not in Collator(sample_tokenizer)(rows)["btmlm"]
+    evaluated = masker(Texts.of(examples), "btmlm", BTMLM, training=False)
+    assert "shortened" not in evaluated and "temperature" not in evaluated
 
 
 def two_stages(recipe_file, **changes):

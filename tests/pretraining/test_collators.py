@@ -1,13 +1,17 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from common.masking import IGNORED
-from pretraining.collators import Collator, Masker, encode_pieces, encode_side, pad_rows
-from pretraining.recipe import Objective
-from pretraining.tokenised import Example, encode_texts
+from pretraining import collators
+from pretraining.collators import Masker, encode_rows, inputs_of, pad_rows
+from pretraining.recipe import OBJECTIVES, Objective
+from pretraining.sampling import Languages
+from pretraining.tokenised import Example, Texts, encode_texts
 
-MLM_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids", "languages"}
+ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
 
 
 @pytest.fixture(scope="module")
@@ -17,19 +21,23 @@ def examples(sample_tokenizer):
 
     texts = ["Anna bakes fresh bread every Sunday morning.", "The train is late.", "Rain."]
     return [Example([pieces(text)], "en", number) for number, text in enumerate(texts)] + [
-        Example([pieces("The train is late."), pieces("Der Zug hat Verspätung.")], "en-de", 0),
-        Example([pieces("Rain."), pieces("Es regnet heute den ganzen Tag.")], "en-de", 1),
+        Example([pieces("The train is late."), pieces("Der Zug hat Verspätung.")], "en-de", 5),
+        Example([pieces("Rain."), pieces("Es regnet heute den ganzen Tag.")], "en-de", 6),
     ]
 
 
 HALF = Objective(batch_size=1, mask_probability=0.5)
+CORPORA = [
+    SimpleNamespace(name=name, languages=name.split("-"), size=100) for name in ("en", "de", "en-de", "en-zh", "de-zh")
+]
+LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de"]), CORPORA, alpha=0.5)
 
 
 def collate(examples, tokenizer, probability=0.15, seed=1):
     masker = Masker(tokenizer, (seed, 0))
     objective = Objective(batch_size=1, mask_probability=probability)
-    masked = [masker(e, "mlm" if len(e.sides) == 1 else "tlm", objective) for e in examples]
-    return Collator(tokenizer)(masked)
+    own = {"mlm": [e for e in examples if len(e.sides) == 1], "tlm": [e for e in examples if len(e.sides) == 2]}
+    return {name: masker(Texts.of(some), name, objective) for name, some in own.items() if some}
 
 
 def gold(fields):
@@ -41,9 +49,9 @@ def test_a_batch_has_the_fields_of_the_design(examples, sample_tokenizer):
     assert list(batch) == ["mlm", "tlm"]
     for name, rows in (("mlm", 3), ("tlm", 2)):
         fields = batch[name]
-        assert set(fields) == MLM_FIELDS
+        assert set(fields) == ROW_FIELDS | {"languages", "examples"}
         longest = int(fields["attention_mask"].sum(1).max())
-        for key in MLM_FIELDS - {"languages"}:
+        for key in ROW_FIELDS:
             assert fields[key].shape == (rows, longest) and fields[key].dtype == torch.int64
         padding = fields["attention_mask"] == 0
         assert (fields["input_ids"][padding] == sample_tokenizer.pad_token_id).all()
@@ -56,6 +64,8 @@ def test_a_batch_has_the_fields_of_the_design(examples, sample_tokenizer):
         assert (fields["attention_mask"].diff(dim=1) <= 0).all()
     assert batch["mlm"]["languages"] == ["en"] * 3
     assert batch["tlm"]["languages"] == ["en-de"] * 2
+    assert batch["mlm"]["examples"].tolist() == [0, 1, 2] and batch["tlm"]["examples"].tolist() == [5, 6]
+    assert batch["mlm"]["examples"].dtype == torch.int64
 
 
 def test_rows_have_xlm_rs_form(examples, sample_tokenizer):
@@ -69,14 +79,14 @@ def test_rows_have_xlm_rs_form(examples, sample_tokenizer):
     assert torch.equal(gold(batch["tlm"]), wanted["input_ids"])
 
 
-def test_segments_of_a_pair():
-    class Tokenizer:
-        cls_token_id, sep_token_id = 0, 2
-
-    row = encode_pieces([np.array([10, 11]), np.array([20])], Tokenizer())
-    assert row["input_ids"].tolist() == [0, 10, 11, 2, 2, 20, 2]
-    assert row["segment_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1]
-    assert row["special_tokens_mask"].tolist() == [1, 0, 0, 1, 1, 0, 1]
+def test_segments_of_a_pair(sample_tokenizer):
+    rows = encode_rows(
+        [[np.array([10, 11]), np.array([20])], [np.array([], dtype=int), np.array([21])]], sample_tokenizer
+    )
+    assert rows["input_ids"].tolist() == [[0, 10, 11, 2, 2, 20, 2], [0, 2, 2, 21, 2, 1, 1]]
+    assert rows["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, -1, -1]]
+    assert rows["special_tokens_mask"].tolist() == [[1, 0, 0, 1, 1, 0, 1], [1, 1, 1, 0, 1, 1, 1]]
+    assert rows["attention_mask"].tolist() == [[1] * 7, [1] * 5 + [0] * 2]
 
 
 def test_a_batch_that_predicts_nothing_is_valid(examples, sample_tokenizer):
@@ -85,29 +95,63 @@ def test_a_batch_that_predicts_nothing_is_valid(examples, sample_tokenizer):
     assert batch["mlm"]["attention_mask"][-1].sum() == 2
 
 
-def test_masks_do_not_depend_on_the_company(examples, sample_tokenizer):
-    together = collate(examples, sample_tokenizer, probability=0.5)
-    for number, example in enumerate(examples):
-        objective, row = ("mlm", number) if number < 3 else ("tlm", number - 3)
-        alone = collate([example], sample_tokenizer, probability=0.5)[objective]
-        length = alone["input_ids"].shape[1]
-        for name in ("input_ids", "labels"):
-            assert torch.equal(together[objective][name][row, :length], alone[name][0])
+@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if not kind.reads])
+def test_masks_do_not_depend_on_the_company(name, sample_tokenizer, monkeypatch):
+    """Alone, in a batch, and in a batch that is computed in blocks of a few rows: all fields of every objective."""
+    rng = np.random.default_rng(0)
+    kind = OBJECTIVES[name]
+    sides = 2 if kind.text == "bitext" or kind.apart else 1
+    corpus = "en" if kind.text == "monolingual" else "en-de"
+    if name == "ca_mlm_segments":
+        corpus = "en"
+    examples = [
+        Example([rng.integers(10, 1900, rng.integers(1, 40)) for _ in range(sides)], corpus, number, epoch=number % 3)
+        for number in range(30)
+    ]
+    languages = LANGUAGES if kind.languages else None
+    masker = Masker(sample_tokenizer, (1, 0), languages, frozenset(["tlm"]))
+    together = masker(Texts.of(examples), name, HALF)
+    monkeypatch.setattr(collators, "POSITIONS_AT_ONCE", 100)
+    in_blocks = masker(Texts.of(examples), name, HALF)
+    for one, other in zip(inputs_of(together), inputs_of(in_blocks), strict=True):
+        wanted = ROW_FIELDS | ({"language_ids"} if kind.languages else set()) | ({"draws"} if name == "tlm" else set())
+        assert {key for key, field in one.items() if torch.is_tensor(field) and field.dim() == 2} == wanted
+        assert all(torch.equal(one[key], other[key]) for key in wanted)
+        assert (one["labels"] != IGNORED).any()
+    for row, example in enumerate(examples):
+        alone = masker(Texts.of([example]), name, HALF)
+        for one, other in zip(inputs_of(alone), inputs_of(together), strict=True):
+            length = one["input_ids"].shape[1]
+            assert int(other["attention_mask"][row].sum()) == length
+            assert all(torch.equal(one[key][0], other[key][row, :length]) for key in wanted)
 
 
 def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sample_tokenizer):
     sides = examples[0].sides
-    first = Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "mlm", HALF)[2][0]["labels"]
-    others = [
-        Masker(sample_tokenizer, (2, 0))(Example(sides, "en", 0), "mlm", HALF),
-        Masker(sample_tokenizer, (1, 1))(Example(sides, "en", 0), "mlm", HALF),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0, epoch=1), "mlm", HALF),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 1), "mlm", HALF),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "de", 0), "mlm", HALF),
-        Masker(sample_tokenizer, (1, 0))(Example(sides, "en", 0), "tlm", HALF),
+    kinds = [
+        ((1, 0), Example(sides, "en", 0), "mlm"),
+        ((2, 0), Example(sides, "en", 0), "mlm"),
+        ((1, 1), Example(sides, "en", 0), "mlm"),
+        ((1, 0), Example(sides, "en", 0, epoch=1), "mlm"),
+        ((1, 0), Example(sides, "en", 1), "mlm"),
+        ((1, 0), Example(sides, "de", 0), "mlm"),
+        ((1, 0), Example(sides, "en", 0), "tlm"),
     ]
-    for _, _, (row,) in others:
-        assert (row["labels"] != first).any()
+    first, *others = [
+        Masker(sample_tokenizer, key)(Texts.of([example]), name, HALF)["labels"] for key, example, name in kinds
+    ]
+    for labels in others:
+        assert (labels != first).any()
+
+
+def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
+    side = np.arange(10, 200)
+    batch = Masker(sample_tokenizer, (1, 0))(Texts.of([Example([side, side], "en-de", 0)]), "ca_mlm_pairs", HALF)
+    assert (batch["x"]["labels"] != batch["y"]["labels"]).any()
+    assert set(batch) == {"x", "y", "languages", "examples"}
+    masker = Masker(sample_tokenizer, (1, 0), LANGUAGES)
+    labels = masker(Texts.of([Example([side, side], "en-de", 0)]), "camlm", HALF)["labels"][0]
+    assert (labels[1:191] != labels[193:383]).any()
 
 
 def test_unknown_and_special_pieces_are_never_predicted_nor_drawn(sample_tokenizer):
@@ -115,20 +159,26 @@ def test_unknown_and_special_pieces_are_never_predicted_nor_drawn(sample_tokeniz
     assert not set(masker.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(masker.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id
-    row = masker(
-        Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0),
+    fields = masker(
+        Texts.of([Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0)]),
         "mlm",
         Objective(batch_size=1, mask_probability=1.0),
-    )[2][0]
-    assert row["labels"].tolist() == [IGNORED, IGNORED, 50, IGNORED, IGNORED]
-    assert row["special_tokens_mask"].tolist() == [1, 0, 0, 0, 1]  # but it is a piece of the text
+    )
+    assert fields["labels"].tolist() == [[IGNORED, IGNORED, 50, IGNORED, IGNORED]]
+    assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a piece of the text
 
 
 def test_sides_on_their_own(examples, sample_tokenizer):
-    batch = pad_rows([encode_side(e.sides[1], sample_tokenizer) for e in examples[3:]], sample_tokenizer)
+    batch = encode_rows([[e.sides[1]] for e in examples[3:]], sample_tokenizer)
     wanted = sample_tokenizer(
         ["Der Zug hat Verspätung.", "Es regnet heute den ganzen Tag."], padding=True, return_tensors="pt"
     )
     assert torch.equal(batch["input_ids"], wanted["input_ids"])
     assert torch.equal(batch["attention_mask"], wanted["attention_mask"])
     assert "labels" not in batch
+
+
+def test_ids_are_padded_on_the_right():
+    batch = pad_rows([np.array([5, 6]), np.array([7, 8, 9])], 1)
+    assert batch["input_ids"].tolist() == [[5, 6, 1], [7, 8, 9]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]

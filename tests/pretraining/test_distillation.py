@@ -11,11 +11,11 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, RobertaConfig, RobertaForMaskedLM
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from pretraining.collators import Collator, Masker
+from pretraining.collators import Masker
 from pretraining.distillation import TeacherModel, spell
 from pretraining.pieces import Piece
 from pretraining.recipe import Objective, Teacher
-from pretraining.tokenised import Example, encode_texts
+from pretraining.tokenised import Example, Texts, encode_texts
 from pretraining.tracking import read_events
 
 TEXTS = [
@@ -37,7 +37,7 @@ def batch_of(texts, tokenizer, names=None, probability=0.3):
         for row, ids in enumerate(encode_texts(texts, tokenizer))
     ]
     masker, settings = Masker(tokenizer, (1, 0)), Objective(batch_size=4, mask_probability=probability)
-    return Collator(tokenizer)([masker(example, "mlm", settings) for example in examples])
+    return {"mlm": masker(Texts.of(examples), "mlm", settings)}
 
 
 def predict(fields, tokenizer, rows_and_columns):

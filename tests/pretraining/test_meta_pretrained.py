@@ -20,7 +20,7 @@ from transformers import (
 from pretraining.initialization import build_config, build_model, load_tokenizer
 from pretraining.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, TOKEN_TYPES, WORDS, match
 from pretraining.recipe import Phase
-from pretraining.training import is_trainable
+from pretraining.trainable import is_trainable
 
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}

@@ -103,7 +103,7 @@ def test_pairs_of_ca_mlm_and_tlm_are_the_same_with_other_masks(stream, files, sa
     same_masks = []
     for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer):
         tlm, ca_mlm = batch["tlm"], batch["ca_mlm_pairs"]
-        assert set(ca_mlm) == {"x", "y", "languages"} and ca_mlm["languages"] == ["en-de"] * 6
+        assert set(ca_mlm) == {"x", "y", "languages", "examples"} and ca_mlm["languages"] == ["en-de"] * 6
 
         def rows(fields, wanted="labels"):
             gold = torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])

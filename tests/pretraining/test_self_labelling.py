@@ -10,9 +10,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from pretraining.collators import Collator, Masker
+from pretraining.collators import Masker
 from pretraining.recipe import Objective
-from pretraining.tokenised import Example
+from pretraining.tokenised import Example, Texts
 from pretraining.tracking import read_events
 
 DWA = "phases.0.objectives.dwa={}"
@@ -27,18 +27,14 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer
     examples = [Example([rng.integers(10, 500, 9), rng.integers(10, 500, 7)], "en-de", number) for number in range(4)]
     settings = Objective(batch_size=4)
     plain, read = (Masker(sample_tokenizer, (1, 0), None, frozenset(others)) for others in ((), ("tlm",)))
-    batches = [
-        Collator(sample_tokenizer)([masker(example, "tlm", settings) for example in examples])
-        for masker in (plain, read)
-    ]
-    assert [list(batch) for batch in batches] == [["tlm"], ["tlm"]]
-    without, draws = batches[0]["tlm"], batches[1]["tlm"].pop("draws")
-    assert without.keys() == batches[1]["tlm"].keys()
-    assert all((without[name] == batches[1]["tlm"][name]).all() for name in ("input_ids", "labels"))
-    ordinary = draws[batches[1]["tlm"]["special_tokens_mask"] == 0]
+    without, tlm = (masker(Texts.of(examples), "tlm", settings) for masker in (plain, read))
+    draws = tlm.pop("draws")
+    assert without.keys() == tlm.keys()
+    assert all((without[name] == tlm[name]).all() for name in ("input_ids", "labels"))
+    ordinary = draws[tlm["special_tokens_mask"] == 0]
     assert len(ordinary.unique()) == len(ordinary) and ordinary.min() >= 0 and ordinary.max() < 2**31
-    again = Collator(sample_tokenizer)([read(example, "tlm", settings) for example in reversed(examples)])
-    assert (again["tlm"]["draws"].flip(0) == draws).all()  # by example, however they are batched
+    again = read(Texts.of(examples[::-1]), "tlm", settings)
+    assert (again["draws"].flip(0) == draws).all()  # by example, however they are batched
 
 
 def test_a_run_learns_logs_and_resumes(train, recipe_file, tmp_path, caplog):

@@ -1,0 +1,207 @@
+"""Whole training steps to measure: made-up text of real lengths, this package's update, and the peer's.
+
+Text is random pieces in rows of real lengths: a step's time does not depend on which pieces they are. Ours is what
+pretraining/training.py does in an update; the peer is transformers' model and collator in a plain accelerate loop.
+
+Legend: `M` texts or pairs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import DataCollatorForLanguageModeling, XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaTokenizer
+
+from bench._flops import Size
+from modeling.configuration_metaxlm import MetaXlmConfig
+from modeling.encoder import MultiHeadAttention
+from modeling.modeling_metaxlm import MetaXlmForPreTraining
+from pretraining.collators import Masker
+from pretraining.recipe import ModelStart, Objective, Phase, Recipe
+from pretraining.tokenised import Example, Texts
+from pretraining.training import Training, make_accelerator
+
+PREDICTED = 0.15  # both sides' default
+DROPOUT = 0.1  # XLM-R's, of states and of attention
+ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask>
+
+
+def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
+    """A tokenizer with XLM-R's special ids and as many pieces as asked for, to pad and to mask with."""
+    special = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>")]
+    pieces = [(f"▁{number}", -10.0) for number in range(vocab - len(special) - 1)]
+    return XLMRobertaTokenizer(vocab=[*special, *pieces, ("<mask>", 0.0)])
+
+
+def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator, first: int = 0) -> list[Example]:
+    """Random pieces in texts (M,) or pairs (M, 2) of these lengths, which leave special tokens out."""
+    sides = [
+        [rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in np.atleast_1d(row)]
+        for row in lengths
+    ]
+    return [Example(pieces, "made up", first + number) for number, pieces in enumerate(sides)]
+
+
+def positions(example: Example) -> int:
+    """Of an example's row, special tokens included."""
+    return sum(map(len, example.sides)) + 2 * len(example.sides)
+
+
+def our_batch(tokenizer: Any, examples: list[Example], objective: str = "tlm") -> dict[str, dict]:
+    """The batch that the training loop would get of these examples."""
+    settings = Objective(batch_size=len(examples), mask_probability=PREDICTED, max_length=max(map(positions, examples)))
+    return {objective: Masker(tokenizer, ("bench",))(Texts.of(examples), objective, settings)}
+
+
+def skip_padding(model: Any, on: bool = True) -> bool:
+    """Has the model leave padding out, if it can; whether it does."""
+    switch = getattr(model, "set_skip_padding", None)
+    if switch is not None:
+        switch(on)
+    return on and switch is not None
+
+
+def missing_gradients(model: Any) -> int:
+    """Bytes of the gradients that are not there between two updates."""
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad and p.grad is None)
+
+
+def dropout(of_attention: float) -> dict[str, float]:
+    """Configuration fields: XLM-R's dropout of states, and so much of attention weights."""
+    return {"hidden_dropout_prob": DROPOUT, "attention_probs_dropout_prob": of_attention}
+
+
+def set_attention_dropout(model: Any, probability: float) -> None:
+    """Of our models, in place."""
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.dropout = probability
+
+
+class OurStep:
+    """An update of this package, by the methods of its training loop."""
+
+    def __init__(self, model: Any, tokenizer: Any, precision: str = "fp32", objective: str = "tlm"):
+        """`model` leaves padding out if it can."""
+        self.phase = Phase("bench", 1_000_000, {objective: Objective(batch_size=1)}, learning_rate=1e-5)
+        start = ModelStart(type=model.config.model_type)
+        recipe = Recipe("unused", start, phases=[self.phase], precision=precision)
+        self.skips_padding = skip_padding(model)
+        self.objective, self.tokenizer = objective, tokenizer
+        self.training = Training(recipe, model, tokenizer, [], make_accelerator(recipe), [])
+        self.training._start_phase(0)
+        self.optimizer = self.training.optimizer.optimizer
+        self.model = self.training.model
+        self.updates = 0
+
+    def __call__(self, examples: list[Example]) -> float:
+        """One update; the mean loss."""
+        return self.on_batch(our_batch(self.tokenizer, examples, self.objective))
+
+    def on_batch(self, batch: dict[str, dict]) -> float:
+        """One update on a collated batch; the mean loss."""
+        from accelerate.utils import send_to_device
+
+        training = self.training
+        output = self.model(**send_to_device(batch, training.accelerator.device))
+        training.accelerator.backward(output.loss)
+        predictions = sum(len(losses) for losses in output.token_losses.values())
+        self.updates += 1
+        training._update(predictions, self.updates, self.phase)
+        return output.loss.item() / predictions
+
+
+class PeerStep:
+    """The loop that accelerate's documentation shows, around transformers' own model and collator."""
+
+    def __init__(self, model: XLMRobertaForMaskedLM, tokenizer: Any, precision: str = "fp32"):
+        self.accelerator = Accelerator(mixed_precision={"fp32": "no"}.get(precision, precision))
+        self.tokenizer = tokenizer
+        self.collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=PREDICTED)
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.model, self.prepared = self.accelerator.prepare(model, self.optimizer)
+        self.model.train()
+
+    def __call__(self, examples: list[Example]) -> float:
+        """One update on one batch of rows; the mean loss."""
+        rows = features(examples, self.tokenizer)
+        loader = self.accelerator.prepare(DataLoader(rows, batch_size=len(rows), collate_fn=self.collate))
+        for batch in loader:
+            outputs = self.model(**batch)
+            loss = outputs.loss
+            self.accelerator.backward(loss)
+            self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.prepared.step()
+            self.prepared.zero_grad()
+        self.accelerator._dataloaders.clear()  # a real loop prepares one loader, once
+        return loss.item()
+
+
+def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int]]]:
+    """What `datasets` would give transformers' collator of its tokenizer's rows."""
+    rows = []
+    for example in examples:
+        row, special = [tokenizer.cls_token_id], [1]
+        for number, pieces in enumerate(example.sides):
+            between = [tokenizer.sep_token_id] * (number > 0)  # `<s> x </s></s> y </s>`
+            row += [*between, *pieces.tolist(), tokenizer.sep_token_id]
+            special += [*(1 for _ in between), *(0 for _ in pieces), 1]
+        rows.append({"input_ids": row, "special_tokens_mask": special})
+    return rows
+
+
+@dataclass
+class Contest:
+    """Both models with the same weights, in the same memory, and both loops."""
+
+    ours: OurStep
+    peer: PeerStep
+
+    @classmethod
+    def of(cls, size: Size, longest: int, precision: str, objective: str, device: str) -> "Contest":
+        """On the CPU, weights and Adam's moments are shared: what waits for its turn takes no memory of its own."""
+        torch.manual_seed(0)
+        tokenizer = made_up_tokenizer(size.vocab)
+        config = size.config(longest, **dropout(DROPOUT))
+        peer = XLMRobertaForMaskedLM(XLMRobertaConfig(**config)).to(device)
+        with torch.device("meta"):
+            ours = MetaXlmForPreTraining(MetaXlmConfig(**config))
+        for name, parameter in peer.named_parameters(remove_duplicate=False):  # tied ones under both names
+            module, _, last = name.rpartition(".")
+            setattr(ours.get_submodule(module), last, parameter)
+        assert not any(values.is_meta for values in (*ours.parameters(), *ours.buffers())), "not all was loaded"
+        return cls(OurStep(ours, tokenizer, precision, objective), PeerStep(peer, tokenizer, precision))
+
+    def share_moments(self) -> None:
+        """After the peer's first update: ours goes on with its moments."""
+        if not next(
+            self.ours.model.parameters()
+        ).is_cuda:  # there fused AdamW counts its steps elsewhere than the peer's
+            self.ours.optimizer.state = self.peer.optimizer.state
+
+    def clear(self, for_ours: bool) -> None:
+        """Gradients as each loop leaves them after an update: ours keeps that of the vocabulary's matrix, as zeros."""
+        self.ours.model.zero_grad()
+        if for_ours:
+            matrix = self.ours.model.get_input_embeddings().weight
+            matrix.grad = torch.zeros_like(matrix)
+
+    @torch.no_grad()
+    def losses(self, examples: list[Example]) -> dict[str, float]:
+        """Of both on one masked batch, without dropout."""
+        models = {"transformers": self.peer.model, "ours": self.ours.model}
+        batch = self.peer.collate(features(examples, self.peer.tokenizer))
+        batch = {name: values.to(next(self.peer.model.parameters()).device) for name, values in batch.items()}
+        try:
+            for model in models.values():
+                model.eval()
+            output = models["ours"](**{self.ours.objective: batch})
+            predictions = sum(len(losses) for losses in output.token_losses.values())
+            loss = models["transformers"](**batch).loss
+        finally:
+            for model in models.values():
+                model.train()
+        return {"transformers": loss.item(), "ours": output.loss.item() / predictions}

@@ -1,0 +1,148 @@
+"""SIGTERM and Ctrl-C: what is in hand is finished and saved first; a second signal stops at once.
+
+`stop_signals` surrounds the program. Until `hold_signals` is called there is nothing to lose, and the first signal ends
+the program where it stands. From then on a signal is only noted (`received`), for the training loop to find between two
+updates; inside `at_once`, for what may take long and changes nothing, it raises `Stopped` there.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A Ctrl-C reaches the launcher and its processes, and the launcher passes it on to them: one key, two signals.
+REPEATED_WITHIN_SECONDS = 2.0
+SLICE_SECONDS = 0.1
+
+
+class Stopped(BaseException):
+    """A signal asks to stop. Like KeyboardInterrupt no `Exception`: no library takes it for a failure of its own."""
+
+    def __init__(self, number: signal.Signals, is_said: bool = False):
+        """`is_said`: the user has been told where the run stands."""
+        super().__init__(f"stopped by {number.name}")
+        self.signal, self.is_said = number, is_said
+
+
+class _State:
+    """Of this process: the first signal that came, when, and whether it waits for the loop to look."""
+
+    received: signal.Signals | None = None
+    at = 0.0
+    is_held = False
+
+
+def received() -> signal.Signals | None:
+    """The signal that asked this process to stop, or None."""
+    return _State.received
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[None]:
+    """Ends the program with 143 after SIGTERM, 130 after Ctrl-C, and one line on the error stream.
+
+    Handlers belong to the main thread; in another one this does nothing. A signal that is ignored, as SIGINT is in a
+    background job, stays ignored. The handlers that were there are restored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _State.received, _State.is_held = None, False
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _handle)
+    try:
+        yield
+    except Stopped as stop:
+        if not stop.is_said:
+            _say(f"stopped by {stop.signal.name} before the first update: there is nothing to save")
+        sys.exit(128 + stop.signal)
+    except Exception as error:
+        if _State.received is None:
+            raise
+        # another process of the run was told as well and is gone: what waited for it fails, for no reason of its own
+        _say(f"stopped by {_State.received.name} ({type(error).__name__}); continue with --resume what was saved")
+        sys.exit(128 + _State.received)
+    finally:
+        _State.received, _State.is_held = None, False
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def hold_signals() -> None:
+    """From here to the end of `stop_signals` a first signal is noted only."""
+    _State.is_held = True
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """A signal, one that came before included, raises `Stopped` in here."""
+    was_held, _State.is_held = _State.is_held, False
+    try:
+        if _State.received:
+            raise Stopped(_State.received)
+        yield
+    finally:
+        _State.is_held = was_held
+
+
+def stop_all(error: Exception, is_main_process: bool) -> BaseException:
+    """What a process raises where all of a run stop for the same reason: the main one says it, the others are silent.
+
+    A launcher sends SIGTERM to the rest as soon as one has ended: the main process may still say what it has to say.
+    """
+    hold_signals()
+    return error if is_main_process else SystemExit(2)
+
+
+def wait(seconds: float) -> None:
+    """Sleeps. Raises `Stopped` where a signal comes meanwhile, and in a data-loading worker whose run is gone."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if _State.received:
+            raise Stopped(_State.received)
+        run = multiprocessing.parent_process()
+        if run is not None and not run.is_alive():
+            raise Stopped(signal.SIGTERM)
+        time.sleep(min(SLICE_SECONDS, left))
+
+
+def leave_signals_to_main(worker: int) -> None:
+    """For data-loading workers, which a signal to the whole group would kill before the run can save.
+
+    Ctrl-C is left to the run. So is the first SIGTERM, which only ends waiting; the run sends the second.
+    """
+    _State.received, _State.is_held = None, True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _handle)
+
+
+def _handle(number: int, frame: object) -> None:
+    if _State.received is not None:
+        if _is_launched() and time.monotonic() - _State.at < REPEATED_WITHIN_SECONDS:
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    _State.received, _State.at = signal.Signals(number), time.monotonic()
+    if not _is_launched():
+        # left to the system, so that the second one also ends what does not come back to Python
+        signal.signal(number, signal.SIG_DFL)
+    if not _State.is_held:
+        raise Stopped(_State.received)
+
+
+def _is_launched() -> bool:
+    """Whether a launcher that passes signals on has started this process: torchrun, or accelerate with several."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _say(text: str) -> None:
+    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,222 @@
+"""Sharded training (FSDP2): every process keeps a part of weights, gradients and Adam's moments, and the run stays the
+one it would be without.
+
+The layers are gathered one after the other when they are needed; embeddings and head, which share a matrix, stay
+together for the whole of a forward and backward. Gathered is float32: the arithmetic is `precision`'s, as it is without
+sharding, and so is the update. A checkpoint is written whole, in the format of an unsharded run: it can be resumed on
+another number of processes, sharded or not.
+"""
+
+import copy
+import os
+
+import torch
+from accelerate import Accelerator
+from accelerate.checkpointing import load_accelerator_state, save_accelerator_state
+from accelerate.utils import DistributedType, parse_flag_from_env
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+CONFIGURATIONS = "pretraining/accelerate"
+
+
+class ShardingAccelerator(Accelerator):
+    """An `Accelerator` that shards a model when it was launched with FSDP2, and whose checkpoints do not show it.
+
+    Without FSDP2 it is `Accelerator`: `shard` does nothing, and `whole_model` unwraps.
+    """
+
+    def shard(self, model: nn.Module) -> nn.Module:
+        """Shards `model` in place; a sharded one, of the phase before, stays as it is. Before the optimiser is made."""
+        if not self.is_fsdp2 or isinstance(model, FSDPModule):
+            return model
+        self._skeleton = without_storage(model)
+        model.to(self.device)
+        for tensor in (*model.parameters(), *model.buffers()):  # as DDP does: equal weights whatever made them
+            torch.distributed.broadcast(tensor.data, src=0)
+        reshard = self.state.fsdp_plugin.reshard_after_forward
+        for layer in model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                fully_shard(layer, reshard_after_forward=reshard)
+        return fully_shard(model)
+
+    def prepare(self, *args, **kwargs):
+        """As `Accelerator.prepare`, which exchanges the optimiser's parameters for the sharded ones. Those that are
+        sharded already it tells apart by address, and empty shards have none: they are put back here."""
+        optimizers = [item for item in args if isinstance(item, torch.optim.Optimizer)]
+        of_groups = [group["params"][:] for optimizer in optimizers for group in optimizer.param_groups]
+        prepared = super().prepare(*args, **kwargs)
+        if self.is_fsdp2:
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            for group, parameters in zip(groups, of_groups, strict=True):
+                group["params"] = parameters
+        return prepared
+
+    def whole_model(self, model: nn.Module) -> nn.Module:
+        """The model with all its weights, on every process, to look at: a copy where it is sharded.
+
+        All processes have to call it together.
+        """
+        return self._gathered(model, self.device, keep=True) if self.is_fsdp2 else self.unwrap_model(model)
+
+    def save_state(self, output_dir: str | None = None, **kwargs) -> str:
+        """As `Accelerator.save_state`; sharded state is gathered tensor by tensor and written by the main process."""
+        if not self.is_fsdp2:
+            return super().save_state(output_dir, **kwargs)
+        os.makedirs(output_dir, exist_ok=True)
+        model = self._gathered(self._models[0], torch.device("cpu"), keep=self.is_main_process)
+        for hook in self._save_model_state_pre_hook.values():
+            hook([model], [], output_dir)
+        optimizer = _WholeOptimizer(self._optimizers[0], self.is_main_process)
+        return save_accelerator_state(output_dir, [], [optimizer], [], [], self.process_index, self.step)
+
+    def load_state(self, input_dir: str | None = None, **kwargs) -> None:
+        """As `Accelerator.load_state`; every process reads the whole and keeps its part."""
+        if not self.is_fsdp2:
+            return super().load_state(input_dir, **kwargs)
+        model = self._models[0]
+        whole = copy.deepcopy(self._skeleton).to_empty(device="cpu")
+        whole.tie_weights()
+        for hook in self._load_model_state_pre_hook.values():
+            hook([whole], input_dir)
+        with torch.no_grad():
+            for own, read in zip(model.parameters(), whole.parameters(), strict=True):
+                own.to_local().copy_(shard_like(own, read).to_local())
+        load_accelerator_state(input_dir, [], [_WholeOptimizer(self._optimizers[0])], [], [], self.process_index)
+
+    def _gathered(self, model: nn.Module, device: torch.device, keep: bool) -> nn.Module:
+        """The skeleton with the weights of `model`, or, where they are not to be kept, as it is."""
+        whole = copy.deepcopy(self._skeleton)
+        gathered = {}
+        for name, parameter in model.named_parameters():
+            weight = parameter.detach().full_tensor()
+            if keep:
+                gathered[name] = weight.to(device)
+        if keep:
+            gathered |= {name: buffer.to(device) for name, buffer in model.named_buffers()}
+            whole.load_state_dict(gathered, strict=False, assign=True)  # tied weights come once
+            whole.tie_weights()
+        return whole.train(model.training)
+
+
+class _WholeOptimizer:
+    """The state of an optimiser of sharded parameters, as one of whole parameters would have it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, keep: bool = True):
+        self.optimizer, self.keep = optimizer, keep
+
+    def state_dict(self) -> dict:
+        state = self.optimizer.state_dict()
+        whole = {
+            number: {name: self._gathered(value) for name, value in entry.items()}
+            for number, entry in state["state"].items()
+        }
+        return state | {"state": whole}
+
+    def load_state_dict(self, state: dict) -> None:
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        sharded = {
+            number: {
+                name: shard_like(parameters[number], value) if value.dim() else value for name, value in entry.items()
+            }
+            for number, entry in state["state"].items()
+        }
+        self.optimizer.load_state_dict(state | {"state": sharded})
+
+    def _gathered(self, value: torch.Tensor) -> torch.Tensor | None:
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        return whole.cpu() if self.keep else None
+
+
+def shard_like(parameter: DTensor, whole: torch.Tensor) -> DTensor:
+    """`whole`, which every process has, sharded as `parameter` is; nothing is sent."""
+    mesh = parameter.device_mesh
+    return distribute_tensor(whole.detach().to(mesh.device_type), mesh, parameter.placements, src_data_rank=None)
+
+
+def without_storage(model: nn.Module) -> nn.Module:
+    """A copy of a model with its switches and hooks and without weights: tied as there, on the meta device."""
+    tensors = {}
+    for parameter in model.parameters():
+        tensors[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+    for buffer in model.buffers():
+        tensors[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(model, tensors)
+
+
+def gradient_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """Norm of all gradients as one vector, on every process."""
+    norm = nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def local_parts(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What this process holds of each: a view, to be changed in place."""
+    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+
+
+def all_finite(model: nn.Module, accelerator: Accelerator) -> bool:
+    """Whether all weights are finite, the same answer on every process."""
+    finite = all(torch.isfinite(part).all() for part in local_parts([p.detach() for p in model.parameters()]))
+    return bool(accelerator.reduce(torch.tensor(float(not finite), device=accelerator.device)).item() == 0)
+
+
+def check_launch() -> None:
+    """Raises `ValueError` where accelerate was told to share out the training in a way that this loop cannot follow."""
+    if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
+        raise ValueError(
+            "accelerate was told to use DeepSpeed, which clips and steps at the end of its backward pass: here an "
+            "update is scaled by its predictions, which are counted over all processes and micro-batches after that. "
+            f"FSDP2 shards the same state: use --config_file {CONFIGURATIONS}/fsdp2.yaml."
+        )
+    if parse_flag_from_env("ACCELERATE_USE_MEGATRON_LM") or parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
+        raise ValueError(
+            "accelerate was told to split layers, tensors or sequences between processes (Megatron-LM, or a "
+            "parallelism_config): here processes share examples and shards, and each would take the others' part for "
+            f"its own. Use --config_file {CONFIGURATIONS}/ddp.yaml or fsdp2.yaml."
+        )
+
+
+def check_sharding(accelerator: Accelerator, precision: str) -> None:
+    """Raises `ValueError` where accelerate was told to shard and has not turned it on, or shards in a way that would
+    give another run than without."""
+    if accelerator.distributed_type != DistributedType.FSDP:
+        if parse_flag_from_env("ACCELERATE_USE_FSDP"):
+            raise ValueError(
+                f"accelerate was told to use FSDP, and has not turned it on: it shards between GPUs, two or more, and "
+                f"there is {accelerator.num_processes} process(es) on {accelerator.device.type}. Every process would "
+                f"hold the whole model. Use --config_file {CONFIGURATIONS}/ddp.yaml, or more GPUs."
+            )
+        return
+    plugin = accelerator.state.fsdp_plugin
+    if plugin.fsdp_version != 2:
+        raise ValueError(
+            f"fsdp_version is {plugin.fsdp_version}: its flattened parameters can neither be frozen by phase nor kept "
+            f"in a checkpoint that loads without it. Set fsdp_version to 2, as {CONFIGURATIONS}/fsdp2.yaml has it."
+        )
+    for name, on, why in (
+        (
+            "fsdp_cpu_ram_efficient_loading",
+            plugin.cpu_ram_efficient_loading,
+            "all processes but the first would start from empty weights",
+        ),
+        (
+            "fsdp_activation_checkpointing",
+            plugin.activation_checkpointing,
+            "the recipe says this, so that the run folder records it (model.gradient_checkpointing)",
+        ),
+        (
+            "fsdp_offload_params",
+            isinstance(plugin.cpu_offload, CPUOffloadPolicy),
+            "gradients would lie in the memory of the CPU, and are scaled and clipped on the GPU",
+        ),
+    ):
+        if on:
+            raise ValueError(f"{name} is true: {why}. Set it to false, as {CONFIGURATIONS}/fsdp2.yaml has it.")
+    if precision == "fp16":
+        raise ValueError(
+            "precision is fp16, and the model is to be sharded: fp16's loss scaling would be decided by each process "
+            f"for itself. Set precision=bf16, or launch with {CONFIGURATIONS}/ddp.yaml."
+        )

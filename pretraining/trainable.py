@@ -1,0 +1,66 @@
+"""Which parameters a phase trains, and their optimiser."""
+
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from common.recipes import nearest
+from pretraining.meta_pretrained import of_body
+from pretraining.recipe import Phase, Recipe
+
+
+def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
+    """Raises `ValueError` for a pattern of `trainable` that matches no parameter, and for a phase that trains none."""
+    names = [name for name, _ in model.named_parameters()]
+    for phase in phases:
+        for pattern in phase.trainable:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"phase {phase.name!r}: trainable pattern {pattern!r} matches no parameter, so it would train "
+                    f"nothing. {nearest(pattern, names)}"
+                )
+        if not any(is_trainable(name, phase) for name in names):
+            frozen = ", and freeze_body is true" if phase.freeze_body else ""
+            raise ValueError(
+                f"phase {phase.name!r} trains nothing: trainable is {', '.join(phase.trainable) or 'empty'}{frozen}. "
+                "No weight would change. Widen its `trainable`, or take freeze_body out."
+            )
+
+
+def is_trainable(name: str, phase: Phase) -> bool:
+    """Whether a parameter trains in a phase; the others are frozen."""
+    if phase.freeze_body and of_body(name):
+        return False
+    return any(fnmatchcase(name, pattern) for pattern in phase.trainable)
+
+
+def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.optim.AdamW:
+    """Fused AdamW over the trainable parameters; biases and LayerNorms without weight decay."""
+    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for _, p in trainable if p.dim() > 1], "weight_decay": recipe.optimizer.weight_decay},
+        {"params": [p for _, p in trainable if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=phase.learning_rate,
+        betas=tuple(recipe.optimizer.betas),
+        eps=recipe.optimizer.epsilon,
+        fused=True,
+    )
+
+
+def clear_gradients(model: nn.Module, optimizer) -> None:
+    """Forgets the gradients. That of the vocabulary's matrix becomes zero in place, for the next backward pass to add
+    to (`modeling.encoder.grad_to_add_to`); a part of a sharded one is torch's own.
+
+    It is there before the first update too: the order of the sums, and with it their last bit, would otherwise be
+    another one after every start, and a resumed run another run.
+    """
+    matrix = getattr(model, "module", model).get_input_embeddings().weight
+    kept = matrix.grad
+    optimizer.zero_grad()
+    if matrix.requires_grad and not isinstance(matrix, DTensor):
+        matrix.grad = torch.zeros_like(matrix) if kept is None else kept.zero_()

@@ -1,0 +1,49 @@
+"""The utilisation that bench/mfu.py prints is useful FLOPs over seconds and peak."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+
+from bench.mfu import SIZES, row_lengths
+
+SMALL = "--layers 1 --hidden 64 --vocab 300 --rows 2 --pairs 3 --packed 32 --bitext 24 --matrix 64 --rounds 2".split()
+
+
+def test_rows_are_full_or_pairs_cut_to_their_room():
+    flags = argparse.Namespace(rows=3, packed=512, pairs=400, bitext=64)
+    rng = np.random.default_rng(0)
+    assert (row_lengths("mlm", flags, rng).sum(1) + 2).tolist() == [512] * 3
+    pairs = row_lengths("tlm", flags, rng)
+    assert pairs.shape == (400, 2) and (pairs.sum(1) + 4).max() == 64
+    longer, shorter = pairs.max(1), pairs.min(1)
+    cut = pairs.sum(1) == 60
+    assert cut.any() and (shorter[cut] <= 30).all() and (longer[cut] >= 30).all()  # the longer side gives way
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys, precision):
+    bench, output = in_this_process("mfu"), tmp_path / "results" / "mfu.json"
+    flags = [*SMALL, "--sizes", "base", "--precision", precision, "--profile", str(tmp_path / "profiles")]
+    bench.main([*flags, "--output", str(output)])
+    steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
+    assert list(steps) == ["base, MLM packed 32", "base, TLM bitext 24"]
+    size = SIZES["base"]._replace(layers=1, hidden=64, vocab=300)
+    for row in steps.values():
+        assert row["model"] == size._asdict() and row["skips_padding"]
+        assert row["of_measured_peak"] == pytest.approx(row["tera_flops_per_second"] / row["measured_peak_tera"])
+        rate = row["pieces_per_second"] * row["flops_per_piece"] / 1e12
+        assert row["tera_flops_per_second"] == pytest.approx(rate, rel=0.3)  # medians of rounds with other lengths
+        assert row["of_data_sheet"] is None and row["aim"] is None  # no GPU whose aim it would be
+    packed = steps["base, MLM packed 32"]
+    assert packed["flops_per_piece"] == pytest.approx(size.mlm([32], 32 * packed["share_predicted"]) / 32)
+    assert packed["share_predicted"] == pytest.approx(0.15 * 30 / 32, rel=0.15)  # whole pieces
+    assert "aten::addmm" in (tmp_path / "profiles" / "base-mlm.txt").read_text(encoding="utf-8")
+    assert "measured peak: a product of 64^3" in capsys.readouterr().out
+
+
+def test_sizes_that_cannot_be_measured_are_refused(in_this_process, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        in_this_process("mfu").main(["--bitext", "8", "--output", str(tmp_path / "out.json")])
+    assert "--bitext is 8. Nothing would be measured. Give 16 or more" in capsys.readouterr().err
