@@ -2,8 +2,10 @@
 
 Greedy and with beam 5, from the same weights, the same sources and to the same number of new pieces. The peer is
 `EncoderDecoderModel` of `XLMRobertaModel` and `XLMRobertaForCausalLM` with cross-attention, whose layers are those of
-an untied VECO decoder: what both write has to be the same, but where a sentence's two best pieces are as likely to
-1e-4. Weights and sources are made up, the lengths of the sources spread as those of sentences are.
+an untied VECO decoder. Both have to write the same in nine of ten sentences, and the share that is the same is shown:
+the two round differently, so that of pieces that are nearly as likely either may be written, and all behind it differs.
+That their logits are equal is tested apart from speed. Weights and sources are made up, the lengths of the sources
+spread as those of sentences are.
 
 Writes bench/results/generation.json. Legend: `B` sentences, `S` source positions, `T` new pieces.
 """

@@ -144,11 +144,12 @@ def mask_rows(
     # numbers that do not tell which were the smallest
     fate_P = bits_BT.reshape(-1)[places_P] ^ keys_B.astype(np.uint32)[places_P // width]
     _scramble_32(fate_P, np.empty_like(fate_P))
-    others = np.flatnonzero(fate_P >= np.uint32(mask_share * 2**32))
+    first, last = np.uint32(mask_share * 2**32), np.uint32((mask_share + RANDOM_SHARE) * 2**32)
+    others = np.flatnonzero(fate_P >= first)
     fates, places = fate_P[others], places_P[others]
-    stays = fates >= np.uint32((mask_share + RANDOM_SHARE) * 2**32)
-    # the range of the fates that lead here is scrambled into all of 2^32, and each piece gets an equal part of that: of
-    # K pieces none is likelier than another by more than K in 2^32
-    pieces = _scramble_32(fates + np.uint32(0x55555555), np.empty_like(fates)).astype(np.uint64)
-    drawn = vocabulary[(pieces * np.uint64(len(vocabulary))) >> np.uint64(32)]
+    stays = fates >= last
+    # each piece gets an equal part of the fates that lead here: of K pieces none is likelier than another by more than
+    # K in a tenth of 2^32
+    pieces = (fates - first).astype(np.uint64) * np.uint64(len(vocabulary)) // np.uint64(last - first)
+    drawn = vocabulary[np.where(stays, 0, pieces)]
     shown_F[places] = np.where(stays, gold_P[others], drawn)

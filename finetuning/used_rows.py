@@ -104,9 +104,12 @@ class TrainsUsedRows:
         """The Trainer's; before and after it the model has its ordinary embeddings."""
         if not self.used_rows_only:
             return super().train(*args, **kwargs)
-        embedding = self.model.get_input_embeddings()
-        used_V = used_pieces(self.train_dataset, embedding.weight.shape[0])
-        used_V[self.processing_class.all_special_ids] = True  # padding among them
+        size = getattr(_embedding_of(self.model), "num_embeddings", 0)
+        if not size:
+            return super().train(*args, **kwargs)
+        used_V = used_pieces(self.train_dataset, size)
+        special_ids = np.array(self.processing_class.all_special_ids)  # padding among them
+        used_V[special_ids[special_ids < size]] = True
         why_not = cannot_apply(self.model, self.accelerator.distributed_type, used_V.mean())
         if self.is_world_process_zero():
             rows = f"{used_V.sum():,} of {len(used_V):,}"
@@ -120,14 +123,14 @@ class TrainsUsedRows:
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The Trainer's, followed by the rows that it does not hold."""
         optimizer = super().create_optimizer(model)
-        if isinstance(embedding := self.model.get_input_embeddings(), UsedRows):
+        if isinstance(embedding := _embedding_of(self.model), UsedRows):
             embedding.follow(optimizer)
         return optimizer
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """The Trainer's; of a checkpoint that trained all rows, the moments of the used ones: the others' are zero."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        embedding = self.model.get_input_embeddings()
+        embedding = _embedding_of(self.model)
         if checkpoint is None or not isinstance(embedding, UsedRows):
             return
         for name, value in self.optimizer.state[embedding.rows].items():
@@ -143,6 +146,14 @@ def used_pieces(rows: Dataset, size: int) -> np.ndarray:
             for batch in rows.select_columns(field).with_format("arrow").iter(10_000):
                 used_V[batch[field].combine_chunks().flatten().to_numpy()] = True
     return used_V
+
+
+def _embedding_of(model: nn.Module) -> nn.Module | None:
+    """The word embeddings; None of a model that has none, as one of characters, and says so."""
+    try:
+        return model.get_input_embeddings()
+    except NotImplementedError:
+        return None
 
 
 def cannot_apply(model: nn.Module, distributed_type: Any, share: float) -> str | None:

@@ -38,12 +38,24 @@ def grad_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
     """The gradient of a weight that is there already, to be added to in place; None where autograd has to do it.
 
     A second matrix of the size of XLM-R's embeddings is 768 MB that would be made, filled with zeros, added, and thrown
-    away, at every step and from both ends of a tied model. Hooks would not be called, so that there may be none.
+    away, at every step and from both ends of a tied model. Hooks would not be called, so that there may be none. To be
+    asked in a backward pass.
     """
     grad = weight.grad if weight.is_leaf else None
     if grad is None or grad.layout != torch.strided or grad.dtype != weight.dtype or grad.shape != weight.shape:
         return None
-    return None if weight._backward_hooks or weight._post_accumulate_grad_hooks else grad
+    if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+        return None
+    return grad if will_accumulate(weight) else None
+
+
+def will_accumulate(weight: torch.Tensor) -> bool:
+    """Whether the backward pass at work adds to `weight.grad`: `torch.autograd.grad` returns gradients and adds to
+    none, `backward(inputs=...)` adds to those it names."""
+    try:
+        return torch._C._will_engine_execute_node(torch.autograd.graph.get_gradient_edge(weight).node)
+    except (RuntimeError, AttributeError):  # of `autograd.grad`; of a torch that names this otherwise
+        return False
 
 
 class Lookup(torch.autograd.Function):
@@ -56,16 +68,15 @@ class Lookup(torch.autograd.Function):
         return nn.functional.embedding(ids_BT, weight_VH)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad_BTH):
         (ids_BT,) = ctx.saved_tensors
-        into_VH = grad_to_add_to(ctx.weight_VH)
+        is_differentiated = torch.is_grad_enabled()  # create_graph: the gradient has a gradient itself
+        into_VH = None if is_differentiated else grad_to_add_to(ctx.weight_VH)
         grad_BTH = grad_BTH.masked_fill(ids_BT.eq(ctx.padding_id)[..., None], 0.0)
         if into_VH is None:
             shape = ctx.weight_VH.shape
             return torch.ops.aten.embedding_dense_backward(grad_BTH, ids_BT, shape[0], -1, False), None, None
         into_VH.index_add_(0, ids_BT.flatten(), grad_BTH.reshape(-1, grad_BTH.shape[-1]).to(into_VH.dtype))
-        ctx.weight_VH = None
         return None, None, None
 
 
@@ -373,7 +384,7 @@ class EncoderModel(EncoderPreTrainedModel):
             return self.encode(states_BTH, *masks, encoder_hidden_states, num_layers, **kwargs)
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
         outputs = self.encode_flat(real, states_BTH, *masks, encoder_hidden_states, num_layers, **kwargs)
-        return outputs if return_dict else outputs.to_tuple()
+        return outputs.to_tuple() if return_dict is False else outputs  # as the library takes it: None is no tuple
 
     @merge_with_config_defaults
     @capture_outputs
@@ -402,6 +413,10 @@ class EncoderModel(EncoderPreTrainedModel):
         wants_weights = kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
         if wants_weights or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
+        shape_BT, shape_BS = states_BTH.shape[:2], getattr(encoder_states_BSH, "shape", states_BTH.shape)[:2]
+        shapes = ((attention_mask, shape_BT), (encoder_attention_mask, shape_BS))
+        if any(mask is not None and mask.shape not in (own, (*shape_BT, own[1])) for mask, own in shapes):
+            return None  # of no shape that we know: `prepare_attention_mask` says what it makes of it
         is_real_BT = states_BTH.new_ones(states_BTH.shape[:2], dtype=torch.bool)
         if attention_mask is not None:
             is_real_BT = is_real(attention_mask)

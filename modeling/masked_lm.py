@@ -22,7 +22,7 @@ ROWS_CAST_AT_ONCE = 2**13
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits in memory.
+    """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits worked on.
 
     The gradient with respect to the logits is known as soon as they are (softmax minus one-hot). Where all of it fits
     the same limit it is kept, and multiplied out in the backward pass, right into `weight.grad` where that is there
@@ -103,7 +103,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             found = grad_to_add_to(ctx.weight_VH)
             into_VH = torch.zeros_like(ctx.weight_VH) if found is None else found
             for scores, states in ctx.kept:
-                add_product(into_VH, scores, states * grad_loss.to(states.dtype))
+                add_product(into_VH, scores, states, grad_loss)
             grad_weight_VH = into_VH if found is None else None
         ctx.gradients = ctx.kept = ctx.weight_VH = None
         return grad_hidden_NH, grad_weight_VH, grad_bias_V, None, None, None
@@ -117,13 +117,20 @@ def tiles_of(weight_VH: torch.Tensor, dtype: torch.dtype) -> list[slice]:
     return [slice(start, start + step) for start in range(0, size, step)]
 
 
-def add_product(into_VH: torch.Tensor, scores_NV: torch.Tensor, states_NH: torch.Tensor) -> None:
-    """into += scores.T @ states, whose precision may be lower."""
+def add_product(
+    into_VH: torch.Tensor, scores_NV: torch.Tensor, states_NH: torch.Tensor, factor: torch.Tensor | None = None
+) -> None:
+    """into += factor * scores.T @ states, whose precision may be lower: there fp16's loss scaling is out of range, and
+    a factor rounded once would be off by the same share everywhere."""
     if scores_NV.dtype == into_VH.dtype:
-        into_VH.addmm_(scores_NV.T, states_NH)
+        into_VH.addmm_(scores_NV.T, states_NH if factor is None else (states_NH.float() * factor).to(states_NH.dtype))
         return
     for tile in tiles_of(into_VH, scores_NV.dtype):
-        into_VH[tile] += scores_NV[:, tile].T @ states_NH
+        product = scores_NV[:, tile].T @ states_NH
+        if factor is None:
+            into_VH[tile] += product
+        else:
+            into_VH[tile].addcmul_(product, factor)
 
 
 def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):

@@ -3,7 +3,7 @@
 Linear maps, LayerNorms and dropout do not care which sequence a position belongs to: they get all real positions of a
 batch as one long row. Attention does: sequences are sorted by length and attend in groups of like lengths, padded to
 the longest of their group alone (sdpa, eager); flash attention is told where sequences begin, flex by a mask function.
-The numbers are those of the padded batch, at every real position.
+The numbers are those of the padded batch, at every real position that has something to attend to.
 
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `F` real positions of all sequences, `G`
 those of the other sequences, `b` sequences of a group, `L` positions of its longest, `K` of the longest attended to,
@@ -30,9 +30,8 @@ class Placed(torch.autograd.Function):
         return rows_NH.new_zeros(size, rows_NH.shape[1]).index_copy_(0, places_N, rows_NH)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        return grad.index_select(0, ctx.saved_tensors[0]), None, None
+        return Taken.apply(grad, ctx.saved_tensors[0]), None, None
 
 
 class Taken(torch.autograd.Function):
@@ -48,10 +47,8 @@ class Taken(torch.autograd.Function):
         return rows_MH.index_select(0, places_N)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        (places_N,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.size, grad.shape[1]).index_copy_(0, places_N, grad), None
+        return Placed.apply(grad, ctx.saved_tensors[0], ctx.size), None
 
 
 class RealPositions:
@@ -100,7 +97,7 @@ class Part:
     def of(cls, real: RealPositions, first: int, last: int) -> "Part":
         """Sequences `first` to below `last`."""
         start, stop = real.starts[first], real.starts[last]
-        shape = (last - first, max(1, *real.lengths[first:last], 1))
+        shape = (last - first, max(1, *real.lengths[first:last]))
         column_N = real.column_F[start:stop]
         if stop - start == shape[0] * shape[1]:
             return cls(start, stop, shape, None, column_N.view(shape), None)

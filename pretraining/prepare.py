@@ -41,7 +41,7 @@ FLAGS = {
         "type": int,
         "default": 64,
         "metavar": "N",
-        "help": "text of a shard; the file has about the same size (default: %(default)s)",
+        "help": "text of a shard; a file of short pieces, of 4 bytes each, is larger (default: %(default)s)",
     },
     "--verify": {"action": "store_true", "help": "read every file of the folder and compare its checksum; write none"},
 }
@@ -163,7 +163,7 @@ def _check_flags(flags: Any, recipe: Recipe) -> tuple[str, int]:
 def _locked(folder: Path) -> Iterator[None]:
     """Makes the folder where it is not there, and keeps other processes from writing to it."""
     from pretraining.prepared import MANIFEST, PROGRESS
-    from pretraining.run_lock import LOCK, run_lock
+    from pretraining.run_lock import LOCK, holder, run_lock
 
     if folder.is_file():
         raise ValueError(f"{folder} is a file, and shards need a folder. Nothing is written. Name another --output.")
@@ -174,15 +174,15 @@ def _locked(folder: Path) -> Iterator[None]:
             "prepared shards. They would be mixed. Name a new folder in --output, or an empty one."
         )
     with contextlib.ExitStack() as stack:
-        owner = ""
+        owner = b""
         try:
             stack.enter_context(run_lock(folder))
         except ValueError as error:
             with contextlib.suppress(FileNotFoundError):
-                owner = (folder / LOCK).read_text()
+                owner = (folder / LOCK).read_bytes()
             raise ValueError(
-                f"{folder} is being written by another process {owner}. Two would undo each other's work. Wait until "
-                "it is through, or name another --output."
+                f"{folder} is being written by another command ({holder(owner)}). Two would undo each other's work. "
+                "Wait until it is through, or name another --output."
             ) from error
         yield
 
@@ -200,8 +200,8 @@ def _found(folder: Path, fingerprint: str) -> tuple[dict[str, Any], list[dict[st
     for line in lines:
         with contextlib.suppress(ValueError):  # the last one, where the machine stopped while it was written
             notes.append(json.loads(line))
-    for header in (before, *notes[:1]):
-        if header:
+    for header in (before, *notes):
+        if "tokenizer_fingerprint" in header:
             check_tokenizer(folder, header, fingerprint)
     return before, records + [note for note in notes if "column" in note]
 
@@ -217,9 +217,8 @@ def _journal(path: Path, header: dict[str, Any]) -> Iterator:
             os.fsync(stream.fileno())
 
         if stream.tell():
-            stream.write(b"\n")  # a line may have been cut short
-        else:
-            note(header)
+            stream.write(b"\n")  # a line may have been cut short, and be it the first
+        note(header)
         yield note
 
 
@@ -282,7 +281,7 @@ class _Progress:
 
 
 def _print(manifest: dict[str, Any], names: list[str], seconds: float, written: int, kept: int, folder: Path) -> None:
-    """A line for each corpus of the recipe, and what was done."""
+    """A line for each corpus of the recipe, with what no line above it has counted, and what was done."""
     from rich.console import Console
     from rich.table import Table
 
@@ -308,7 +307,7 @@ def _print(manifest: dict[str, Any], names: list[str], seconds: float, written: 
         ]
         totals = [total + figure for total, figure in zip(totals, figures, strict=True)]
         note = f" (shares text of {', '.join(dict.fromkeys(seen[key] for key in shared))})" if shared else ""
-        table.add_row(corpus["name"] + note, *_shown(figures))
+        table.add_row(corpus["name"] + note, *(_shown(figures) if sides else []))
     table.add_section()
     table.add_row("all", *_shown(totals), style="bold")
     console = Console(soft_wrap=True, highlight=False)

@@ -42,8 +42,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not folder.is_dir():
         kind = "is a file" if folder.exists() else "does not exist"
         raise ValueError(
-            f"prepared is {folder}, which {kind}. Training would read its ids there. Name the folder that "
-            f"`{COMMAND} DIR` wrote, or leave `prepared` out."
+            f"There are no prepared shards in {folder}, which {kind}. Nothing can be read from it. Name the folder "
+            f"that `{COMMAND} DIR` wrote, or train without `prepared`."
         )
     if not path.is_file():
         if (folder / PROGRESS).is_file():
@@ -53,7 +53,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
             )
         raise ValueError(
             f"{folder} holds no {MANIFEST}: it is no folder of prepared shards. Nothing can be read from it. Name one "
-            f"that `{COMMAND} DIR` wrote, or leave `prepared` out."
+            f"that `{COMMAND} DIR` wrote, or train without `prepared`."
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -185,6 +185,19 @@ def _check_packed(objective: Objective, name: str, phase: Phase, recipe: Recipe,
         True,
         f"{name} has no rows that could share the positions of one, because {why}. Leave it out",
     )
+    partners = {
+        other
+        for other, settings in phase.objectives.items()
+        if OBJECTIVES[other].text == kind.text and kind.text == "bitext" and not OBJECTIVES[other].reads
+        if settings.packed != objective.packed
+    }
+    _require(
+        not partners,
+        f"{place}.packed",
+        True,
+        f"{name} and {', '.join(sorted(partners))} learn from the same pairs, and packed it would draw bins of others. "
+        "Take packed out",
+    )
     for corpus in getattr(recipe, kind.text):
         tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
         streamed = any(getattr(table, "streaming", False) for table in tables)

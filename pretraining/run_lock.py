@@ -83,13 +83,17 @@ def _locked(path: Path) -> int:
         os.close(descriptor)  # of a run that has just ended and taken its file away
 
 
-def _in_use(folder: Path, owner: bytes) -> str:
+def holder(owner: bytes) -> str:
+    """Who holds a lock, by the content of its file."""
     try:
         facts = json.loads(owner)
-        by = f"process {facts['pid']} on {facts['host']}, started {facts['started']}"
+        return f"process {facts['pid']} on {facts['host']}, started {facts['started']}"
     except ValueError:  # it is just being written
-        by = "a process that has just started"
+        return "a process that has just started"
+
+
+def _in_use(folder: Path, owner: bytes) -> str:
     return (
-        f"the run folder {str(folder)!r} is in use by another run ({by}): the two would overwrite each other's "
-        "checkpoints. Wait until it is through, stop it, or give another output_dir."
+        f"the run folder {str(folder)!r} is in use by another run ({holder(owner)}): the two would overwrite each "
+        "other's checkpoints. Wait until it is through, stop it, or give another output_dir."
     )

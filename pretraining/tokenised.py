@@ -207,7 +207,7 @@ def _tokenise(batch: dict[str, list], numbers: list[int], column: TextColumn, en
 
 def sample_texts(column: TextColumn) -> list[str | None]:
     """Some texts of a column that is kept on disk, from its start to its end."""
-    step = max(1, len(column.rows) // TEXTS_CHECKED)
+    step = max(1, -(-len(column.rows) // TEXTS_CHECKED))
     return get_column(column.rows[::step], column.column)[:TEXTS_CHECKED]
 
 

@@ -59,6 +59,9 @@ def pre_train(words: list[str]) -> None:
         arguments += [*TWO_CORPORA, *small, "hub_root=../shared/hub", "num_workers=0", "gradient_accumulation_steps=1"]
     elif recipe.endswith("aligner.yaml"):
         arguments.append("hub_root=../shared/hub")
+    for shards in (word.removeprefix("prepared=") for word in arguments if word.startswith("prepared=")):
+        if not Path(shards).exists():  # what an earlier command of the page writes
+            call("pretraining.prepare", "--config", recipe, "--output", shards)
     call("pretraining.run", *(word for word in arguments if word not in ("--resume", "--dry_run")), "--dry_run")
 
 
@@ -178,7 +181,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
     r"word-align --model": align,
-    r"python -m pretraining\.(train_tokenizer|controlled_pair|vocabulary_matching|compare) ": module(),
+    r"python -m pretraining\.(prepare|train_tokenizer|controlled_pair|vocabulary_matching|compare) ": module(),
     r"python -m finetuning\.(compare|benchmark|label_text|attention_map|translations) ": module(),
     r"python -m finetuning\.(step_curves|transfer_matrix|supervised) ": planted,
     r"python -m \w+\.\w+$": is_there,

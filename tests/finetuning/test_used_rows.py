@@ -274,3 +274,18 @@ def test_two_processes_train_the_same_rows(topics, tmp_path, in_two_processes):
     main([*topics, *settings, f"output_dir={tmp_path / 'all'}", "training.used_rows_only=false"])
     ours, full = (weights(tmp_path / name / "seed-1" / "model") for name in ("used", "all"))
     torch.testing.assert_close(ours, full, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_rows_for_pieces_and_special_pieces_without_rows_are_trained_as_ever(tmp_path, monkeypatch):
+    trainer = trainer_of(tmp_path, save_strategy="no")
+    monkeypatch.setattr(trainer.processing_class, "all_special_ids", [0, PADDING, 2, VOCAB])
+    trainer.train()
+
+    def none(self):
+        raise NotImplementedError
+
+    other = trainer_of(tmp_path, save_strategy="no")
+    monkeypatch.setattr(type(other.model), "get_input_embeddings", none)
+    other.train()
+    ours, full = (dict(of.model.named_parameters()) for of in (trainer, other))
+    torch.testing.assert_close(ours, full, rtol=2e-5, atol=1e-6)

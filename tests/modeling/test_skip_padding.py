@@ -263,6 +263,34 @@ def test_a_batch_without_padding_and_an_empty_row():
     torch.testing.assert_close(found[::2], expected[::2], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (3, 10), (3, 1, 1, 8), (3, 8, 9)])
+def test_masks_of_other_shapes_are_refused_as_without(shape):
+    """Where real positions stand follows from the mask: one of another shape would name others, without a word."""
+    torch.manual_seed(0)
+    model, ids = MetaXlmModel(MetaXlmConfig(**SIZES)).eval(), torch.randint(5, MASK, (3, 8))
+    mask = torch.ones(shape, dtype=torch.bool if len(shape) > 2 else torch.long)
+    mask[1, ..., 4:] = 0
+    errors = []
+    for skip in (False, True):
+        model.set_skip_padding(skip)
+        with pytest.raises((ValueError, RuntimeError)) as error:
+            model(ids, attention_mask=mask)
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
+
+
+def test_what_is_returned_is_of_the_same_type():
+    torch.manual_seed(0)
+    model, ids = MetaXlmModel(MetaXlmConfig(**SIZES)).eval(), torch.randint(5, MASK, (2, 6))
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    for settings in ({}, {"return_dict": None}, {"return_dict": True}, {"return_dict": False}):
+        types = []
+        for skip in (False, True):
+            model.set_skip_padding(skip)
+            types.append(type(model(ids, attention_mask=mask, **settings)))
+        assert types[0] is types[1]
+
+
 def test_heads_and_translation_are_the_same(tmp_path):
     torch.manual_seed(0)
     VecoForPreTraining(VecoConfig(**SIZES)).save_pretrained(tmp_path)

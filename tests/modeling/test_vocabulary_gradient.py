@@ -111,22 +111,75 @@ def test_what_does_not_fit_is_multiplied_out_at_once(monkeypatch):
         torch.testing.assert_close(weight.grad, 2 * expected[1], rtol=1e-4, atol=1e-5)
 
 
+def found_in_backward(table, ids):
+    """What `grad_to_add_to` says in a backward pass through a table."""
+    found = []
+    words = table(ids)
+    words.register_hook(lambda _: found.append(grad_to_add_to(table.weight)))
+    words.sum().backward()
+    return found[0]
+
+
 def test_hooks_are_called():
     """A gradient that somebody waits for goes the ordinary way."""
     table, calls = WordEmbeddings(20, 4, padding_idx=1), []
     ids = torch.tensor([[3, 1, 3]])
-    table(ids).sum().backward()
-    assert grad_to_add_to(table.weight) is table.weight.grad
+    assert found_in_backward(table, ids) is None
     assert not table.weight.grad[1].any() and table.weight.grad[3].eq(2).all()
+    assert found_in_backward(table, ids) is table.weight.grad
     table.weight.register_post_accumulate_grad_hook(lambda p: calls.append(p))
-    assert grad_to_add_to(table.weight) is None
-    table(ids).sum().backward()
-    assert len(calls) == 1 and table.weight.grad[3].eq(4).all()
+    assert found_in_backward(table, ids) is None
+    assert len(calls) == 1 and table.weight.grad[3].eq(6).all()
     other = WordEmbeddings(20, 4)
     other(ids).sum().backward()
     assert other.weight.grad[1].any()
     other.weight.grad = torch.zeros(20, 4).to_sparse()
-    assert grad_to_add_to(other.weight) is None and grad_to_add_to(other.weight * 1) is None
+    assert found_in_backward(other, ids) is None and grad_to_add_to(other.weight * 1) is None
     # not trained: nothing of ours is in the way
     table.weight.requires_grad_(False)
     assert not table(ids).requires_grad
+
+
+def test_gradients_that_are_asked_for_are_returned_and_added_to_nothing():
+    """`torch.autograd.grad`, and `backward(inputs=...)` for others, with a gradient there that could be added to."""
+    model = make()
+    matrix, bias = model.roberta.embeddings.word_embeddings.weight, model.lm_head.bias
+    model(mlm=batch()).loss.backward()
+    expected, biases = matrix.grad.clone(), bias.grad.clone()
+    torch.testing.assert_close(torch.autograd.grad(model(mlm=batch()).loss, [matrix])[0], expected)
+    model(mlm=batch()).loss.backward(inputs=[bias])
+    assert torch.equal(matrix.grad, expected)
+    torch.testing.assert_close(bias.grad, 2 * biases)
+    model(mlm=batch()).loss.backward(inputs=[matrix])
+    torch.testing.assert_close(matrix.grad, 2 * expected)
+
+
+def test_a_table_can_be_gone_through_twice_and_differentiated_twice():
+    ids = torch.tensor([[3, 1, 3], [4, 5, 0]])
+    table, words = WordEmbeddings(20, 4, padding_idx=1), nn.Embedding(20, 4, padding_idx=1)
+    words.load_state_dict(table.state_dict())
+    for module in (table, words):
+        loss = module(ids).pow(3).sum()
+        for _ in range(3):  # the first makes the gradient, the others add to it
+            loss.backward(retain_graph=True)
+        (gradient,) = torch.autograd.grad(module(ids).pow(3).sum(), [module.weight], create_graph=True)
+        gradient.pow(2).sum().backward()
+    torch.testing.assert_close(table.weight.grad, words.weight.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_factor_of_a_loss_is_not_rounded(dtype):
+    """A mean, and fp16's loss scaling, which is larger than any number in fp16."""
+    torch.manual_seed(0)
+    hidden, labels = 8 * torch.randn(5, 32), torch.randint(300, (5,))
+    weight, bias = nn.Parameter(torch.randn(300, 32)), nn.Parameter(torch.randn(300))
+    gradients = []
+    for factor in (1.0, 1 / 7, 2.0**16 / 7):
+        weight.grad = torch.zeros_like(weight)
+        with torch.autocast("cpu", dtype=dtype):
+            loss, _ = linear_cross_entropy(hidden, weight, bias, labels)
+        (loss * factor).backward()
+        gradients.append(weight.grad / factor)
+    assert gradients[0].any()
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-5, atol=1e-8)

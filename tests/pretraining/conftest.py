@@ -1,10 +1,13 @@
 """What these tests share: small recipes over the sample corpus and over files of their own, and the command itself."""
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,12 +70,11 @@ def sample(sample_corpus_dir):
     return lambda language: {"path": str(sample_corpus_dir), "config": language}
 
 
-@pytest.fixture
-def recipe_file(tmp_path, sample_tokenizer_dir, pytestconfig):
+def write_recipe(folder: Path, tokenizer: Path, corpus: Path) -> Path:
     """A small recipe on the sample corpus; dropout is off, so that splitting a batch can change nothing."""
-    corpus = str(pytestconfig.rootpath / "sample_corpus")
+    corpus = str(corpus)
     recipe = {
-        "output_dir": str(tmp_path / "run"),
+        "output_dir": str(folder / "run"),
         "model": {
             "type": "xlm_align",
             "config": {
@@ -85,7 +87,7 @@ def recipe_file(tmp_path, sample_tokenizer_dir, pytestconfig):
                 "attention_probs_dropout_prob": 0.0,
             },
         },
-        "tokenizer": str(sample_tokenizer_dir),
+        "tokenizer": str(tokenizer),
         "monolingual": [{"language": name, "path": corpus, "config": name} for name in LANGUAGES],
         "bitext": [
             {
@@ -108,9 +110,15 @@ def recipe_file(tmp_path, sample_tokenizer_dir, pytestconfig):
         ],
         "log_every_steps": 1,
     }
-    path = tmp_path / "recipe.yaml"
+    path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def recipe_file(tmp_path, sample_tokenizer_dir, sample_corpus_dir):
+    """A recipe of `write_recipe` that a test may change."""
+    return write_recipe(tmp_path, sample_tokenizer_dir, sample_corpus_dir)
 
 
 @pytest.fixture
@@ -168,16 +176,28 @@ def fails(train, capsys):
 
 
 FORK_SERVER = """
-import json, os, sys, traceback
-from pretraining import run, training  # imported once: a run then starts at once
+import json, os, signal, sys, traceback
+from pathlib import Path
+from unittest.mock import MagicMock
+import matplotlib.figure
+from transformers import AutoTokenizer
+from modeling import modeling_xlm_align
+from pretraining import fast_pieces, run, training
+
+# imported and known before: a run then starts at once
+fast_pieces.fast_pieces(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])
+# drawing takes longer than all the rest of these runs; what is done with the file stays
+drawn = {"savefig": lambda path, **settings: Path(path).write_bytes(b"drawn")}
+matplotlib.figure.Figure = lambda **settings: MagicMock(**drawn)
 
 for line in sys.stdin:
     job = json.loads(line)
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+        signal.alarm(900)  # what hangs ends
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1), os.dup2(log, 2)
-        os.environ.update(job["environment"])
         code = 1
         try:
             exec(job["fault"], {})
@@ -193,42 +213,80 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
+# Calls `told` with every event of Python's that opens, makes, renames or removes something in the run folder.
+FILE_EVENTS = """
+import json, os, signal, sys
+CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "shutil.copyfile")
+def hook(event, arguments):
+    if event in CHANGES and any({folder!r} in str(argument) for argument in arguments):
+        told([event, *map(str, arguments)])
+sys.addaudithook(hook)
+"""
+RECORD = """
+log = os.open({log!r}, os.O_WRONLY | os.O_CREAT)
+def told(event):
+    os.write(log, (json.dumps(event) + "\\n").encode())
+"""
+KILL = """
+seen = 0
+def told(event):
+    global seen
+    seen += bool(seen) or {begin!r} in " ".join(event)
+    if seen == {at}:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 class Run:
     """A run of the command in a process of its own: `pid`, what it has printed, and how it ends."""
 
     def __init__(self, pid: int, log: Path, wait):
-        self.pid, self.log, self._wait = pid, log, wait
+        self.pid, self.log, self._wait, self._code = pid, log, wait, None
 
     def printed(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def wait(self) -> int:
         """The exit code, or the signal with a minus."""
-        return self._wait()
+        if self._code is None:
+            self._code = self._wait()
+        return self._code
 
     def has_ended(self) -> bool:
         stat = Path(f"/proc/{self.pid}/stat")
-        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+        try:
+            return self._code is not None or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
 
     def until(self, condition) -> None:
         """Waits until `condition(what it has printed)`; fails where the run ends before."""
         while not condition(self.printed()):
             assert not self.has_ended(), f"the run has ended\n{self.printed()[-3000:]}"
+            time.sleep(0.01)  # leaves the processor to the run
+
+    def end(self) -> None:
+        """Kills it where it still runs: the next run can begin."""
+        if not self.has_ended():
+            os.kill(self.pid, signal.SIGKILL)
+        self.wait()
 
 
 @pytest.fixture(scope="session")
-def fork_server(pytestconfig):
+def fork_server(pytestconfig, sample_tokenizer_dir):
     """Starts runs fast, one at a time: `fork_server(arguments, log, fault)`; `fault` is Python to be run before."""
     environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     server = subprocess.Popen(
-        [sys.executable, "-c", FORK_SERVER], cwd=pytestconfig.rootpath, env=environment, text=True, **pipes
+        [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)],
+        cwd=pytestconfig.rootpath,
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
 
-    def start(arguments: list[str], log: Path, fault: str = "", **environment: str) -> Run:
-        job = {"arguments": arguments, "log": str(log), "fault": fault, "environment": environment}
-        server.stdin.write(json.dumps(job) + "\n")
+    def start(arguments: list[str], log: Path, fault: str = "") -> Run:
+        server.stdin.write(json.dumps({"arguments": arguments, "log": str(log), "fault": fault}) + "\n")
         server.stdin.flush()
         return Run(int(server.stdout.readline()), log, lambda: int(server.stdout.readline()))
 
@@ -240,19 +298,50 @@ def fork_server(pytestconfig):
 @pytest.fixture
 def started(fork_server, recipe_file, tmp_path):
     """`started("phases.0.steps=2", fault="...")`: the command of a user, in a process of its own that goes on."""
+    runs = []
 
-    def start(*arguments: str, fault: str = "", **environment: str) -> Run:
+    def start(*arguments: str, fault: str = "") -> Run:
         log = tmp_path / "log.txt"
         log.unlink(missing_ok=True)
-        return fork_server(["--config", str(recipe_file), *arguments], log, fault, **environment)
+        runs.append(fork_server(["--config", str(recipe_file), *arguments], log, fault))
+        return runs[-1]
 
-    return start
+    yield start
+    for run_ in runs:
+        run_.end()
+
+
+@pytest.fixture(scope="module")
+def whole(fork_server, sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory):
+    """`whole(*settings)`: the folder of a run that nobody stops, one for the same settings, for reading alone. Beside
+    it lies files.jsonl: what it did to files of the folder, in order, as Python's audit events and their arguments."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def folder_of(*settings: str) -> Path:
+        if settings not in made:
+            home = tmp_path_factory.mktemp("whole")
+            recipe = write_recipe(home, sample_tokenizer_dir, sample_corpus_dir)
+            record = FILE_EVENTS.format(folder=str(home / "run")) + RECORD.format(log=str(home / "files.jsonl"))
+            run_ = fork_server(["--config", str(recipe), *settings], home / "log.txt", record)
+            assert run_.wait() == 0, run_.printed()[-3000:]
+            made[settings] = home / "run"
+        return made[settings]
+
+    return folder_of
+
+
+@pytest.fixture
+def kill_at_file():
+    """`kill_at_file(folder, begin, at)`: a fault that kills a run at its `at`-th event of files in `folder` (see
+    `whole`), counted from the first one on that has `begin` in its arguments."""
+    return lambda folder, begin, at: FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=begin, at=at)
 
 
 @pytest.fixture
 def two_processes(recipe_file, tmp_path, pytestconfig):
     """`two_processes(arguments, fault)`: the command under `accelerate launch` with two CPU processes, as a Popen; its
     output goes to log.txt. `fault` is Python to be run before, in both."""
+    launched = []
 
     def start(*arguments: str, fault: str = "") -> subprocess.Popen:
         with socket.socket() as server:
@@ -264,15 +353,24 @@ def two_processes(recipe_file, tmp_path, pytestconfig):
         launch += f"--mixed_precision no --dynamo_backend no --main_process_port {port}".split()
         environment = {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(pytestconfig.rootpath)}
         with (tmp_path / "log.txt").open("w") as log:
-            return subprocess.Popen(
-                [sys.executable, *launch, str(driver), "--config", str(recipe_file), *arguments],
-                cwd=pytestconfig.rootpath,
-                env=os.environ | environment,
-                stdout=log,
-                stderr=log,
+            launched.append(
+                subprocess.Popen(
+                    [sys.executable, *launch, str(driver), "--config", str(recipe_file), *arguments],
+                    cwd=pytestconfig.rootpath,
+                    env=os.environ | environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # so that all of it can be ended
+                )
             )
+        return launched[-1]
 
-    return start
+    yield start
+    for process in launched:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.fixture(scope="session")

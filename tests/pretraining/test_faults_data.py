@@ -1,18 +1,23 @@
 """Losses that are not finite, text that is damaged, and sources that go away while they are read."""
 
+import itertools
 import json
 import random
-import shutil
+import re
 
 import httpx
+import pyarrow as pa
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
+from common.recipes import load_recipe
+from pretraining import prepare as command
 from pretraining import retry
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.checksums import damage
+from pretraining.prepare import prepare
+from pretraining.recipe import Recipe
 from pretraining.retry import SourceGone, retried
 from pretraining.tracking import read_events
 
@@ -28,16 +33,6 @@ def assert_same_run(folder, whole):
     ours, reference = (load_file(path / "model" / "model.safetensors") for path in (folder, whole))
     assert all(torch.equal(ours[key], reference[key]) for key in reference)
     assert [event["step"] for event in read_events(folder)] == [event["step"] for event in read_events(whole)]
-
-
-@pytest.fixture
-def whole(started, tmp_path):
-    def make(*settings):
-        run = started(*settings, f"output_dir={tmp_path / 'whole'}")
-        assert run.wait() == 0, run.printed()[-3000:]
-        return tmp_path / "whole"
-
-    return make
 
 
 # From micro-batch `at` on, the loss (`loss`) of the first row with a prediction, or the gradient alone, is not finite.
@@ -76,7 +71,7 @@ def test_a_loss_or_gradient_that_is_not_finite(started, whole, tmp_path, loss, p
     settings = [*SETTINGS, f"precision={precision}", f"gradient_accumulation_steps={accumulation}"]
     reference, folder = whole(*settings), tmp_path / "run"
     chance = random.Random(f"{loss} {precision}")
-    for round_number in range(2):
+    for _ in range(1 + loss):  # the second time in a run that goes on
         at = chance.randint(2, 3) * accumulation
         before = newest_checkpoint(folder) if folder.exists() else None
         done = int(before.name.removeprefix("step-")) if before else 0
@@ -102,96 +97,162 @@ def test_a_loss_or_gradient_that_is_not_finite(started, whole, tmp_path, loss, p
         else:
             assert "every single loss is finite" in printed and process["first"] is None
         assert all(torch.isfinite(weight).all() for weight in load_file(kept / "model" / "model.safetensors").values())
-        if round_number:
-            break
     run = started(*settings, "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(folder, reference)
 
 
 # The `at`-th batch that a process makes cannot be read.
-DAMAGED = """
+GONE = """
 from pretraining import corpora
-class CorruptShard(ValueError):
-    pass
 made = 0
 really = corpora.MaskedExamples.__getitems__
-def damaged(self, draws):
+def gone(self, draws):
     global made
     made += 1
     if made == {at}:
-        raise {error}
+        raise OSError(5, "gone")
     return really(self, draws)
-corpora.MaskedExamples.__getitems__ = damaged
+corpora.MaskedExamples.__getitems__ = gone
 """
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("error", ["CorruptShard('shard 3 is not what it was. Rebuild it.')", "OSError(5, 'gone')"])
-def test_data_that_cannot_be_read_stops_the_run_resumably(started, whole, tmp_path, workers, error):
-    settings = [*SETTINGS, f"num_workers={workers}"]
-    reference, folder = whole(*settings), tmp_path / "run"
-    at = random.Random(error).randint(1, 2) + (not workers)
-    run = started(*settings, fault=DAMAGED.format(at=at, error=error))
-    assert run.wait() == 2
-    printed = run.printed()
+def test_data_that_cannot_be_read_stops_the_run_resumably(started, whole, tmp_path, workers):
+    settings, folder, at = [*SETTINGS, f"num_workers={workers}"], tmp_path / "run", 2
+    run = started(*settings, fault=GONE.format(at=at))
     # of two workers each makes every other batch: their `at`-th are 2 at - 1 and 2 at
     step = (2 * at - 1 if workers else at) - 1
-    said = "shard 3 is not what it was. Rebuild it." if "Shard" in error else "[Errno 5] gone"
-    assert f"error: {said} Training has stopped at step {step}, for want of data." in printed, printed[-3000:]
-    assert "Traceback" not in printed and "DataLoader worker" not in printed
-    kept = newest_checkpoint(folder)
-    assert (kept.name if kept else "step-0") == f"step-{step}" and "--resume" in printed
+    stops_for_want_of_data(run, folder, "[Errno 5] gone", step)
     run = started(*settings, "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
-    assert_same_run(folder, reference)
+    assert_same_run(folder, whole(*SETTINGS))
 
 
-@pytest.fixture
-def streamed(recipe_file, tmp_path):
-    """The recipe on a streamed file that is read through many times; gives its path and that of where it goes."""
-    path = tmp_path / "en.txt"
-    path.write_text("".join(f"sentence number {number} of a small file\n" for number in range(10)), encoding="utf-8")
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    recipe["monolingual"] = [{"language": "en", "path": str(path), "streaming": True, "size": 10}]
-    recipe["bitext"], recipe["shuffle_buffer"] = [], 4
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    return path, tmp_path / "elsewhere.txt"
+def stops_for_want_of_data(run, folder, said, step):
+    assert run.wait() == 2
+    printed = run.printed()
+    assert f"{said} Training has stopped at step {step}, for want of data." in printed, printed[-3000:]
+    assert "Traceback" not in printed and "DataLoader worker" not in printed and "--resume" in printed
+    kept = newest_checkpoint(folder)
+    assert kept.name == f"step-{step}" and damage(kept) is None
 
 
-OF_STREAM = ["phases.0.steps=12", "phases.0.objectives={mlm: {batch_size: 6, max_length: 32}}"]
+# Prints the name of a prepared shard where its checksum is first looked at.
+OPENED = """
+import sys
+def hook(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(".arrow") and "/prepared/" in str(arguments[0]):
+        print("opened", arguments[0].rpartition("/prepared/")[2], file=sys.stderr, flush=True)
+sys.addaudithook(hook)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_shard_stops_the_run_and_is_rebuilt(started, whole, recipe_file, tmp_path, capsys, workers):
+    """One bit of a prepared shard, found by the update that first reads from it."""
+    shards, folder = tmp_path / "prepared", tmp_path / "run"
+    prepare(load_recipe(Recipe, str(recipe_file), []), shards, num_workers=1, max_rows=None, shard_bytes=2048)
+    run = started(*SETTINGS, f"prepared={shards}", f"output_dir={tmp_path / 'unbroken'}", fault=OPENED)
+    assert run.wait() == 0, run.printed()[-3000:]
+    assert_same_run(tmp_path / "unbroken", whole(*SETTINGS))
+    # the batch of update n is fetched between the lines of updates n - 2 and n - 1
+    before, _, after = run.printed().partition("step 2/")
+    needed, rest = after.partition("step 3/")[::2]
+    assert rest and "opened" in before
+    broken = shards / re.search(r"opened (\S+)", needed)[1]
+    content = bytearray(broken.read_bytes())
+    ids = pa.ipc.open_file(pa.py_buffer(bytes(content))).get_batch(0).column(0).values.to_numpy().tobytes()
+    content[content.index(ids) + len(ids) // 2] ^= 1
+    broken.write_bytes(content)
+
+    settings = [*SETTINGS, f"prepared={shards}", f"num_workers={workers}"]
+    said = f"--output {shards}, which keeps all that is whole."
+    run = started(*settings)
+    stops_for_want_of_data(run, folder, said, step=3)
+    assert f"{broken} does not hold what was written there" in run.printed()
+    run = started(*settings, "--resume")  # it stays so until it is rebuilt
+    assert run.wait() == 2 and str(broken) in run.printed() and newest_checkpoint(folder).name == "step-3"
+    capsys.readouterr()
+    command.main(["--config", str(recipe_file), "--output", str(shards), "--num_workers", "1"])
+    run = started(*settings, "--resume")
+    assert run.wait() == 0, run.printed()[-3000:]
+    assert_same_run(folder, whole(*SETTINGS))
+
+
+OF_STREAM = ["phases.0.steps=10", "phases.0.objectives={mlm: {batch_size: 6, max_length: 32}}"]
+
+
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory):
+    """`streamed()`: settings for a streamed file that is read through many times, its path and where it goes."""
+    number = itertools.count()
+
+    def make():
+        folder = tmp_path_factory.mktemp(f"stream-{next(number)}")
+        path = folder / "en.txt"
+        path.write_text("".join(f"sentence number {n} of a small file\n" for n in range(10)), encoding="utf-8")
+        table = f"{{language: en, path: {path}, streaming: true, size: 10}}"
+        settings = [*OF_STREAM, f"monolingual=[{table}]", "bitext=[]", "shuffle_buffer=4"]
+        return settings, path, folder / "elsewhere.txt"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole_of_stream(whole, streamed):
+    return whole(*streamed()[0])
+
+
 WAITS = "from pretraining import retry\nretry.WAITS_SECONDS = {waits}\n"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_source_that_goes_away_and_comes_back(started, whole, streamed, tmp_path, workers):
-    settings = [*OF_STREAM, f"num_workers={workers}"]
-    reference, (path, elsewhere) = whole(*settings), streamed
-    run = started(*settings, fault=WAITS.format(waits=(0.05,) * 2000))
-    run.until(lambda printed: f"step {2}/" in printed)
+# Holds an update until the test has done what it does meanwhile: the run does not get through before.
+HOLD = """
+import os, time
+from pretraining import training
+update = training.Training._update
+def held(self, predictions, number, phase):
+    while number == 2 and not os.path.exists({gate!r}):
+        time.sleep(0.01)
+    return update(self, predictions, number, phase)
+training.Training._update = held
+"""
+
+
+def take_away(run, path, elsewhere, gate):
+    run.until(lambda printed: "step 1/" in printed)
     path.rename(elsewhere)
-    run.until(lambda printed: "try 2 of 2000" in printed)
+    gate.touch()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_source_that_goes_away_and_comes_back(started, whole_of_stream, streamed, tmp_path, workers):
+    (settings, path, elsewhere), gate = streamed(), tmp_path / "gate"
+    fault = WAITS.format(waits=(0.05,) * 5000) + HOLD.format(gate=str(gate))
+    run = started(*settings, f"num_workers={workers}", fault=fault)
+    take_away(run, path, elsewhere, gate)
+    run.until(lambda printed: "try 2 of 5000" in printed)
     elsewhere.rename(path)
     assert run.wait() == 0, run.printed()[-3000:]
     assert "the source of corpus en cannot be read after row" in run.printed()
-    assert_same_run(tmp_path / "run", reference)
+    assert_same_run(tmp_path / "run", whole_of_stream)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_source_that_stays_away_stops_the_run_resumably(started, whole, streamed, tmp_path, workers):
-    settings = [*OF_STREAM, f"num_workers={workers}"]
-    reference, (path, elsewhere) = whole(*settings), streamed
-    run = started(*settings, fault=WAITS.format(waits=(0.01, 0.01)))
-    run.until(lambda printed: f"step {2}/" in printed)
-    path.rename(elsewhere)
+def test_a_source_that_stays_away_stops_the_run_resumably(started, whole_of_stream, streamed, tmp_path, workers):
+    (settings, path, elsewhere), gate = streamed(), tmp_path / "gate"
+    settings.append(f"num_workers={workers}")
+    run = started(*settings, fault=WAITS.format(waits=(0.01, 0.01)) + HOLD.format(gate=str(gate)))
+    take_away(run, path, elsewhere, gate)
     assert run.wait() == 2
     printed = run.printed()
     assert "did not come back in 2 tries" in printed and "for want of data" in printed, printed[-3000:]
     assert "Traceback" not in printed and newest_checkpoint(tmp_path / "run") is not None
-    shutil.move(elsewhere, path)
+    elsewhere.rename(path)
     run = started(*settings, "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
-    assert_same_run(tmp_path / "run", reference)
+    assert_same_run(tmp_path / "run", whole_of_stream)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,15 @@ def assert_same_run(folder, whole):
 
 
 @pytest.fixture
-def whole(train, tmp_path):
-    train(*SETTINGS, f"output_dir={tmp_path / 'whole'}")
-    return tmp_path / "whole"
+def copied(whole, tmp_path):
+    """`copied(name)`: a copy of the finished run, of which only model/ is missing."""
+
+    def copy(name):
+        folder = shutil.copytree(whole(*SETTINGS), tmp_path / name)
+        shutil.rmtree(folder / "model")
+        return folder
+
+    return copy
 
 
 # Writing Python's own files fails as on a full disk: from the `at`-th time on that one of the run folder is opened.
@@ -70,10 +76,13 @@ training.Training._update = limited
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_full_disk_at_random_writes(started, whole, tmp_path, seed):
     """Of recipe.yaml, run.json, events.jsonl, curves.png, progress.json, checksums.json or the model's small files."""
-    folder, chance, messages = tmp_path / "full", random.Random(seed), []
-    for _ in range(5):
+    folder, chance = tmp_path / "full", random.Random(seed)
+    events = map(json.loads, (whole(*SETTINGS).parent / "files.jsonl").read_text().splitlines())
+    writes = sum(event[0] == "open" and any(letter in event[2] for letter in "wax+") for event in events)
+    messages = []
+    for part in range(4):  # at first early, at last late: in a run that goes on there is less to write
         resume = ["--resume"] if (folder / "recipe.yaml").exists() else []
-        at = chance.randint(1, 40)
+        at = chance.randint(1 + writes * part // 8, writes * (part + 1) // 8)
         run = started(*SETTINGS, f"output_dir={folder}", *resume, fault=FULL_DISK.format(folder=str(folder), at=at))
         if run.wait() == 0:
             break
@@ -84,10 +93,10 @@ def test_a_full_disk_at_random_writes(started, whole, tmp_path, seed):
         messages.append(message)
         assert all(damage(checkpoint) is None for checkpoint in checkpoints_of(folder))
         assert not list(folder.glob("checkpoints/.*")) and not (folder / "model").exists()
-    assert len(messages) > 2
+    assert len(messages) > 2 and len(set(messages)) > 1, messages
     run = started(*SETTINGS, f"output_dir={folder}", *(["--resume"] if (folder / "recipe.yaml").exists() else []))
     assert run.wait() == 0, run.printed()[-3000:]
-    assert_same_run(folder, whole)
+    assert_same_run(folder, whole(*SETTINGS))
 
 
 @pytest.mark.parametrize("step", [2, 4])
@@ -102,12 +111,11 @@ def test_the_system_refuses_to_write(started, whole, tmp_path, step):
     assert len(checkpoints_of(folder)) == (step > 2)
     run = started(*SETTINGS, f"output_dir={folder}", "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
-    assert_same_run(folder, whole)
+    assert_same_run(folder, whole(*SETTINGS))
 
 
-def test_a_full_disk_while_the_model_is_published(started, whole, tmp_path):
-    folder = shutil.copytree(whole, tmp_path / "full")
-    shutil.rmtree(folder / "model")
+def test_a_full_disk_while_the_model_is_published(started, whole, copied):
+    folder = copied("full")
     fault = """
 import errno, os, shutil
 copytree = shutil.copytree
@@ -120,7 +128,7 @@ shutil.copytree = fails
     assert run.wait() == 2 and "model/ of" in run.printed() and "step-5 is untouched" in run.printed()
     assert not (folder / "model").exists() and not list(folder.glob(".model*"))
     assert started(*SETTINGS, f"output_dir={folder}", "--resume").wait() == 0
-    assert_same_run(folder, whole)
+    assert_same_run(folder, whole(*SETTINGS))
 
 
 def test_a_full_disk_while_text_is_tokenised(started, tmp_path, recipe_file):
@@ -179,38 +187,34 @@ def test_damage_is_found_wherever_it_is(tmp_path):
         assert "checksums.json" in damage(tmp_path / "whole")
 
 
-def test_of_a_damaged_checkpoint_the_one_before_is_used(train, fails, whole, tmp_path, caplog):
-    chance = random.Random(0)
-    for number in range(4):
-        folder = shutil.copytree(whole, tmp_path / f"spoilt-{number}")
-        shutil.rmtree(folder / "model")
-        bad = chance.randint(1, 2)  # of the newest ones
-        names = []
-        for checkpoint in checkpoints_of(folder)[-bad:]:
-            files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != "checksums.json")
-            file = chance.choice(files)
-            spoil(file, chance)
-            names.append((checkpoint, str(file.relative_to(checkpoint))))
-        caplog.clear()
-        keep = f"keep_checkpoints={chance.randint(0, 1)}"
-        train(*SETTINGS, keep, f"output_dir={folder}", "--resume")
-        for checkpoint, name in names:
-            assert f"{checkpoint} is damaged: {name}" in caplog.text
-            assert (checkpoint.parent / f"damaged-{checkpoint.name}").is_dir()
-        sessions = json.loads((folder / "run.json").read_text())["sessions"]
-        assert sessions[-1]["resumed_from"] == ["step-4", "step-2"][bad - 1]
-        assert newest_checkpoint(folder).name == "step-5" and damage(newest_checkpoint(folder)) is None
-        assert_same_run(folder, whole)
+@pytest.mark.parametrize("bad", [1, 2])
+def test_of_a_damaged_checkpoint_the_one_before_is_used(started, whole, copied, bad):
+    """`bad` of the newest ones are damaged, each in a file and a way of its own."""
+    chance, folder, names = random.Random(bad), copied("spoilt"), []
+    for checkpoint in checkpoints_of(folder)[-bad:]:
+        files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != "checksums.json")
+        file = chance.choice(files)
+        spoil(file, chance)
+        names.append((checkpoint, str(file.relative_to(checkpoint))))
+    run = started(*SETTINGS, f"keep_checkpoints={2 - bad}", f"output_dir={folder}", "--resume")
+    assert run.wait() == 0, run.printed()[-3000:]
+    for checkpoint, name in names:
+        assert f"{checkpoint} is damaged: {name}" in run.printed()
+        assert (checkpoint.parent / f"damaged-{checkpoint.name}").is_dir()
+    sessions = json.loads((folder / "run.json").read_text())["sessions"]
+    assert sessions[-1]["resumed_from"] == ["step-4", "step-2"][bad - 1]
+    assert newest_checkpoint(folder).name == "step-5" and damage(newest_checkpoint(folder)) is None
+    assert_same_run(folder, whole(*SETTINGS))
 
 
-def test_where_no_checkpoint_is_sound_nothing_is_resumed(fails, whole):
-    shutil.rmtree(whole / "model")
-    for checkpoint in checkpoints_of(whole):
+def test_where_no_checkpoint_is_sound_nothing_is_resumed(fails, copied):
+    folder = copied("spoilt")
+    for checkpoint in checkpoints_of(folder):
         (checkpoint / "optimizer.bin").unlink()
     for _ in range(2):  # it stays so
-        message = fails(*SETTINGS, f"output_dir={whole}", "--resume")
+        message = fails(*SETTINGS, f"output_dir={folder}", "--resume")
         assert "no checkpoint of" in message and "step-5: optimizer.bin is missing" in message
-        assert "another output_dir" in message and len(checkpoints_of(whole)) == 3
+        assert "another output_dir" in message and len(checkpoints_of(folder)) == 3
 
 
 HOLD = """

@@ -225,6 +225,18 @@ def test_killed_at_any_moment_it_goes_on(recipe, streamed, tmp_path, num_workers
     assert contents(folder) == wanted
 
 
+def test_a_journal_whose_first_line_was_cut_short_is_read(recipe, tmp_path):
+    folder = small(recipe, tmp_path / "shards")
+    before, manifest = contents(folder), json.loads((folder / MANIFEST).read_text())
+    key, column = next(iter(manifest["columns"].items()))
+    done = {"column": key} | column["shards"][0]
+    written = (folder / done["file"]).stat().st_mtime_ns
+    (folder / MANIFEST).unlink()
+    (folder / PROGRESS).write_text('{"format": 1, "tokenizer_fing\n' + json.dumps(done) + "\n")
+    small(recipe, folder)
+    assert contents(folder) == before and (folder / done["file"]).stat().st_mtime_ns == written
+
+
 def test_broken_files_are_named_and_rebuilt(recipe, tmp_path, sample_tokenizer):
     folder = small(recipe, tmp_path / "shards")
     before, read = contents(folder), replace(recipe, prepared=str(folder))
@@ -355,7 +367,7 @@ def test_prepare_refuses_folders_that_are_others(recipe, tmp_path):
         small(recipe, folder)
     assert [path.name for path in folder.iterdir()] == ["chapter.tex"]
     busy = tmp_path / "busy"
-    with run_lock(busy), pytest.raises(ValueError, match=f"being written by another process.*{os.getpid()}"):
+    with run_lock(busy), pytest.raises(ValueError, match=f"being written by another command .process {os.getpid()}"):
         small(recipe, busy)
     small(recipe, busy)
 
