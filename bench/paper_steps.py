@@ -245,8 +245,9 @@ def floats_kept(name: str, size: Size, positions: int, predicted: dict[str, int]
     For each position of both sides a layer keeps 16 d: queries, keys, values, context, the input and output of two
     LayerNorms (4), and the feed-forward before and after GELU (8). Cross-attention keeps 6 d more: queries, keys,
     values, context, its LayerNorm's two. Embeddings keep 2 d. A prediction keeps 4 d: its state, the head before and
-    after GELU, the gradient of its state. Attention weights are not kept (sdpa). The head holds logits, `LOGITS_AT_ONCE`
-    at most, and a (V, d) gradient beside them where there are more. `predicted` are labels by sub-batch.
+    after GELU, the gradient of its state. Attention weights are not kept (sdpa). The head holds logits,
+    `LOGITS_AT_ONCE` at most, and a (V, d) gradient beside them where there are more. `predicted` are labels by
+    sub-batch.
     """
     from modeling.masked_lm import LOGITS_AT_ONCE
 

@@ -39,7 +39,7 @@ def retried(open_rows: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
                 yield row
             return
         except Exception as error:
-            if not is_of_source(error) or (given == 0 and isinstance(error, FileNotFoundError)):  # never was there
+            if not is_of_source(error):
                 raise
             if failures == len(WAITS_SECONDS):
                 raise SourceGone(

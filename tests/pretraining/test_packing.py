@@ -158,6 +158,13 @@ def test_what_cannot_be_packed_is_refused(name, changes, message, sample, recipe
         recipe_of({name: settings}, monolingual=[{"language": "en", **sample("en"), **changes}])
 
 
+def test_pairs_that_two_objectives_share_are_packed_for_neither(sample, recipe_of):
+    bitext = [{"source_language": "en", "target_language": "de", "table": {"path": "pairs.tsv"}}]
+    one, packed = {"batch_size": 4}, {"batch_size": 4, "packed": True}
+    with pytest.raises(ValueError, match="tlm and ca_mlm_pairs learn from the same pairs.*Take packed out"):
+        recipe_of({"tlm": packed, "ca_mlm_pairs": one}, bitext=bitext, model={"type": "veco"})
+
+
 def test_an_objective_without_examples_cannot_be_packed(sample, recipe_of):
     bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
     with pytest.raises(ValueError, match="dwa.packed is True: dwa reads the examples of tlm"):
