@@ -20,7 +20,6 @@ import json
 import logging
 import re
 import unicodedata
-import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
 
@@ -159,7 +158,7 @@ class FastPieces:
         return self.processor.normalize(word) == "".join(SPACE + part for part in self.normalize(word).split())
 
 
-_KNOWN: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, FastPieces] = weakref.WeakKeyDictionary()
+_KNOWN: dict[PreTrainedTokenizerBase, FastPieces] = {}
 
 
 def fast_pieces(tokenizer: PreTrainedTokenizerBase) -> FastPieces:

@@ -56,8 +56,8 @@ class PackedCorpus:
     """The training texts of a corpus in bins; for sampling a bin is an example.
 
     The bins are the same in every epoch and process: texts are put into them in an order keyed by the seed. `lengths`
-    (K,) are the positions that their texts take, special tokens included; `size` is that of the corpus, so that
-    languages are drawn as without packing.
+    (K,) are the positions that their texts take, special tokens included; `size` is that of the corpus, so that draws
+    are shared out as without packing: a draw is a bin, and languages with short texts get more texts of it.
     """
 
     streaming = False
