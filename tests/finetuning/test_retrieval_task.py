@@ -117,7 +117,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys
 
 
 def test_scores_are_those_of_brute_force(found, tmp_path, tiny_model, sample_corpus_dir, monkeypatch):
-    monkeypatch.setattr("finetuning.retrieval_search.nearest.__defaults__", ("cpu", 7))  # chunks that divide nothing
+    monkeypatch.setattr("finetuning.neighbor_search.nearest.__defaults__", ("cpu", 7))  # chunks that divide nothing
     main([*found, "batch_size=7"])
     results = results_of(tmp_path / "out")
     target, *sources = (

@@ -131,23 +131,25 @@ shutil.copytree = fails
     assert_same_run(folder, whole(*SETTINGS))
 
 
-def test_a_full_disk_while_text_is_tokenised(started, tmp_path, recipe_file):
+def test_a_full_disk_while_text_is_tokenised(started, tmp_path):
     """Of the cache, not the run folder: nothing has begun, and the next start is a first one."""
     home = tmp_path / "cache"
-    fault = """
+    # a cache of its own, as another test may have tokenised this text before
+    cache = f"import datasets, pathlib\ndatasets.config.HF_DATASETS_CACHE = pathlib.Path({str(home)!r})\n"
+    full = """
 import errno, os
 import datasets.arrow_writer as writer
-from pretraining import tokenised
 def full(*arguments, **keywords):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 writer.ArrowWriter.write_table = writer.ArrowWriter.write_batch = full
 """
-    run = started(*SETTINGS, "monolingual.0.language=fr", "monolingual.0.config=fr", fault=fault)
+    run = started(*SETTINGS, "monolingual.0.language=fr", "monolingual.0.config=fr", fault=cache + full)
     code, printed = run.wait(), run.printed()
     assert code == 2 and "No space left on device" in printed and "Traceback" not in printed, printed[-3000:]
-    assert not home.exists() and not (tmp_path / "run").exists()
-    run = started(*SETTINGS, "monolingual.0.language=fr", "monolingual.0.config=fr")
+    assert not list(home.rglob("*.arrow")) and not (tmp_path / "run").exists()
+    run = started(*SETTINGS, "monolingual.0.language=fr", "monolingual.0.config=fr", fault=cache)
     assert run.wait() == 0, run.printed()[-3000:]
+    assert list(home.rglob("*.arrow"))
 
 
 def spoil(path, chance):
