@@ -1,31 +1,43 @@
-"""Fine-tuning with lengths grouped, and evaluation in one pass, against the usual ways: `python -m bench.finetuning`.
+"""Fine-tuning and evaluation as `finetuning/run.py` does them, against the usual ways: `python -m bench.finetuning`.
 
-Training: updates of the Trainer that `finetuning/run.py` uses, on batches of similar lengths padded to their longest,
-against batches in random order, padded to their longest or to max_length, as the public XTREME scripts pad all of them.
-The batches of a round are drawn from a whole epoch of each way, so that their lengths are those of the epoch.
-Evaluation: the rows of all languages in one pass against language by language, and that padded to max_length.
+Training: updates of a run, which computes nothing at padding and trains only those rows of the word embeddings that the
+text names, on batches of similar lengths; the same with all rows trained; and transformers' XLM-R under its Trainer, of
+the same weights, on batches of similar lengths, on batches in random order, and on those padded to max_length, as the
+public XTREME scripts pad all of them. The batches of a round are drawn from a whole epoch of each way, so that their
+lengths are those of the epoch.
+Evaluation: the rows of all languages in one pass, against transformers' XLM-R language by language, and that padded to
+max_length. Both score the same.
 
 Rows are real: of --hub_root, XNLI (its validation rows are trained on: as long as MultiNLI's) and UD-POS, else topics
-of the sample corpus, whose sentences are short. The model is random, with a tokenizer trained on the rows, unless
---model names one. Rounds are interleaved; on a CPU times are those of the processor, so that other programs do not
-count. Prints medians, ratios and the positions of an example beside them; writes bench/results/finetuning.json.
+of the sample corpus, whose sentences are short. Weights are random, the tokenizer is trained on the rows; the matrix of
+the word embeddings has --rows rows, so that these rows name as small a part of it as text does of XLM-R's. Rounds are
+interleaved; on a CPU times are those of the processor, so that other programs do not count. Prints medians, ratios, the
+positions of an example and the size of Adam's state beside them; writes bench/results/finetuning.json.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import random
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from common.provenance import run_facts, write_json
+from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
 from common.recipes import load_recipe, user_errors
 
-OURS, LONGEST, WHOLE = "lengths grouped", "random order", "padded to max_length"
-TOGETHER, APART, APART_WHOLE = "one pass", "language by language", "language by language, padded to max_length"
+NAME = "finetuning"
+OURS, ALL_ROWS = "ours", "ours, all rows trained"
+GROUPED, LONGEST, WHOLE = (
+    f"transformers, {how}" for how in ("lengths grouped", "random order", "padded to max_length")
+)
+TRAINING = (OURS, ALL_ROWS, GROUPED, LONGEST, WHOLE)
+TOGETHER, APART = "ours, one pass", "transformers, language by language"
+APART_WHOLE = f"{APART}, padded to max_length"
 AIM = 2.0  # times the training examples a second of padding to max_length, on real lengths
+MIB = 2**20
 UDPOS = {"en": "English", "de": "German", "fr": "French", "es": "Spanish", "zh": "Chinese", "ru": "Russian"}
 
 
@@ -49,23 +61,31 @@ def _tables(kind: str, train: dict[str, Any], evaluation: dict[str, Any]) -> lis
     return [f"kind={kind}", f"train={json.dumps([train])}", f"evaluation={json.dumps([evaluation])}"]
 
 
-def save_model(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
-    """A random XLM-R of the size asked for, and a tokenizer of as many pieces, trained on the texts."""
-    from transformers import AutoTokenizer, XLMRobertaConfig, XLMRobertaModel
+def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
+    """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; with both a
+    tokenizer that is trained on the texts, and has pieces that never stand there for the other rows."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+    from transformers import XLMRobertaConfig, XLMRobertaModel
 
-    from pretraining.train_tokenizer import train_tokenizer
+    from bench._flops import Size
+    from modeling.configuration_metaxlm import MetaXlmConfig
+    from modeling.modeling_metaxlm import MetaXlmModel
+    from pretraining.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
 
-    train_tokenizer(texts, folder, vocab_size=flags.vocab)
-    config = XLMRobertaConfig(
-        vocab_size=len(AutoTokenizer.from_pretrained(folder)),
-        hidden_size=flags.hidden,
-        num_hidden_layers=flags.layers,
-        num_attention_heads=flags.hidden // 64,
-        intermediate_size=4 * flags.hidden,
-        max_position_embeddings=flags.max_length + 2,
-        type_vocab_size=1,
+    model = ModelProto.FromString(train_unigram(texts, flags.vocab - SPECIALS_BESIDE_SPM))
+    lowest = min(piece.score for piece in model.pieces)
+    for number in range(flags.rows - SPECIALS_BESIDE_SPM - len(model.pieces)):  # of languages that are not read here
+        model.pieces.add(piece=f"<{number}>", score=lowest - 100)
+    for name in ("ours", "transformers"):
+        save_tokenizer(model.SerializeToString(), folder / name)
+    config = Size(flags.layers, flags.hidden, flags.rows).config(flags.max_length)
+    ours, theirs = (
+        MetaXlmModel(MetaXlmConfig(**config)),
+        XLMRobertaModel(XLMRobertaConfig(**config), add_pooling_layer=False),
     )
-    XLMRobertaModel(config).save_pretrained(folder)
+    theirs.load_state_dict(ours.state_dict())
+    ours.save_pretrained(folder / "ours")
+    theirs.save_pretrained(folder / "transformers")
 
 
 def padded(rows: Any, length: int, pad: int) -> Any:
@@ -80,27 +100,29 @@ def padded(rows: Any, length: int, pad: int) -> Any:
 
 
 class Contest:
-    """The ways of training and evaluating on one data set, with one model."""
+    """The ways of training and evaluating on one data set, with two models of the same weights."""
 
-    def __init__(self, overrides: list[str], model: str, flags: argparse.Namespace, folder: Path):
+    def __init__(self, overrides: list[str], models: Path, flags: argparse.Namespace, folder: Path):
         from finetuning.recipe import Recipe
         from finetuning.task_tables import each_part
         from finetuning.trainer import load_model, open_run
 
-        settings = [f"model={model}", f"output_dir={folder}", "task=bench", "selection=last", "training.epochs=1"]
+        settings = [f"model={models / 'ours'}", f"output_dir={folder}", "task=bench", "selection=last"]
         sizes = [f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"]
         rows = [f"max_evaluation_examples={flags.evaluated}", f"hub_root={flags.hub_root or 'null'}"]
-        self.recipe = load_recipe(Recipe, None, [*settings, *sizes, *rows, *overrides])
+        self.recipe = load_recipe(Recipe, None, [*settings, "training.epochs=1", *sizes, *rows, *overrides])
         self.kind, path, _, self.tokenizer, _ = open_run(self.recipe)
         self.data = self.kind.encode(self.kind.read(self.recipe), self.tokenizer, self.recipe)
         pad = self.tokenizer.pad_token_id
         self.whole = each_part(self.data, lambda rows, *_: padded(rows, flags.max_length, pad))
-        self.model = load_model(self.kind, self.data, path, 1, [])
+        self.ours, self.theirs = (
+            load_model(self.kind, self.data, str(path), 1, []) for path in (path, models / "transformers")
+        )
         self.flags, self.folder = flags, folder
         self.lengths = self.data.train["length"][:]
 
-    def trainer(self, data: Any, order: str = "sequential") -> Any:
-        """The Trainer of a run on this data, which keeps and prints nothing."""
+    def trainer(self, data: Any, name: str, order: str = "sequential") -> Any:
+        """The Trainer of a run on this data, which keeps and prints nothing; of a way of transformers, its own."""
         from transformers import PrinterCallback
 
         from finetuning.trainer import FineTuningTrainer, task_arguments
@@ -109,7 +131,7 @@ class Contest:
         arguments.set_save(strategy="no").set_logging(strategy="no")
         arguments.disable_tqdm, arguments.train_sampling_strategy = True, order
         trainer = FineTuningTrainer(
-            model=self.model,
+            model=self.ours if name.startswith(OURS) else self.theirs,
             args=arguments,
             data_collator=self.kind.collator(self.tokenizer),
             processing_class=self.tokenizer,
@@ -117,6 +139,7 @@ class Contest:
             recipe=self.recipe,
             data=data,
         )
+        trainer.used_rows_only = name == OURS
         trainer.remove_callback(PrinterCallback)
         return trainer
 
@@ -125,82 +148,82 @@ class Contest:
         import torch
 
         torch.manual_seed(number)
-        order = list(self.trainer(self.data, "group_by_length" if name == OURS else "random")._get_train_sampler())
+        order = "random" if name in (LONGEST, WHOLE) else "group_by_length"
+        rows = list(self.trainer(self.data, name, order)._get_train_sampler())
         size = self.flags.batch
-        whole = [order[first : first + size] for first in range(0, len(order) - size + 1, size)]
+        whole = [rows[first : first + size] for first in range(0, len(rows) - size + 1, size)]
         return random.Random(number).sample(whole, min(self.flags.updates, len(whole)))
 
-    def train(self, name: str, number: int) -> tuple[float, float]:
-        """Seconds and positions of an example in this round's updates."""
+    def train(self, name: str, number: int) -> dict[str, float]:
+        """Seconds and positions of an example in this round's updates, and MiB of the optimizer's state."""
         from dataclasses import replace
 
         batches = self.batches(name, number)
         rows = [row for batch in batches for row in batch]
         source = self.whole if name == WHOLE else self.data
-        trainer = self.trainer(replace(source, train=source.train.select(rows)))
+        trainer = self.trainer(replace(source, train=source.train.select(rows)), name)
         seconds = timed(trainer.train)
-        longest = [self.flags.max_length if name == WHOLE else max(map(self.lengths.__getitem__, b)) for b in batches]
-        return seconds / len(rows), statistics.fmean(longest)
+        if name.startswith(OURS):
+            lengths = [self.lengths[row] for row in rows]
+        else:
+            lengths = [
+                self.flags.max_length if name == WHOLE else max(map(self.lengths.__getitem__, b)) for b in batches
+            ]
+        state = sum(value.nbytes for of in trainer.optimizer.optimizer.state.values() for value in of.values())
+        return {"seconds": seconds / len(rows), "positions": statistics.fmean(lengths), "state_mib": state / MIB}
 
     def evaluate(self, name: str) -> tuple[float, dict[str, dict[str, float]]]:
-        """Seconds of the evaluated rows, all of them, and the scores by language."""
+        """Seconds of the evaluated rows, all of them, and the scores by language, of both models as ours is."""
         from dataclasses import replace
 
+        self.theirs.load_state_dict(self.ours.state_dict())
         data = self.whole if name == APART_WHOLE else self.data
         parts = [data.evaluation]
         if name != TOGETHER:
             parts = [{language: rows} for language, rows in data.evaluation.items()]
         scores: dict[str, dict[str, float]] = {}
-        trainers = [self.trainer(replace(data, evaluation=part)) for part in parts]
+        trainers = [self.trainer(replace(data, evaluation=part), name) for part in parts]
         return timed(lambda: [scores.update(trainer.score()) for trainer in trainers]), scores
 
 
 def timed(run: Any) -> float:
-    """Seconds on the clock; on a CPU, of the processor."""
-    import torch
-
-    on_gpu = torch.cuda.is_available()
-    clock = time.perf_counter if on_gpu else time.process_time
-    if on_gpu:
-        torch.cuda.synchronize()
+    """Seconds of `run()`."""
+    wait()
     started = clock()
     run()
-    if on_gpu:
-        torch.cuda.synchronize()
+    wait()
     return clock() - started
 
 
 def measure(contest: Contest, rounds: int) -> list[dict[str, Any]]:
-    """Examples a second of every way, the median of its rounds' ratios to ours, and its positions an example."""
-    seconds: dict[tuple[str, str], list[float]] = {}
-    positions: dict[tuple[str, str], list[float]] = {}
+    """Examples a second of every way, the median of its rounds' ratios to ours, and what else `train` says."""
+    seconds: dict[str, list[float]] = {}
+    others: dict[str, list[dict[str, float]]] = {}
     evaluated = sum(len(rows) for rows in contest.data.evaluation.values())
     for number in range(-1, rounds):  # the first is the warm-up
         scores = {}
-        for name in (OURS, LONGEST, WHOLE):
-            taken, length = contest.train(name, number)
+        for name in TRAINING[:: -1 if number % 2 else 1]:
+            found = contest.train(name, number)
             if number >= 0:
-                seconds.setdefault(("training", name), []).append(taken)
-                positions.setdefault(("training", name), []).append(length)
+                seconds.setdefault(name, []).append(found.pop("seconds"))
+                others.setdefault(name, []).append(found)
         for name in (TOGETHER, APART, APART_WHOLE):
             taken, scores[name] = contest.evaluate(name)
             if number >= 0:
-                seconds.setdefault(("evaluation", name), []).append(taken / evaluated)
+                seconds.setdefault(name, []).append(taken / evaluated)
         same_scores(scores[TOGETHER], scores[APART])
-    lines = []
-    for (part, name), values in seconds.items():
-        ours = seconds[part, {"training": OURS, "evaluation": TOGETHER}[part]]
-        lines.append(
-            {
-                "part": part,
-                "way": name,
-                "examples_per_second": 1 / statistics.median(values),
-                "ours_is_faster_by": statistics.median(other / own for own, other in zip(ours, values, strict=True)),
-                "aim": AIM if name == WHOLE else None,
-                "positions": statistics.fmean(positions[part, name]) if (part, name) in positions else None,
-            }
-        )
-    return lines
+    return [
+        {
+            "part": part,
+            "way": name,
+            "examples_per_second": 1 / statistics.median(seconds[name]),
+            "ours_is_faster_by": median_ratio(seconds[name], seconds[ways[0]]) if name != ways[0] else None,
+            "aim": AIM if name in (WHOLE, APART_WHOLE) else None,
+            **{key: statistics.fmean(found[key] for found in others[name]) for key in others.get(name, [{}])[0]},
+        }
+        for part, ways in (("training", TRAINING), ("evaluation", (TOGETHER, APART, APART_WHOLE)))
+        for name in ways
+    ]
 
 
 def same_scores(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> None:
@@ -210,51 +233,43 @@ def same_scores(one: dict[str, dict[str, float]], other: dict[str, dict[str, flo
             assert abs(score - other[language][name]) < 1, (language, name, score, other[language][name])
 
 
-def show(title: str, lines: list[dict[str, Any]]) -> None:
-    """Prints the ways of one data set."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for column in ("", "way", "examples/s", "ours is faster by", "aim", "positions"):
-        table.add_column(column, justify="left" if column in ("", "way") else "right", no_wrap=True)
-    for line in lines:
-        numbers = [f"{line['examples_per_second']:,.1f}", f"{line['ours_is_faster_by']:.2f}"]
-        forms = {"aim": "g", "positions": ".1f"}
-        rest = ["" if line[name] is None else format(line[name], form) for name, form in forms.items()]
-        table.add_row(line["part"], line["way"], *numbers, *rest)
-    Console(highlight=False, soft_wrap=True, width=130).print(table)
+COLUMNS = {
+    "part": "",
+    "way": "way",
+    "examples_per_second": "examples/s",
+    "ours_is_faster_by": "ours is faster by",
+    "aim": "aim",
+    "positions": "positions",
+    "state_mib": "Adam, MiB",
+}
 
 
 def read_flags(argv: list[str] | None) -> argparse.Namespace:
     """Data, sizes, and where the measurements are written."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = {
+        "layers": (4, "layers of the models"),
+        "hidden": (256, "their hidden size, a multiple of 64"),
+        "rows": (250_002, "rows of their word embeddings"),
+        "vocab": (16_000, "pieces of the tokenizer"),
+        "max_length": (128, "positions of the longest input"),
+        "batch": (32, "examples of an update"),
+        "updates": (8, "updates of a round"),
+        "evaluated": (100, "evaluated rows of each language"),
+        "rounds": (5, "interleaved rounds"),
+    }
+    parser = make_parser(__doc__, NAME, sizes)
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub, with google/xtreme")
-    parser.add_argument("--model", metavar="FOLDER", help="a model and its tokenizer (default: a random one)")
-    for name, default, what in (
-        ("layers", 4, "layers of the random model"),
-        ("hidden", 256, "its hidden size, a multiple of 64"),
-        ("vocab", 16000, "pieces of its tokenizer"),
-        ("max_length", 128, "positions of the longest input"),
-        ("batch", 32, "examples of an update"),
-        ("updates", 8, "updates of a round"),
-        ("evaluated", 100, "evaluated rows of each language"),
-        ("rounds", 5, "interleaved rounds"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
-    output = Path("bench/results/finetuning.json")
-    where = f"where the measurements are written (default {output})"
-    parser.add_argument("--output", type=Path, metavar="FILE", default=output, help=where)
     return parser.parse_args(argv)
 
 
 def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError for sizes of which there is no model or nothing to measure."""
-    for name in ("layers", "hidden", "vocab", "max_length", "batch", "updates", "evaluated", "rounds"):
-        if (value := getattr(flags, name)) < 1:
-            raise ValueError(f"--{name} is {value}: nothing would be measured. Give 1 or more.")
-    if flags.hidden % 64:
-        raise ValueError(f"--hidden is {flags.hidden}: a head has 64 dimensions. Give a multiple of 64.")
+    """Raises ValueError as `check_sizes`, and where the embeddings have no row for a piece."""
+    check_sizes(flags)
+    if flags.rows < flags.vocab:
+        raise ValueError(
+            f"--rows is {flags.rows} and --vocab {flags.vocab}: some pieces would have no embedding. Give --rows "
+            f"{flags.vocab} or more."
+        )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -270,28 +285,24 @@ def main(argv: list[str] | None = None) -> None:
         logging.set_verbosity_error()
         torch.manual_seed(0)
         parts = {}
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        with tempfile.TemporaryDirectory() as folder:
-            for name, overrides in tables(flags.hub_root).items():
-                model = flags.model or str(Path(folder) / f"model-{name}")
-                if flags.model is None:
-                    save_model(Path(model), texts_of(overrides, flags), flags)
-                contest = Contest(overrides, model, flags, Path(folder) / "out")
+        for name, overrides in tables(flags.hub_root).items():
+            with tempfile.TemporaryDirectory() as folder:
+                save_models(Path(folder), texts_of(overrides, flags), flags)
+                contest = Contest(overrides, Path(folder), flags, Path(folder) / "out")
                 lengths = contest.lengths
                 facts = {
                     "training_rows": len(lengths),
                     "mean_length": statistics.fmean(lengths),
                     "longest": max(lengths),
                     "evaluated_rows": {language: len(rows) for language, rows in contest.data.evaluation.items()},
-                    "parameters": contest.model.num_parameters(),
+                    "parameters": contest.ours.num_parameters(),
                 }
-                parts[name] = {**facts, "ways": measure(contest, flags.rounds)}
-                title = f"{name}: {len(lengths):,} training rows of {facts['mean_length']:.1f} pieces on average, "
-                title += f"{facts['parameters'] / 1e6:.1f}M parameters, {device}, medians of {flags.rounds} rounds"
-                show(title, parts[name]["ways"])
-        flags.output.parent.mkdir(parents=True, exist_ok=True)
-        settings = {name: value for name, value in vars(flags).items() if isinstance(value, int)}
-        write_json(flags.output, {"parts": parts, "settings": settings, "facts": run_facts(["bench.finetuning"])})
+                with contextlib.redirect_stdout(io.StringIO()):  # what a run says of itself
+                    parts[name] = {**facts, "ways": measure(contest, flags.rounds)}
+            title = f"{name}: {len(lengths):,} training rows of {facts['mean_length']:.1f} pieces on average, "
+            title += f"{facts['parameters'] / 1e6:.1f}M parameters, {device_name()}"
+            show(title, COLUMNS, parts[name]["ways"])
+        write_results(flags, NAME, argv, {"device": device_name(), "parts": parts})
 
 
 def texts_of(overrides: list[str], flags: argparse.Namespace) -> list[str]:

@@ -6,28 +6,31 @@ import json
 import pytest
 
 from bench.finetuning import (
+    ALL_ROWS,
     APART,
     APART_WHOLE,
+    GROUPED,
     LONGEST,
     OURS,
     TOGETHER,
+    TRAINING,
     WHOLE,
     Contest,
     main,
-    save_model,
+    save_models,
     tables,
     texts_of,
 )
 
-SIZES = dict(layers=1, hidden=64, vocab=600, max_length=40, batch=8, updates=3, evaluated=5, rounds=1, hub_root=None)
+SIZES = dict(layers=1, hidden=64, rows=2000, vocab=600, max_length=40, batch=8, updates=3, evaluated=5, rounds=1)
 
 
 @pytest.fixture(scope="module")
 def contest(tmp_path_factory):
-    flags, folder = argparse.Namespace(**SIZES), tmp_path_factory.mktemp("contest")
+    flags, folder = argparse.Namespace(**SIZES, hub_root=None), tmp_path_factory.mktemp("contest")
     (overrides,) = tables(None).values()
-    save_model(folder / "model", texts_of(overrides, flags), flags)
-    return Contest(overrides, str(folder / "model"), flags, folder / "out")
+    save_models(folder, texts_of(overrides, flags), flags)
+    return Contest(overrides, folder, flags, folder / "out")
 
 
 def test_padding_adds_nothing_that_is_read_or_scored(contest):
@@ -48,25 +51,42 @@ def test_a_round_is_drawn_from_a_whole_epoch_of_each_way(contest):
         return sum(max(batch) - min(batch) for batch in lengths) / len(lengths)
 
     assert spread(OURS) < spread(LONGEST) / 2
-    assert contest.batches(OURS, 1) == contest.batches(OURS, 1) != contest.batches(OURS, 2)
-    assert contest.train(WHOLE, 0)[1] == 40 > contest.train(OURS, 0)[1]
+    assert contest.batches(OURS, 1) == contest.batches(GROUPED, 1) != contest.batches(OURS, 2)
+
+
+def test_ways_train_what_they_say(contest):
+    found = {name: contest.train(name, 0) for name in TRAINING}
+    assert found[WHOLE]["positions"] == 40 >= found[LONGEST]["positions"] > found[GROUPED]["positions"]
+    assert found[GROUPED]["positions"] > found[OURS]["positions"] == found[ALL_ROWS]["positions"]
+    states = {name: of["state_mib"] for name, of in found.items()}
+    # two moments in float32 of the rows that are left out
+    assert states[ALL_ROWS] - states[OURS] > 8 * (SIZES["rows"] - SIZES["vocab"]) * SIZES["hidden"] / 2**20
+    assert states[ALL_ROWS] == pytest.approx(states[WHOLE], rel=0.01)
+    assert type(contest.theirs).__module__.startswith("transformers.")
 
 
 def test_the_command_writes_its_figures(tmp_path, capsys):
     output = tmp_path / "results" / "finetuning.json"
-    sizes = [item for name, value in SIZES.items() if value for item in (f"--{name}", str(value))]
+    sizes = [item for name, value in SIZES.items() for item in (f"--{name}", str(value))]
     main([*sizes, "--output", str(output)])
     (part,) = json.loads(output.read_text(encoding="utf-8"))["parts"].values()
-    assert [line["way"] for line in part["ways"]] == [OURS, LONGEST, WHOLE, TOGETHER, APART, APART_WHOLE]
+    assert [line["way"] for line in part["ways"]] == [*TRAINING, TOGETHER, APART, APART_WHOLE]
     assert part["evaluated_rows"] == dict.fromkeys(["en", "de", "fr", "es", "zh"], 5)
     for line in part["ways"]:
-        assert line["examples_per_second"] > 0 and (line["ours_is_faster_by"] == 1) == (line["way"] in (OURS, TOGETHER))
-    assert [line["positions"] for line in part["ways"]][2:] == [40, None, None, None]
-    assert "padded to max_length" in capsys.readouterr().out
+        assert line["examples_per_second"] > 0
+        assert (line["ours_is_faster_by"] is None) == (line["way"] in (OURS, TOGETHER))
+        assert ("state_mib" in line) == (line["way"] in TRAINING)
+    printed = capsys.readouterr().out
+    assert "padded to max_length" in printed and "Rows of the word embeddings" not in printed
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"), [(["--rounds", "0"], "--rounds is 0: nothing"), (["--hidden", "65"], "a multiple of 64")]
+    ("flags", "message"),
+    [
+        (["--rounds", "0"], "--rounds is 0. Nothing"),
+        (["--hidden", "65"], "Give 64 or 128"),
+        (["--rows", "100"], "some pieces would have no embedding"),
+    ],
 )
 def test_sizes_that_cannot_be_measured_are_refused(flags, message, tmp_path, capsys):
     with pytest.raises(SystemExit):
