@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import re
+import textwrap
 
 import httpx
 import pyarrow as pa
@@ -100,6 +101,25 @@ def test_a_loss_or_gradient_that_is_not_finite(started, whole, tmp_path, loss, p
     run = started(*settings, "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(folder, reference)
+
+
+def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp_path):
+    """Both stop before the update, the message says in which it was, and one process can go on."""
+    settings = [setting for setting in SETTINGS if "dropout" not in setting]
+    driver, at = tmp_path / "driver.py", random.Random("two").randint(2, STEPS - 1)
+    in_the_second = 'import os, sys\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON, "    ")
+    driver.write_text(in_the_second.format(at=at, loss=True) + "from pretraining import run\nrun.main(sys.argv[1:])\n")
+    done = launch(*settings, processes=2, script=driver, fails=True)
+    corpus, example = done.stdout.partition("spoilt: ")[2].split()[:2]
+    said = " ".join(done.stderr.split())
+    assert f"the loss is nan at step {at} (phase 'main')" in said
+    assert f"the first loss that is not finite is mlm (nan) of example {corpus} {example}, in process 1;" in said
+    assert newest_checkpoint(tmp_path / "run").name == f"step-{at - 1}"
+    processes = json.loads((tmp_path / "run" / "not_finite.json").read_text())["processes"]
+    assert [of["first"] is None for of in processes] == [True, False]
+    launch(*settings, "--resume")
+    ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (tmp_path / "run", whole(*settings)))
+    assert max((ours[key] - theirs[key]).abs().max().item() for key in theirs) < 1e-5
 
 
 # The `at`-th batch that a process makes cannot be read.
