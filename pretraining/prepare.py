@@ -46,6 +46,8 @@ FLAGS = {
     "--verify": {"action": "store_true", "help": "read every file of the folder and compare its checksum; write none"},
 }
 
+SECONDS_BETWEEN_LINES = 30  # of progress, in a log
+
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
@@ -247,7 +249,7 @@ def _tidy(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 class _Progress:
-    """A bar with tokens a second, on a terminal; without a total where streams are read."""
+    """A bar with tokens a second on a terminal, a line now and then in a log; no total where streams are read."""
 
     def __init__(self, doing: str, unit: str, total: int | None):
         from rich.console import Console
@@ -264,7 +266,9 @@ class _Progress:
             disable=not console.is_terminal,
         )
         self.task = self.bar.add_task(doing, total=total, unit=unit, rate="")
+        self.in_log = None if console.is_terminal else console
         self.tokens, self.started = 0, time.perf_counter()
+        self.told = self.started
 
     def __enter__(self) -> "_Progress":
         self.bar.start()
@@ -278,6 +282,11 @@ class _Progress:
         self.tokens += tokens
         rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
         self.bar.update(self.task, advance=rows, rate=f"{rate:,.0f} tokens/s" if self.tokens else "")
+        if self.in_log and time.perf_counter() - self.told >= SECONDS_BETWEEN_LINES:
+            self.told, task = time.perf_counter(), self.bar.tasks[0]
+            of = "" if task.total is None else f" of {task.total:,.0f}"
+            line = f"{task.description}: {task.completed:,.0f}{of} {task.fields['unit']} {task.fields['rate']}"
+            self.in_log.print(line.rstrip(), highlight=False, soft_wrap=True)
 
 
 def _print(manifest: dict[str, Any], names: list[str], seconds: float, written: int, kept: int, folder: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import time
@@ -173,6 +174,14 @@ def test_any_number_of_workers_writes_the_same_bytes(recipe, streamed, tmp_path,
         alone = small(one, tmp_path / name / "alone")
         many = small(one, tmp_path / name / "many", num_workers=3)
         assert contents(alone) == contents(many)
+
+
+def test_a_log_is_told_how_far_it_is(recipe, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "SECONDS_BETWEEN_LINES", 0)
+    small(recipe, tmp_path / "prepared")
+    lines = re.findall(r"^preparing: ([\d,]+) of ([\d,]+) rows ([\d,]+ tokens/s)?$", capsys.readouterr().err, re.M)
+    done = [int(rows.replace(",", "")) for rows, _, _ in lines]
+    assert done == sorted(done) and lines[-1][0] == lines[-1][1] and lines[-1][2]
 
 
 def test_again_writes_nothing_and_follows_a_change(recipe, tmp_path, files, capsys):
