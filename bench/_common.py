@@ -58,7 +58,7 @@ def check_sizes(flags: argparse.Namespace, least: dict[str, int] | None = None) 
             low, why = least[name], WITHOUT[1]
         if value < low:
             raise ValueError(f"--{name} is {value}. {why} Give {low} or more.")
-    hidden = getattr(flags, "hidden", HEAD_SIZE)
+    hidden = getattr(flags, "hidden", None) or HEAD_SIZE
     if hidden % HEAD_SIZE:
         down = hidden // HEAD_SIZE * HEAD_SIZE
         raise ValueError(

@@ -1,11 +1,14 @@
 """What the benchmarks share: rounds, ratios, memory, errors, the file of results."""
 
+import importlib
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
+import bench
 from bench._common import (
     check_sizes,
     in_fresh_process,
@@ -103,3 +106,9 @@ def test_sizes_that_cannot_be_measured_are_refused(flag, value, message):
     setattr(flags, flag, value)
     with pytest.raises(ValueError, match=message):
         check_sizes(flags, {"packed": 16})
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path(bench.__file__).parent.glob("[!_]*.py")))
+def test_the_defaults_can_be_measured(name):
+    module = importlib.import_module(f"bench.{name}")
+    module.check_flags(module.read_flags([]))

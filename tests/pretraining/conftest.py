@@ -137,10 +137,11 @@ def train(recipe_file):
 def launch(recipe_file, pytestconfig):
     """The command of a user, in processes of its own: `launch("--resume", processes=2, VARIABLE="of the environment")`.
 
-    `by` is a configuration of pretraining/accelerate; `script` stands in for pretraining/run.py; `fails`: it stops.
+    `by` is a configuration of pretraining/accelerate; `script` stands in for pretraining/run.py; `fails`: it stops;
+    `seconds`: that it may take.
     """
 
-    def command(*arguments, processes=1, by="ddp", script="pretraining/run.py", fails=False, **variables):
+    def command(*arguments, processes=1, by="ddp", script="pretraining/run.py", fails=False, seconds=None, **variables):
         launcher = [sys.executable]
         if processes > 1:
             with socket.socket() as server:  # of the system: a run in this process seeds `random`
@@ -155,6 +156,7 @@ def launch(recipe_file, pytestconfig):
             env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": root} | variables,
             capture_output=True,
             text=True,
+            timeout=seconds,
         )
         assert (done.returncode != 0) == fails, done.stderr[-8000:]
         return done

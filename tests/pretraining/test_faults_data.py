@@ -122,6 +122,29 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp
     assert max((ours[key] - theirs[key]).abs().max().item() for key in theirs) < 1e-5
 
 
+# What nobody expects, as a GPU's memory that is full, in the update after the first
+UNEXPECTED = """
+import sys
+from pretraining import run, training
+update = training.Training._update
+def broken(self, predictions, number, phase):
+    if number == 2:
+        raise RuntimeError("out of memory")
+    return update(self, predictions, number, phase)
+training.Training._update = broken
+run.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(launch, tmp_path, processes):
+    """Its traceback holds the loader: the workers would be waited for without end."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(UNEXPECTED)
+    done = launch(*SETTINGS, "num_workers=2", processes=processes, script=driver, fails=True, seconds=300)
+    assert "RuntimeError: out of memory" in done.stderr
+
+
 # The `at`-th batch that a process makes cannot be read.
 GONE = """
 from pretraining import corpora
