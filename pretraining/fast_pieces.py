@@ -106,7 +106,7 @@ class FastPieces:
         self.normalize = backend.normalizer.normalize_str if backend.normalizer else str
         self.spelt = [token.content for token in backend.get_added_tokens_decoder().values()]
         self.unknown = self.tokenizer.unk_token_id
-        self.special = frozenset(self.tokenizer.all_special_ids) - {self.unknown}
+        self.special = np.array(sorted({*self.tokenizer.all_special_ids} - {self.unknown}), dtype=np.int32)
 
     def _encode_words(self, texts: Sequence[str | None], encoded: list[bytes]) -> list[int]:
         """Fills in the texts that are made of words; gives back the numbers of the others."""
@@ -139,22 +139,25 @@ class FastPieces:
 
     def _learn(self, words: set[str]) -> list[str]:
         """Adds words, but for those that may join a space; gives back those that are not worth keeping."""
+        is_special = _special_characters().search
+        odd = {word for word in words if is_special(word)}
         extends, precedes = _extending().match, _preceding().match
-        fit = [word for word in words if not extends(word) and not precedes(word[-1])]
-        segmented, asked = [], []
+        fit = [word for word in odd if not extends(word) and not precedes(word[-1])]
+        segmented, asked = list(words - odd), []
         for word in fit:
-            (segmented if self._is_plain(word) else asked).append(word)
-        for word, ids in zip(segmented, self.processor.encode(segmented, out_type=int, num_threads=1), strict=True):
-            if not self.special.isdisjoint(ids):  # written in other characters, as ＜mask＞
-                ids = [self.unknown if number in self.special else number for number in ids]
-            self.words[word] = array.array("i", ids).tobytes()
+            (segmented if self._is_normalized_alike(word) else asked).append(word)
+        ids = self.processor.encode(segmented, out_type=int, num_threads=1)
+        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
+        flat[np.isin(flat, self.special)] = self.unknown  # written in other characters, as ＜mask＞
+        content, stop = flat.tobytes(), 0
+        for word, size in zip(segmented, map(len, ids), strict=True):
+            start, stop = stop, stop + size * flat.itemsize
+            self.words[word] = content[start:stop]
         self.words.update(zip(asked, _ask(asked, self.tokenizer), strict=True))
-        return [word for word in fit if len(word) > SHORT]
+        return [word for word in chain(segmented, asked) if len(word) > SHORT]
 
-    def _is_plain(self, word: str) -> bool:
+    def _is_normalized_alike(self, word: str) -> bool:
         """Whether sentencepiece and `tokenizers` normalise a word alike, and cut it at the same white space."""
-        if not _special_characters().search(word):
-            return True
         return self.processor.normalize(word) == "".join(SPACE + part for part in self.normalize(word).split())
 
 
