@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from common.provenance import run_facts, write_json
+from bench._common import check_sizes, device_name, make_parser, show, write_results
 from common.recipes import user_errors
 
 # words of source and target; every fifteenth pair of the three gold sets, by length
@@ -41,6 +41,7 @@ PIECES_PER_WORD = 1.3  # about what XLM-R's vocabulary needs for these languages
 SORTED_PAIRS = 4096  # the aligner sorts so many at a time by length: 64 batches of 64
 AWESOME_BATCH = 32  # awesome-align's default
 SENTENCE_BATCH = 8  # among so few pairs, a larger batch would be half padding, which it is not among `SORTED_PAIRS`
+NAME = "word_alignment"
 PARTS = ("matching", "sinkhorn", "end-to-end")
 PEERS = {"simalign": "simalign", "awesome_align.modeling": "awesome-align", "ot.batch": "POT"}
 
@@ -158,11 +159,11 @@ def measure_matching(flags: argparse.Namespace, lengths, peers: dict) -> list[di
     """Vectors to links."""
     import torch
 
-    from modeling.optimal_transport import itermax_links
+    from modeling.optimal_transport import METHODS, itermax_links
 
     batches = [Batch(part, flags.hidden) for part in draw_sorted(lengths, flags.pairs, flags.batch, PIECES_PER_WORD)]
     pairs = sum(len(batch.lengths) for batch in batches)
-    contenders = {method: lambda batch, method=method: batch.aligned(method) for method in flags.methods}
+    contenders = {method: lambda batch, method=method: batch.aligned(method) for method in METHODS}
     results = {}
     if simalign := peers.get("simalign"):
         matcher = simalign.SentenceAligner
@@ -310,7 +311,7 @@ def measure_end_to_end(flags: argparse.Namespace, lengths, peers: dict) -> list[
             for pair in random_numbers.choices(lengths, k=flags.sentence_pairs)
         ]
         peer = peers["simalign"].SentenceAligner(
-            model, token_type="bpe", matching_methods="i", device=flags.device, layer=layer
+            model, token_type="bpe", matching_methods="i", device=device_name(), layer=layer
         )
         tokenizer = AutoTokenizer.from_pretrained(model)
         links = {}  # by contender, of its last round
@@ -323,7 +324,7 @@ def measure_end_to_end(flags: argparse.Namespace, lengths, peers: dict) -> list[
 
         contenders = {"simalign": run_simalign}
         for dtype in (torch.float32, torch.bfloat16):
-            encoder = AutoModel.from_pretrained(model, dtype=dtype).to(flags.device)
+            encoder = AutoModel.from_pretrained(model, dtype=dtype).to(device_name())
             for method, encoding in (("itermax", "separate"), ("ot_itermax", "joint")):
                 aligner = WordAligner(encoder, tokenizer, method, layer, encoding, SENTENCE_BATCH)
                 name = f"{method}, {encoding}, {str(dtype).removeprefix('torch.')}"
@@ -341,28 +342,20 @@ def measure_end_to_end(flags: argparse.Namespace, lengths, peers: dict) -> list[
             same = "another method"
         aim = None
         if name.startswith("itermax"):
-            aim = 50.0 if flags.device == "cuda" else 2.7 if name.endswith("float32") else 5.0
+            aim = 50.0 if device_name() == "cuda" else 2.7 if name.endswith("float32") else 5.0
         rows.append(row(name, "simalign", seconds, len(pairs), same, aim))
     return rows
 
 
-def show(title: str, rows: list[dict]) -> None:
-    """Print the rows of a part."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for column, justify in (("ours", "left"), ("against", "left"), ("ratio", "right"), ("aim", "right")):
-        table.add_column(column, justify=justify, no_wrap=True)
-    for column, justify in (("pairs/s", "right"), ("its", "right"), ("results", "left")):
-        table.add_column(column, justify=justify, no_wrap=True)
-    for one in rows:
-        aim = "" if one["aim"] is None else f"{one['aim']:g}"
-        speeds = [
-            f"{one[key]:,.{0 if one[key] >= 100 else 2}f}" for key in ("pairs_per_second", "peer_pairs_per_second")
-        ]
-        table.add_row(one["ours"], one["peer"], f"{one['ratio']:.2f}", aim, *speeds, one["results"])
-    Console(highlight=False, soft_wrap=True, width=150).print(table)
+COLUMNS = {
+    "ours": "ours",
+    "peer": "against",
+    "ratio": "ratio",
+    "aim": "aim",
+    "pairs_per_second": "pairs/s",
+    "peer_pairs_per_second": "its",
+    "results": "results",
+}
 
 
 def find_peers() -> dict:
@@ -380,31 +373,25 @@ def find_peers() -> dict:
 
 def read_flags(argv: list[str] | None) -> argparse.Namespace:
     """Sizes, and which parts to run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = {
+        "pairs": (512, "pairs to match"),
+        "sentence_pairs": (64, "pairs of the end-to-end part"),
+        "batch": (64, "pairs in a batch: by default the aligner's"),
+        "hidden": (768, "hidden size, a multiple of 64"),
+        "layers": (12, "layers of the end-to-end part's encoder"),
+        "threads": (2, "threads of the end-to-end part"),
+        "rounds": (5, "interleaved rounds"),
+    }
+    parser = make_parser(__doc__, NAME, sizes)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
-    parser.add_argument("--pairs", type=int, default=512, help="pairs to match (default 512)")
-    parser.add_argument("--sentence-pairs", type=int, default=64, help="pairs of the end-to-end part (default 64)")
-    parser.add_argument("--batch", type=int, default=64, help="pairs in a batch (default 64, the aligner's)")
-    parser.add_argument("--hidden", type=int, default=768, help="hidden size, a multiple of 64 (default 768)")
-    parser.add_argument("--layers", type=int, default=12, help="layers of the end-to-end part's encoder (default 12)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of the end-to-end part (default 2)")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
     parser.add_argument("--source", type=Path, metavar="FILE", help="take sentence lengths from this file")
     parser.add_argument("--target", type=Path, metavar="FILE", help="and from its translation, line by line")
-    output = Path("bench/results/word_alignment.json")
-    where = f"where the measurements are written (default {output})"
-    parser.add_argument("--output", type=Path, metavar="FILE", default=output, help=where)
     return parser.parse_args(argv)
 
 
 def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError for sizes of which there is nothing to measure."""
-    for name in ("pairs", "sentence_pairs", "batch", "layers", "threads", "rounds"):
-        if getattr(flags, name) < 1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} is {getattr(flags, name)}: nothing would be measured. Give 1 or more.")
-    if flags.hidden < 64 or flags.hidden % 64:
-        raise ValueError(f"--hidden is {flags.hidden}: a head has 64 dimensions. Give a multiple of 64.")
+    """Raises ValueError as `check_sizes`."""
+    check_sizes(flags)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -418,10 +405,7 @@ def main(argv: list[str] | None = None) -> None:
         from threadpoolctl import threadpool_limits
         from transformers.utils.logging import disable_progress_bar
 
-        from modeling.optimal_transport import METHODS
-
-        flags.methods = METHODS
-        flags.device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = device_name()
         torch.manual_seed(0)
         disable_progress_bar()
         peers = find_peers()
@@ -430,7 +414,7 @@ def main(argv: list[str] | None = None) -> None:
             "matching": (f"vectors to links, batches of {flags.batch}, one core", measure_matching, 1),
             "sinkhorn": ("Sinkhorn, two iterations, one core", measure_sinkhorn, 1),
             "end-to-end": (
-                f"words to links, {flags.device}, {flags.threads} threads",
+                f"words to links, {device}, {flags.threads} threads",
                 measure_end_to_end,
                 flags.threads,
             ),
@@ -441,15 +425,8 @@ def main(argv: list[str] | None = None) -> None:
             with threadpool_limits(threads), torch.no_grad():
                 torch.set_num_threads(threads)
                 measured[part] = measure(flags, lengths, peers)
-            show(
-                f"{title}, H = {flags.hidden}, medians of {flags.rounds} rounds",
-                measured[part],
-            )
-        flags.output.parent.mkdir(parents=True, exist_ok=True)
-        settings = {name: value for name, value in vars(flags).items() if isinstance(value, int)}
-        write_json(
-            flags.output, {"parts": measured, "settings": settings, "facts": run_facts(["bench.word_alignment"])}
-        )
+            show(f"{title}, H = {flags.hidden}, medians of {flags.rounds} rounds", COLUMNS, measured[part])
+        write_results(flags, NAME, argv, {"device": device, "parts": measured})
 
 
 if __name__ == "__main__":

@@ -51,7 +51,10 @@ def _command(argv: list[str]) -> str:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Commit of the repository that this code stands in and whether files differ from it; None outside of one."""
+    """Commit of the repository that this code stands in and whether its files differ from it; None outside of one.
+
+    What benchmarks have written is no code.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(REPOSITORY), *arguments]
@@ -60,7 +63,8 @@ def _git_state() -> dict[str, Any] | None:
     try:
         if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
             return None  # installed somewhere inside another project
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        changes = git("status", "--porcelain", "--", ".", ":(exclude)bench/results")
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changes)}
     except (OSError, subprocess.SubprocessError):
         return None
 

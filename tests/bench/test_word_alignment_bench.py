@@ -9,7 +9,7 @@ import pytest
 
 from bench.word_alignment import draw_sorted, main, read_lengths, require_same
 
-SMALL = "--pairs 8 --batch 4 --hidden 64 --layers 1 --sentence-pairs 3 --rounds 2 --threads 1".split()
+SMALL = "--pairs 8 --batch 4 --hidden 64 --layers 1 --sentence_pairs 3 --rounds 2 --threads 1".split()
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_lengths_and_batches(short_pairs, tmp_path):
     ("argv", "message"),
     [
         (["--rounds", "0"], "--rounds is 0"),
-        (["--sentence-pairs", "0"], "--sentence-pairs is 0"),
+        (["--sentence_pairs", "0"], "--sentence_pairs is 0"),
         (["--hidden", "100"], "--hidden is 100.*multiple of 64"),
         (["--source", "a.txt"], "only one of them was given"),
     ],
