@@ -1,22 +1,23 @@
 """Fine-tuning and evaluation as `finetuning/run.py` does them, against the usual ways: `python -m bench.finetuning`.
 
 Training: updates of a run, which computes nothing at padding and trains only those rows of the word embeddings that the
-text names, on batches of similar lengths; the same with all rows trained; and transformers' XLM-R under its Trainer, of
-the same weights, on batches of similar lengths, on batches in random order, and on those padded to max_length, as the
-public XTREME scripts pad all of them. The batches of a round are drawn from a whole epoch of each way, so that their
-lengths are those of the epoch.
+text names, on batches of similar lengths; the same with all rows trained; and transformers' XLM-R, of the same weights,
+on batches of similar lengths, on batches in random order, and on those padded to max_length, as the public XTREME
+scripts pad all of them. The batches of a round are drawn from a whole epoch of each way, so that their lengths are
+those of the epoch. The time of the first update is left out: Adam's state is made in it.
 Evaluation: the rows of all languages in one pass, against transformers' XLM-R language by language, and that padded to
-max_length. Both score the same.
+max_length. All score the same. Both models are run by this project's Trainer, a subclass of transformers'.
 
 Rows are real: of --hub_root, XNLI (its validation rows are trained on: as long as MultiNLI's) and UD-POS, else topics
-of the sample corpus, whose sentences are short. Weights are random, the tokenizer is trained on the rows; the matrix of
-the word embeddings has --rows rows, so that these rows name as small a part of it as text does of XLM-R's. Rounds are
-interleaved; on a CPU times are those of the processor, so that other programs do not count. Prints medians, ratios, the
-positions of an example and the size of Adam's state beside them; writes bench/results/finetuning.json.
+of the sample corpus, whose sentences are short. Weights are random, the tokenizer is trained on the rows; of the --rows
+rows of the word embeddings --used are trained, those of these rows among them: so many as the text of a real run names.
+Rounds are interleaved; with one thread on a CPU times are those of the processor. Prints medians, ratios, the positions
+of an example and the size of Adam's state beside them; writes bench/results/finetuning.json.
 """
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import random
@@ -24,6 +25,8 @@ import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
 from common.recipes import load_recipe, user_errors
@@ -36,6 +39,7 @@ GROUPED, LONGEST, WHOLE = (
 TRAINING = (OURS, ALL_ROWS, GROUPED, LONGEST, WHOLE)
 TOGETHER, APART = "ours, one pass", "transformers, language by language"
 APART_WHOLE = f"{APART}, padded to max_length"
+EVALUATION = (TOGETHER, APART, APART_WHOLE)
 AIM = 2.0  # times the training examples a second of padding to max_length, on real lengths
 MIB = 2**20
 UDPOS = {"en": "English", "de": "German", "fr": "French", "es": "Spanish", "zh": "Chinese", "ru": "Russian"}
@@ -106,6 +110,7 @@ class Contest:
         from finetuning.recipe import Recipe
         from finetuning.task_tables import each_part
         from finetuning.trainer import load_model, open_run
+        from finetuning.used_rows import used_pieces
 
         settings = [f"model={models / 'ours'}", f"output_dir={folder}", "task=bench", "selection=last"]
         sizes = [f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"]
@@ -120,17 +125,27 @@ class Contest:
         )
         self.flags, self.folder = flags, folder
         self.lengths = self.data.train["length"][:]
+        self.used_V = used_pieces(self.data.train, flags.rows)
+        self.used_V[self.tokenizer.all_special_ids] = True
+        others = np.random.default_rng(0).permutation(np.flatnonzero(~self.used_V))
+        self.used_V[others[: max(0, flags.used - self.used_V.sum())]] = True
 
     def trainer(self, data: Any, name: str, order: str = "sequential") -> Any:
-        """The Trainer of a run on this data, which keeps and prints nothing; of a way of transformers, its own."""
+        """The Trainer of a run on this data, which keeps and prints nothing."""
         from transformers import PrinterCallback
 
         from finetuning.trainer import FineTuningTrainer, task_arguments
 
+        used_V = self.used_V
+
+        class Trainer(FineTuningTrainer):
+            def used_pieces(self, size: int) -> np.ndarray:
+                return used_V
+
         arguments = task_arguments(self.recipe, self.kind, 1, self.folder)
         arguments.set_save(strategy="no").set_logging(strategy="no")
         arguments.disable_tqdm, arguments.train_sampling_strategy = True, order
-        trainer = FineTuningTrainer(
+        trainer = Trainer(
             model=self.ours if name.startswith(OURS) else self.theirs,
             args=arguments,
             data_collator=self.kind.collator(self.tokenizer),
@@ -144,7 +159,7 @@ class Contest:
         return trainer
 
     def batches(self, name: str, number: int) -> list[list[int]]:
-        """The rows of some batches of an epoch in this way, drawn for this round."""
+        """The rows of some batches of an epoch in this way, drawn for this round, and of one that goes before them."""
         import torch
 
         torch.manual_seed(number)
@@ -152,25 +167,29 @@ class Contest:
         rows = list(self.trainer(self.data, name, order)._get_train_sampler())
         size = self.flags.batch
         whole = [rows[first : first + size] for first in range(0, len(rows) - size + 1, size)]
-        return random.Random(number).sample(whole, min(self.flags.updates, len(whole)))
+        return random.Random(number).sample(whole, min(self.flags.updates + 1, len(whole)))
 
     def train(self, name: str, number: int) -> dict[str, float]:
         """Seconds and positions of an example in this round's updates, and MiB of the optimizer's state."""
         from dataclasses import replace
 
         batches = self.batches(name, number)
-        rows = [row for batch in batches for row in batch]
         source = self.whole if name == WHOLE else self.data
-        trainer = self.trainer(replace(source, train=source.train.select(rows)), name)
-        seconds = timed(trainer.train)
-        if name.startswith(OURS):
-            lengths = [self.lengths[row] for row in rows]
+        rows = source.train.select([row for batch in batches for row in batch])
+        trainer, watch = self.trainer(replace(source, train=rows), name), _watch()
+        trainer.add_callback(watch)
+        gc.collect()  # of the way before, whose optimizer is as large
+        trainer.train()
+        timed = batches[1:]
+        lengths = [[self.lengths[row] for row in batch] for batch in timed]
+        if name == WHOLE:
+            positions = self.flags.max_length
         else:
-            lengths = [
-                self.flags.max_length if name == WHOLE else max(map(self.lengths.__getitem__, b)) for b in batches
-            ]
+            of_each = statistics.fmean if name.startswith(OURS) else max
+            positions = statistics.fmean(map(of_each, lengths))
         state = sum(value.nbytes for of in trainer.optimizer.optimizer.state.values() for value in of.values())
-        return {"seconds": seconds / len(rows), "positions": statistics.fmean(lengths), "state_mib": state / MIB}
+        examples = sum(map(len, timed))
+        return {"seconds": watch.seconds / examples, "positions": positions, "state_mib": state / MIB}
 
     def evaluate(self, name: str) -> tuple[float, dict[str, dict[str, float]]]:
         """Seconds of the evaluated rows, all of them, and the scores by language, of both models as ours is."""
@@ -186,8 +205,25 @@ class Contest:
         return timed(lambda: [scores.update(trainer.score()) for trainer in trainers]), scores
 
 
+def _watch() -> Any:
+    """A callback of a Trainer, whose `seconds` are those from the end of its first update to that of its last."""
+    from transformers import TrainerCallback
+
+    class Watch(TrainerCallback):
+        started, seconds = 0.0, 0.0
+
+        def on_step_end(self, args, state, control, **others):
+            wait()
+            if state.global_step == 1:
+                self.started = clock()
+            self.seconds = clock() - self.started
+
+    return Watch()
+
+
 def timed(run: Any) -> float:
     """Seconds of `run()`."""
+    gc.collect()
     wait()
     started = clock()
     run()
@@ -207,21 +243,22 @@ def measure(contest: Contest, rounds: int) -> list[dict[str, Any]]:
             if number >= 0:
                 seconds.setdefault(name, []).append(found.pop("seconds"))
                 others.setdefault(name, []).append(found)
-        for name in (TOGETHER, APART, APART_WHOLE):
+        for name in EVALUATION[:: -1 if number % 2 else 1]:
             taken, scores[name] = contest.evaluate(name)
             if number >= 0:
                 seconds.setdefault(name, []).append(taken / evaluated)
-        same_scores(scores[TOGETHER], scores[APART])
+        for name in (APART, APART_WHOLE):
+            same_scores(scores[TOGETHER], scores[name])
     return [
         {
             "part": part,
             "way": name,
             "examples_per_second": 1 / statistics.median(seconds[name]),
             "ours_is_faster_by": median_ratio(seconds[name], seconds[ways[0]]) if name != ways[0] else None,
-            "aim": AIM if name in (WHOLE, APART_WHOLE) else None,
+            "aim": AIM if name == WHOLE else None,
             **{key: statistics.fmean(found[key] for found in others[name]) for key in others.get(name, [{}])[0]},
         }
-        for part, ways in (("training", TRAINING), ("evaluation", (TOGETHER, APART, APART_WHOLE)))
+        for part, ways in (("training", TRAINING), ("evaluation", EVALUATION))
         for name in ways
     ]
 
@@ -250,6 +287,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         "layers": (4, "layers of the models"),
         "hidden": (256, "their hidden size, a multiple of 64"),
         "rows": (250_002, "rows of their word embeddings"),
+        "used": (25_000, "of these, that a run's text names"),
         "vocab": (16_000, "pieces of the tokenizer"),
         "max_length": (128, "positions of the longest input"),
         "batch": (32, "examples of an update"),
@@ -263,8 +301,13 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
 
 
 def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError as `check_sizes`, and where the embeddings have no row for a piece."""
+    """Raises ValueError as `check_sizes`, and where the embeddings have no row for a piece, or too few to use."""
     check_sizes(flags)
+    if flags.used > flags.rows:
+        raise ValueError(
+            f"--used is {flags.used} and --rows {flags.rows}: more rows would be used than there are. Give --used "
+            f"{flags.rows} or less."
+        )
     if flags.rows < flags.vocab:
         raise ValueError(
             f"--rows is {flags.rows} and --vocab {flags.vocab}: some pieces would have no embedding. Give --rows "
@@ -296,6 +339,7 @@ def main(argv: list[str] | None = None) -> None:
                     "longest": max(lengths),
                     "evaluated_rows": {language: len(rows) for language, rows in contest.data.evaluation.items()},
                     "parameters": contest.ours.num_parameters(),
+                    "used_rows": int(contest.used_V.sum()),
                 }
                 with contextlib.redirect_stdout(io.StringIO()):  # what a run says of itself
                     parts[name] = {**facts, "ways": measure(contest, flags.rounds)}

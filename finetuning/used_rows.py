@@ -107,7 +107,7 @@ class TrainsUsedRows:
         size = getattr(_embedding_of(self.model), "num_embeddings", 0)
         if not size:
             return super().train(*args, **kwargs)
-        used_V = used_pieces(self.train_dataset, size)
+        used_V = self.used_pieces(size)
         special_ids = np.array(self.processing_class.all_special_ids)  # padding among them
         used_V[special_ids[special_ids < size]] = True
         why_not = cannot_apply(self.model, self.accelerator.distributed_type, used_V.mean())
@@ -119,6 +119,10 @@ class TrainsUsedRows:
             return super().train(*args, **kwargs)
         with only_rows(self.model, torch.from_numpy(used_V.nonzero()[0])):
             return super().train(*args, **kwargs)
+
+    def used_pieces(self, size: int) -> np.ndarray:
+        """(V,) whether a piece stands in the training rows; V is `size`."""
+        return used_pieces(self.train_dataset, size)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The Trainer's, followed by the rows that it does not hold."""

@@ -148,7 +148,9 @@ class FastPieces:
             (segmented if self._is_normalized_alike(word) else asked).append(word)
         ids = self.processor.encode(segmented, out_type=int, num_threads=1)
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
-        flat[np.isin(flat, self.special)] = self.unknown  # written in other characters, as ＜mask＞
+        spelt = np.isin(flat, self.special)  # in other characters, as ＜mask＞
+        if spelt.any():
+            flat[spelt] = self.unknown
         content, stop = flat.tobytes(), 0
         for word, size in zip(segmented, map(len, ids), strict=True):
             start, stop = stop, stop + size * flat.itemsize

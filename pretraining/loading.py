@@ -31,10 +31,15 @@ class CarefulLoader(DataLoader):
         return batches
 
     def _batches(self) -> Generator[Any, None, None]:
-        for batch in super().__iter__():
-            if isinstance(batch, _Failure):
-                raise batch.error
-            yield batch.open() if isinstance(batch, _Parcel) else batch
+        batches = super().__iter__()
+        try:
+            for batch in batches:
+                if isinstance(batch, _Failure):
+                    raise batch.error
+                yield batch.open() if isinstance(batch, _Parcel) else batch
+        finally:
+            if self.num_workers:
+                batches._shutdown_workers()  # as its own `__del__`, for which the traceback of an error is too long
 
 
 _OPEN: weakref.WeakSet[Generator] = weakref.WeakSet()
@@ -42,9 +47,9 @@ _OPEN: weakref.WeakSet[Generator] = weakref.WeakSet()
 
 @atexit.register
 def _close() -> None:
-    """Ends the workers of loaders that are still in use: where an error was not expected, its traceback holds them.
+    """Ends the workers of loaders that are still in use, as the traceback of an error outside of them keeps them.
 
-    Python would ask them once, by SIGTERM, and wait for ever: the first one is left to the main process.
+    Python would ask the workers once, by SIGTERM, and wait for ever: the first one is left to the main process.
     """
     for batches in list(_OPEN):
         batches.close()

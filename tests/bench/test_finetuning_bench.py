@@ -22,7 +22,9 @@ from bench.finetuning import (
     texts_of,
 )
 
-SIZES = dict(layers=1, hidden=64, rows=2000, vocab=600, max_length=40, batch=8, updates=3, evaluated=5, rounds=1)
+SIZES = dict(
+    layers=1, hidden=64, rows=2000, used=900, vocab=600, max_length=40, batch=8, updates=3, evaluated=5, rounds=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def test_ways_train_what_they_say(contest):
     assert found[GROUPED]["positions"] > found[OURS]["positions"] == found[ALL_ROWS]["positions"]
     states = {name: of["state_mib"] for name, of in found.items()}
     # two moments in float32 of the rows that are left out
-    assert states[ALL_ROWS] - states[OURS] > 8 * (SIZES["rows"] - SIZES["vocab"]) * SIZES["hidden"] / 2**20
+    assert states[ALL_ROWS] - states[OURS] == pytest.approx(8 * (2000 - 900) * SIZES["hidden"] / 2**20)
     assert states[ALL_ROWS] == pytest.approx(states[WHOLE], rel=0.01)
     assert type(contest.theirs).__module__.startswith("transformers.")
 
@@ -71,6 +73,7 @@ def test_the_command_writes_its_figures(tmp_path, capsys):
     main([*sizes, "--output", str(output)])
     (part,) = json.loads(output.read_text(encoding="utf-8"))["parts"].values()
     assert [line["way"] for line in part["ways"]] == [*TRAINING, TOGETHER, APART, APART_WHOLE]
+    assert part["used_rows"] == 900
     assert part["evaluated_rows"] == dict.fromkeys(["en", "de", "fr", "es", "zh"], 5)
     for line in part["ways"]:
         assert line["examples_per_second"] > 0
@@ -85,7 +88,8 @@ def test_the_command_writes_its_figures(tmp_path, capsys):
     [
         (["--rounds", "0"], "--rounds is 0. Nothing"),
         (["--hidden", "65"], "Give 64 or 128"),
-        (["--rows", "100"], "some pieces would have no embedding"),
+        (["--rows", "100", "--used", "50"], "some pieces would have no embedding"),
+        (["--used", "300000"], "more rows would be used than there are"),
     ],
 )
 def test_sizes_that_cannot_be_measured_are_refused(flags, message, tmp_path, capsys):

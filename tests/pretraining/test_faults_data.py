@@ -122,27 +122,44 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp
     assert max((ours[key] - theirs[key]).abs().max().item() for key in theirs) < 1e-5
 
 
-# What nobody expects, as a GPU's memory that is full, in the update after the first
+# What nobody expects: an error in the second update, as where a GPU's memory is full, one in a worker, and one that the
+# system kills
 UNEXPECTED = """
-import sys
-from pretraining import run, training
-update = training.Training._update
+import os, signal, sys
+from pretraining import corpora, run, training
+update, made, make = training.Training._update, 0, corpora.MaskedExamples.__getitems__
 def broken(self, predictions, number, phase):
-    if number == 2:
+    if "{where}" == "update" and number == 2:
         raise RuntimeError("out of memory")
     return update(self, predictions, number, phase)
-training.Training._update = broken
+def missing(self, draws):
+    global made
+    made += 1
+    if "{where}" == "worker" and made == 2:
+        raise KeyError("not there")
+    if "{where}" == "killed" and made == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make(self, draws)
+training.Training._update, corpora.MaskedExamples.__getitems__ = broken, missing
 run.main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(launch, tmp_path, processes):
+@pytest.mark.parametrize(
+    "where, processes, said",
+    [
+        ("update", 1, "RuntimeError: out of memory"),
+        ("update", 2, "RuntimeError: out of memory"),
+        ("worker", 1, "KeyError"),
+        ("killed", 1, "for want of data"),
+    ],
+)
+def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(launch, tmp_path, where, processes, said):
     """Its traceback holds the loader: the workers would be waited for without end."""
     driver = tmp_path / "driver.py"
-    driver.write_text(UNEXPECTED)
+    driver.write_text(UNEXPECTED.format(where=where))
     done = launch(*SETTINGS, "num_workers=2", processes=processes, script=driver, fails=True, seconds=300)
-    assert "RuntimeError: out of memory" in done.stderr
+    assert said in done.stderr
 
 
 # The `at`-th batch that a process makes cannot be read.
