@@ -20,7 +20,7 @@ import torch
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "pretraining/README.md", "finetuning/README.md", "hub_cards/README.md", *(
+PAGES = ("README.md", "bench/README.md", "pretraining/README.md", "finetuning/README.md", "hub_cards/README.md", *(
     f"hub_cards/models/{name}.md" for name in ("veco", "ernie_m", "xlm_align", "metaxlm")
 ))  # fmt: skip
 CODE = ("bench", "common", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "Makefile")
