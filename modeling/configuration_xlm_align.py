@@ -19,12 +19,12 @@ class XlmAlignConfig(EncoderConfig):
         entropic_regularization: mu of Eq. 5.
         similarity_floor: epsilon of Eq. 1.
         sinkhorn_iterations: of Eq. 6 (Table 11).
-        sinkhorn_first: which marginals an iteration normalises first, `rows` (Eq. 6) or `columns` (the released code).
+        sinkhorn_first: which marginals an iteration normalizes first, `columns` (the released code) or `rows` (Eq. 6).
         filtering_iterations: of Eqs. 8 and 9; 0 turns the filter off, and the labels are the union of both directions
             (Table 6).
         filtering_discount: alpha of Eq. 9.
-        filtering_rule: what becomes 0 between iterations: the links (`paper`, Eq. 9), or all cells whose row and
-            column have a link (`released`, the public code).
+        filtering_rule: what becomes 0 between iterations: all cells whose row and column have a link (`released`, the
+            public code), or the links alone (`eq9_printed`); see `optimal_transport.ot_itermax_links`.
         query_positions: which positions point at their translation (Table 7): those that are `masked`, 15% of the
             `unmasked`, one of the two of each link (`all_aligned`), or `none`. All of them need a link.
 
@@ -40,10 +40,10 @@ class XlmAlignConfig(EncoderConfig):
     entropic_regularization: float | int = 1.0
     similarity_floor: float | int = 1e-6
     sinkhorn_iterations: int = 2
-    sinkhorn_first: Literal["rows", "columns"] = "rows"
+    sinkhorn_first: Literal["rows", "columns"] = "columns"
     filtering_iterations: int = 2
     filtering_discount: float | int = 0.9
-    filtering_rule: Literal["paper", "released"] = "paper"
+    filtering_rule: Literal["released", "eq9_printed"] = "released"
     query_positions: Literal["masked", "unmasked", "all_aligned", "none"] = "masked"
 
     def __post_init__(self, **kwargs):
@@ -59,7 +59,7 @@ class XlmAlignConfig(EncoderConfig):
         for name, is_right, why in (
             ("entropic_regularization", 0 < self.entropic_regularization < inf, "similarities are divided by it"),
             ("similarity_floor", 0 < self.similarity_floor < inf, "its logarithm is taken"),
-            ("sinkhorn_iterations", self.sinkhorn_iterations >= 1, "without an iteration nothing is normalised"),
+            ("sinkhorn_iterations", self.sinkhorn_iterations >= 1, "without an iteration nothing is normalized"),
             ("filtering_iterations", self.filtering_iterations >= 0, "it counts something"),
             ("filtering_discount", least <= self.filtering_discount <= 1, f"{self.filtering_rule} allows {least} to 1"),
         ):
@@ -68,6 +68,13 @@ class XlmAlignConfig(EncoderConfig):
                     f"{name} is {getattr(self, name)}, which is out of range: {why}. The paper's value is "
                     f"{type(self)().to_dict()[name]}."
                 )
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """As the library's; `eq9_printed` was called `paper` before."""
+        if config_dict.get("filtering_rule") == "paper":
+            config_dict = config_dict | {"filtering_rule": "eq9_printed"}
+        return super().from_dict(config_dict, **kwargs)
 
     @property
     def labelling_layer(self) -> int:

@@ -66,7 +66,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     Equations, of a translation pair (S, T) and its masked version (S*, T*):
     - labels, without gradient and dropout, from the unmasked pair: K_ij = max(eps, h_i . h_j)^(1/mu) (Eqs. 1, 5),
-      A* by Sinkhorn's iterations (Eqs. 4, 6), links A by itermax filtering (Eqs. 7 to 9); see `optimal_transport.py`;
+      A* by Sinkhorn's iterations (Eqs. 4, 6), links A by itermax filtering (Eqs. 7, 8); see `optimal_transport.py`;
     - DWA: sum_{i in P} CE(a_i, A(i)), a_i = softmax(q_i . K / sqrt(d_h)) over the words of the other sentence, q and K
       two linear maps of the masked states h* (Eqs. 11 to 13, 15), P the masked positions that have a link (Eq. 14), in
       both directions;
@@ -78,8 +78,10 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     makes a model read the other side too, but has words to write. The labels are only as good as the model: start from
     a pretrained one (section 6).
 
-    Deviations from the paper, which is silent here: a query with several links is labelled with the likeliest one
-    (the released code took the one written last); special tokens are neither queries nor keys.
+    Deviations from the paper: Sinkhorn's order and the filtering are those of the released code, not of Eqs. 6 and 9 as
+    printed (`config.sinkhorn_first`, `config.filtering_rule`). Where the paper is silent: a query with several links is
+    labelled with the likeliest one (the released code took the one written last); special tokens are neither queries
+    nor keys.
 
     Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/collators.py`; losses are
     `mlm`, `tlm` and `dwa`.

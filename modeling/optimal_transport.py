@@ -16,18 +16,19 @@ from typing import NamedTuple
 
 import torch
 
-# The options of each method of `align`, with the papers' values (XLM-Align, Table 11) as defaults.
+# The options of each method of `align`. The defaults are the papers' values (XLM-Align, Table 11); `ot_itermax` is as
+# XLM-Align's public code runs it, see `ot_itermax_links`.
 SINKHORN_OPTIONS = {"sinkhorn_iterations": 2, "regularization": 1.0, "epsilon": 1e-6, "first": "rows"}
 METHOD_OPTIONS = {
     "ot": SINKHORN_OPTIONS,
-    "ot_itermax": SINKHORN_OPTIONS | {"filter_iterations": 2, "discount": 0.9, "rule": "paper"},
+    "ot_itermax": SINKHORN_OPTIONS | {"first": "columns", "filter_iterations": 2, "discount": 0.9, "rule": "released"},
     "itermax": {"filter_iterations": 2},
     "mutual": {},
     "softmax": {"threshold": 1e-3},
 }
 METHODS = tuple(METHOD_OPTIONS)
 DIRECTIONS = ("mutual", "forward", "backward", "union")
-RULES = ("paper", "released")
+RULES = ("released", "eq9_printed")
 SIMALIGN_DISCOUNT = 0.9  # fixed in its code
 LOG_LARGEST = math.log(1e9)  # no dot product of hidden states comes near
 
@@ -45,7 +46,7 @@ def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", pro
 
     Methods, and what they are computed on:
     - `ot`: Sinkhorn on dot products, then mutual argmax (XLM-Align's public aligner);
-    - `ot_itermax`: Sinkhorn on dot products, then Eq. 7-9 (XLM-Align's self-labelling);
+    - `ot_itermax`: Sinkhorn on dot products, then iterative filtering (XLM-Align's self-labelling);
     - `mutual`, `itermax`: mutual argmax, and Itermax, on (cosine + 1) / 2 (SimAlign);
     - `softmax`: both softmax directions of the dot products above a threshold (awesome-align).
 
@@ -196,21 +197,24 @@ def argmax_links(scores_BST, source_mask_BS, target_mask_BT, direction="mutual")
     return {"forward": forward_BST, "backward": backward_BST, "union": forward_BST | backward_BST}[direction]
 
 
-def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, discount=0.9, rule="paper"):
+def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, discount=0.9, rule="released"):
     """Iterative filtering of a transport plan (Eq. 7-9). Returns boolean links (B, S, T).
 
-    `rule="paper"`: every iteration adds the mutual argmaxes of A to the links (Eq. 8) and updates A (Eq. 9): linked
-    cells become 0, others that share a row or a column with a link are multiplied by `discount`. A cell that has
-    nothing, or of which nothing is left, is not linked.
+    `rule="released"`: what the authors ran (microsoft/unilm, commit fb83a6e, infoxlm/tasks/xlm_align.py, `iter_max`),
+    which is SimAlign's rule applied to A: see `itermax_links`. A linked piece gets a second link only from a piece that
+    has none.
 
-    `rule="released"`: as the paper's code does it, which is SimAlign's rule applied to A, see `itermax_links`.
+    `rule="eq9_printed"`: every iteration adds the mutual argmaxes of A to the links (Eq. 8) and updates A (Eq. 9):
+    linked cells become 0, others that share a row or a column with a link are multiplied by `discount`. A cell that has
+    nothing, or of which nothing is left, is not linked. Two pieces that have their partners may be linked again, which
+    raises the error rate by a third and more (`hub_cards/models/xlm_align.md`).
 
     Raises `ValueError` for an unknown rule, numbers out of range and shapes that do not fit.
     """
     _check_iterations("iterations", iterations)
     if rule not in RULES:
-        raise ValueError(f"rule={rule!r}: there is no such rule. Give 'paper' (Eq. 9) or 'released' (its code).")
-    lowest = 0 if rule == "paper" else 0.5
+        raise ValueError(f"rule={rule!r}: there is no such rule. Give 'released' (XLM-Align's code) or 'eq9_printed'.")
+    lowest = 0 if rule == "eq9_printed" else 0.5
     if not lowest <= discount <= 1:
         raise ValueError(
             f"discount={discount}: a cell beside a link is multiplied by it, and the rule {rule!r} has a meaning for "

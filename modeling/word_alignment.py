@@ -159,8 +159,7 @@ class WordAligner:
         model: a model of this zoo, base or with a head, or any encoder of the library. It stays as it is.
         tokenizer: its tokenizer, fast or slow.
         method: of `optimal_transport.METHODS`; default: `ot`, XLM-Align's published aligner. `ot_itermax`, the rule by
-            which XLM-Align labels its own training text, finds more links, and more that are wrong: it goes on linking
-            words that have their partner.
+            which XLM-Align labels its own training text, finds more links, and more that are wrong.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: two thirds of the way up (8 of
             12, the paper's Table 2; rounded).
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read

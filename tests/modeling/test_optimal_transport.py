@@ -10,6 +10,7 @@ from modeling.optimal_transport import (
     DIRECTIONS,
     METHOD_OPTIONS,
     METHODS,
+    RULES,
     align,
     argmax_links,
     itermax_links,
@@ -220,7 +221,7 @@ def test_mutual_and_itermax_from_vectors_are_simalign_s():
         assert cells(align(*vectors, "itermax").links_BST[0]) == cells(SentenceAligner.iter_max(similarity) > 0)
 
 
-@pytest.mark.parametrize("rule", ["paper", "released"])
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("discount", [0.5, 0.9, 1])
 def test_ot_itermax_is_a_plain_loop(rule, discount):
     generator = np.random.default_rng(2)
@@ -232,28 +233,32 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
             plan = np.round(plan, 1)  # ties, and cells without anything
         for iterations in (1, 2, 4):
             expected = {
-                "paper": plain_ot_itermax(plan, iterations, discount),
                 "released": plain_released(plan, iterations, discount),
+                "eq9_printed": plain_ot_itermax(plan, iterations, discount),
             }
-            differ += expected["paper"] != expected["released"]
+            differ += expected["eq9_printed"] != expected["released"]
             assert cells(one(ot_itermax_links, plan, iterations, discount, rule)) == expected[rule], plan
     assert differ > 20, "the two rules were hardly told apart"
 
 
-def test_the_paper_s_rule_by_hand():
-    """A piece may get a second link; one whose row and column are linked already, too, if it is above the others."""
+def test_both_rules_by_hand():
+    """Of (0, 1) row and column are linked: only the printed Eq. 9 links it as well."""
     plan = torch.tensor([[0.9, 0.8, 0.0], [0.0, 0.85, 0.0], [0.0, 0.0, 0.4]])
-    assert cells(one(ot_itermax_links, plan, 1)) == {(0, 0), (1, 1), (2, 2)}
-    assert cells(one(ot_itermax_links, plan, 2)) == {(0, 0), (1, 1), (2, 2), (0, 1)}
-    assert cells(one(ot_itermax_links, plan, 2, rule="released")) == {(0, 0), (1, 1), (2, 2)}
+    for rule in RULES:
+        assert cells(one(ot_itermax_links, plan, 1, rule=rule)) == {(0, 0), (1, 1), (2, 2)}
+    assert cells(one(ot_itermax_links, plan, 2, rule="eq9_printed")) == {(0, 0), (1, 1), (2, 2), (0, 1)}
+    assert cells(one(ot_itermax_links, plan, 2)) == {(0, 0), (1, 1), (2, 2)}
+    free = torch.tensor([[0.9, 0.8, 0.0], [0.0, 0.1, 0.2], [0.0, 0.0, 0.4]])
+    assert cells(one(ot_itermax_links, free, 2)) == {(0, 0), (2, 2), (0, 1), (1, 2)}, "column 1 and row 1 were free"
 
 
-def test_the_paper_s_rule_links_all_of_two_by_two():
+def test_the_printed_rule_links_all_of_two_by_two():
     """Even on a clear diagonal: Eq. 9 leaves the other two cells nine tenths of the little they have, and no rival."""
     vectors = 4 * torch.eye(2)[None], 4 * torch.eye(2)[None], *whole(2, 2)
-    assert cells(align(*vectors, "ot_itermax").links_BST[0]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    for method, options in [("ot_itermax", {"rule": "released"}), *((m, {}) for m in METHODS if m != "ot_itermax")]:
-        assert cells(align(*vectors, method, **options).links_BST[0]) == {(0, 0), (1, 1)}
+    printed = align(*vectors, "ot_itermax", rule="eq9_printed")
+    assert cells(printed.links_BST[0]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    for method in METHODS:
+        assert cells(align(*vectors, method).links_BST[0]) == {(0, 0), (1, 1)}
 
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
@@ -267,8 +272,8 @@ def test_filtering_never_prefers_what_is_no_number(value):
     spoilt = scores.clone()
     spoilt[0, 1] = spoilt[1, 0] = spoilt[0, 3] = value
     for matrix in (scores, spoilt):
-        for function, options in ((itermax_links, {}), (ot_itermax_links, {"rule": "released"})):
-            assert cells(one(function, matrix, **options)) == expected
+        for function in (itermax_links, ot_itermax_links):
+            assert cells(one(function, matrix)) == expected
 
 
 @pytest.mark.parametrize("threshold", [0, 1e-3, 0.1])
@@ -300,7 +305,8 @@ def ragged(generator, pairs=40):
 VARIANTS = [
     *((method, {}) for method in METHODS),
     ("ot", {"first": "columns", "regularization": 0.5}),
-    ("ot_itermax", {"rule": "released", "filter_iterations": 4}),
+    ("ot_itermax", {"rule": "eq9_printed"}),
+    ("ot_itermax", {"filter_iterations": 4}),
     ("ot_itermax", {"sinkhorn_iterations": 20, "regularization": 0.7}),
     ("itermax", {"filter_iterations": 4}),
 ]
@@ -409,9 +415,9 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: sinkhorn(*MATRIX, first="diagonal"), "first='diagonal'.*'rows' or 'columns'"),
         (lambda: argmax_links(*MATRIX, direction="both"), "direction='both'.*mutual, forward"),
         (lambda: argmax_links(MATRIX[0][0], *MATRIX[1:]), "scores of shape"),
-        (lambda: ot_itermax_links(*MATRIX, discount=1.5), "discount=1.5.*from 0 to 1"),
-        (lambda: ot_itermax_links(*MATRIX, discount=0.4, rule="released"), "discount=0.4.*from 0.5 to 1"),
-        (lambda: ot_itermax_links(*MATRIX, rule="simalign"), "rule='simalign'.*'paper'"),
+        (lambda: ot_itermax_links(*MATRIX, discount=1.5, rule="eq9_printed"), "discount=1.5.*from 0 to 1"),
+        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount=0.4.*from 0.5 to 1"),
+        (lambda: ot_itermax_links(*MATRIX, rule="simalign"), "rule='simalign'.*'released'"),
         (lambda: itermax_links(*MATRIX, iterations=True), "iterations=True"),
         (lambda: softmax_links(*MATRIX, threshold=1), "threshold=1: .*below 1"),
     ],
@@ -427,14 +433,14 @@ def test_every_option_has_an_effect():
         "sinkhorn_iterations": 1,
         "regularization": 0.05,
         "epsilon": 2.0,
-        "first": "columns",
         "filter_iterations": 1,
-        "discount": 0.0,
-        "rule": "released",
+        "discount": 0.5,
+        "rule": "eq9_printed",
         "threshold": 0.3,
     }
     for method, options in METHOD_OPTIONS.items():
-        for name in options:
+        for name, default in options.items():
+            other["first"] = "columns" if default == "rows" else "rows"
             changed = False
             for seed in range(20):
                 generator = torch.Generator().manual_seed(seed)

@@ -147,7 +147,7 @@ def one_hot_model(pieces, **config):
 def test_links_of_a_pair_with_known_vectors(layout):
     """Pieces 10 and 20, 11 and 21, ... share an axis: the links are the permutation, whatever is masked or special."""
     pieces = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
-    model = one_hot_model(pieces, filtering_iterations=1)  # a second one would link pairs that have no mass
+    model = one_hot_model(pieces)
     examples = [
         example(1, ([10, 11, 12, 13], [23, 21, 20, 22]), (1, 2, 9)),
         example(2, ([14, 10], [20, 24]), (1, 5)),
@@ -425,7 +425,13 @@ def test_default_layers_are_the_papers():
 
 def test_the_released_filter_has_a_discount_of_its_own():
     with pytest.raises(Exception, match="filtering_discount is 0.3.*released allows 0.5 to 1"):
-        XlmAlignConfig(**TINY, filtering_rule="released", filtering_discount=0.3)
+        XlmAlignConfig(**TINY, filtering_discount=0.3)
+    XlmAlignConfig(**TINY, filtering_discount=0.3, filtering_rule="eq9_printed")
+
+
+def test_a_configuration_of_before_keeps_its_rule():
+    old = XlmAlignConfig(**TINY, filtering_rule="eq9_printed", sinkhorn_first="rows").to_dict()
+    assert XlmAlignConfig.from_dict(old | {"filtering_rule": "paper"}).to_dict() == old
 
 
 def test_other_heads_have_no_use_for_the_pointer_network(tmp_path):
