@@ -271,15 +271,26 @@ class LayerStack(nn.Module):
         )
 
 
+def first_states(states_BTH, attention_mask):
+    """(B, H) states of the first real position of each row, wherever its padding stands.
+
+    `attention_mask` is (B, T) or (B, T, T), as `EncoderModel.forward` takes it; without one, no position is padding.
+    """
+    if attention_mask is None:
+        return states_BTH[:, 0]
+    first_B = is_real(attention_mask).int().argmax(1)  # of equals the first
+    return states_BTH.gather(1, first_B[:, None, None].expand(-1, 1, states_BTH.shape[2]))[:, 0]
+
+
 class Pooler(nn.Module):
-    """tanh of a linear map of the first state."""
+    """tanh of a linear map of each text's first state: (B, H) -> (B, H)."""
 
     def __init__(self, config):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, states_BTH):
-        return torch.tanh(self.dense(states_BTH[:, 0]))
+    def forward(self, first_BH):
+        return torch.tanh(self.dense(first_BH))
 
 
 class EncoderPreTrainedModel(PreTrainedModel):
@@ -380,10 +391,14 @@ class EncoderModel(EncoderPreTrainedModel):
         states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
         masks = (attention_mask, encoder_attention_mask)
         real = self.real_positions(states_BTH, *masks, encoder_hidden_states, kwargs) if self.skip_padding else None
-        if real is None:
-            return self.encode(states_BTH, *masks, encoder_hidden_states, num_layers, **kwargs)
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
-        outputs = self.encode_flat(real, states_BTH, *masks, encoder_hidden_states, num_layers, **kwargs)
+        arguments = (states_BTH, *masks, encoder_hidden_states, num_layers)
+        if real is None:
+            outputs = self.encode(*arguments, return_dict=True, **kwargs)
+        else:
+            outputs = self.encode_flat(real, *arguments, **kwargs)
+        if self.pooler is not None and num_layers is None:
+            outputs.pooler_output = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
         return outputs.to_tuple() if return_dict is False else outputs  # as the library takes it: None is no tuple
 
     @merge_with_config_defaults
@@ -400,10 +415,7 @@ class EncoderModel(EncoderPreTrainedModel):
                 )
         for layer in self.encoder.layer[:num_layers]:
             states_BTH = layer(states_BTH, attention_mask, encoder_states_BSH, encoder_attention_mask, **kwargs)
-        is_pooled = self.pooler is not None and num_layers is None and states_BTH.dim() == 3
-        return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=states_BTH, pooler_output=self.pooler(states_BTH) if is_pooled else None
-        )
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=states_BTH)
 
     def real_positions(
         self, states_BTH, attention_mask, encoder_attention_mask, encoder_states_BSH, kwargs
@@ -469,6 +481,4 @@ class EncoderModel(EncoderPreTrainedModel):
                 outputs.last_hidden_state if state is last_FH else state if state is None else own.padded(state)
                 for state in outputs.hidden_states
             )
-        if self.pooler is not None and num_layers is None:
-            outputs.pooler_output = self.pooler(outputs.last_hidden_state)
         return outputs

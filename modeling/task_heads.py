@@ -18,7 +18,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import can_return_tuple
 
 from .attention_masks import cross_stream_mask
-from .encoder import EncoderPreTrainedModel
+from .encoder import EncoderPreTrainedModel, first_states
 
 # what both streams of x are told beside its pieces and their mask
 INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
@@ -169,7 +169,7 @@ def head_dropout(config) -> nn.Dropout:
 
 
 class ClassificationHead(nn.Module):
-    """Dropout, dense (F to H), tanh, dropout, linear, on the features of `<s>`: (B, T, F) -> (B, L).
+    """Dropout, dense (F to H), tanh, dropout, linear, on the features of `<s>`: (B, F) -> (B, L).
 
     Plugged in, only the input is twice as wide; the paper does not give the inner width.
     """
@@ -180,9 +180,8 @@ class ClassificationHead(nn.Module):
         self.dropout = head_dropout(config)
         self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, features_BTF):
-        first_BF = self.dropout(features_BTF[:, 0])
-        return self.out_proj(self.dropout(torch.tanh(self.dense(first_BF))))
+    def forward(self, first_BF):
+        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(first_BF)))))
 
 
 class ForSequenceClassification(HeadModel):
@@ -191,6 +190,13 @@ class ForSequenceClassification(HeadModel):
     def make_head(self, config):
         self.num_labels = config.num_labels
         self.classifier = ClassificationHead(config)
+
+    def encode(self, input_ids, attention_mask, translation: dict, **kwargs):
+        """As `HeadModel.encode`, with the features (B, F) of each text's first position, its `<s>`."""
+        outputs, features_x, features_y = super().encode(input_ids, attention_mask, translation, **kwargs)
+        if features_y is not None:
+            features_y = first_states(features_y, translation["translation_attention_mask"])
+        return outputs, first_states(features_x, attention_mask), features_y
 
     @can_return_tuple
     def forward(

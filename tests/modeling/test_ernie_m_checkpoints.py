@@ -57,7 +57,8 @@ def difference(ours, theirs, pieces=None):
 @pytest.mark.parametrize("cls", CLASSES)
 def test_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracle):
     """Positions given: equal everywhere. Not given: equal at every piece; padding's own states, which nothing reads,
-    have other positions. Padding on the left moves the positions of transformers 4, and has to be told."""
+    have other positions. Padding on the left moves the positions of transformers 4, and has to be told; its pooler
+    reads the padding there."""
     inputs, expected = ernie_m_oracle.inputs(case), ernie_m_oracle.outputs(cls, case)
     pieces = inputs["input_ids"].ne(1)
     model = load(cls, converted[cls][1])
@@ -77,14 +78,15 @@ def test_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracl
         found = torch.stack(ours[name]) if name == "hidden_states" else ours[name]
         assert found.shape == tensor.shape
         per_text = name == "pooler_output" or (name == "logits" and found.dim() == 2)
-        assert difference(found, tensor, None if per_text else pieces) < 1e-5, name
+        if not (per_text and case.startswith("left")):
+            assert difference(found, tensor, None if per_text else pieces) < 1e-5, name
 
 
 @torch.no_grad()
 def test_padding_on_the_left_changes_nothing_here(converted, ernie_m_oracle):
     right, left = (ernie_m_oracle.inputs(case) for case in ("right", "left"))
     model = load("ErnieMForSequenceClassification", converted["ErnieMForSequenceClassification"][1])
-    # the first state is the padding's where padding is on the left, there as here: the text begins elsewhere
+    torch.testing.assert_close(model(**right).logits, model(**left).logits, atol=1e-5, rtol=0)
     model = model.roberta
     states_right, states_left = (model(**inputs).last_hidden_state for inputs in (right, left))
     for row, mask in enumerate(right["attention_mask"]):

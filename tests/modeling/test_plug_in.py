@@ -81,7 +81,8 @@ def head_of(model, features):
     """The head of a model, on features."""
     if isinstance(model, VecoForQuestionAnswering):
         return model.qa_outputs(features)
-    return model.classifier(features)
+    is_of_text = isinstance(model, VecoForSequenceClassification)
+    return model.classifier(features[:, 0] if is_of_text else features)
 
 
 def loss_of(head, logits, labels):
@@ -247,7 +248,7 @@ def test_a_plug_out_head_is_xlm_r_s():
     model, batch = make(plug_in=False), sides()
     features = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
     output = model(batch["input_ids"], batch["attention_mask"], torch.tensor([0, 1, 2]))
-    assert torch.equal(output.logits, model.classifier(features))
+    assert torch.equal(output.logits, model.classifier(features[:, 0]))
     assert torch.equal(output.loss, cross_entropy(output.logits, torch.tensor([0, 1, 2])))
     assert model.classifier.dense.weight.shape == (32, 32)
     assert make().classifier.dense.weight.shape == (32, 64) and make().classifier.out_proj.weight.shape == (3, 32)
@@ -259,7 +260,9 @@ def test_the_loss_of_each_side_knows_the_problem_type():
     model = make(num_labels=1)
     loss = model(**batch, labels=numbers, translation_labels=numbers).loss
     features_x, features_y = by_hand(model, batch)
-    expected = [((model.classifier(features)[:, 0] - numbers) ** 2).mean() for features in (features_x, features_y)]
+    expected = [
+        ((model.classifier(features[:, 0])[:, 0] - numbers) ** 2).mean() for features in (features_x, features_y)
+    ]
     torch.testing.assert_close(loss, sum(expected) / 2)
 
 

@@ -10,8 +10,18 @@ from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification
-from modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining, MetaXlmModel
-from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining, VecoForTokenClassification
+from modeling.modeling_metaxlm import (
+    MetaXlmForMaskedLM,
+    MetaXlmForPreTraining,
+    MetaXlmForSequenceClassification,
+    MetaXlmModel,
+)
+from modeling.modeling_veco import (
+    VecoForConditionalGeneration,
+    VecoForPreTraining,
+    VecoForSequenceClassification,
+    VecoForTokenClassification,
+)
 from modeling.modeling_xlm_align import XlmAlignForPreTraining
 
 VOCAB, MASK = 60, 59
@@ -315,6 +325,43 @@ def test_heads_and_translation_are_the_same(tmp_path):
     generated = translator.generate(**x, max_new_tokens=6, num_beams=2)
     translator.set_skip_padding(False)
     assert torch.equal(generated, translator.generate(**x, max_new_tokens=6, num_beams=2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["metaxlm", "ernie_m", "veco"])
+def test_sequence_heads_read_the_first_real_position(name, layout, skip):
+    """ERNIE-M's through its pooler, VECO's plugged in; of packed rows, padded on the left, that of the first text."""
+    if (name, layout) == ("veco", "packed"):
+        pytest.skip("plug-in takes no block masks")
+    model_class, config_class, settings = {
+        "metaxlm": (MetaXlmForSequenceClassification, MetaXlmConfig, {}),
+        "ernie_m": (ErnieMForSequenceClassification, ErnieMConfig, {}),
+        "veco": (VecoForSequenceClassification, VecoConfig, {"plug_in": True}),
+    }[name]
+    torch.manual_seed(0)
+    model, generator = model_class(config_class(**SIZES, **settings)).eval(), torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter += 0.05 * torch.randn_like(parameter)
+    sides = {"": [row([length], generator) for length in (3, 8, 5)]}
+    if name == "veco":
+        sides["translation_"] = [row([length], generator) for length in (6, 2, 4)]
+    read = ("input_ids", "attention_mask") + (("position_ids",) if layout == "packed" else ())
+
+    def fields(layout, rows=slice(None)):
+        batches = {prefix: batch_of(examples[rows], layout) for prefix, examples in sides.items()}
+        return {prefix + field: batch[field] for prefix, batch in batches.items() for field in read if field in batch}
+
+    alone = torch.cat([model(**fields(LAYOUTS[0], slice(text, text + 1))).logits for text in range(3)])
+    batch = fields(layout)
+    if layout == "packed":  # texts 0 and 1 in a row, 2 in another one
+        alone, padding = alone[::2], batch["input_ids"].shape[1] - int(batch["attention_mask"][1].any(0).sum())
+        for values in batch.values():
+            values[1] = values[1].roll((padding,) * (values.dim() - 1), tuple(range(values.dim() - 1)))
+    model.set_skip_padding(skip)
+    torch.testing.assert_close(model(**batch).logits, alone, atol=1e-5, rtol=0)
+    assert alone.std(0).min() > 1e-3, "all texts have the same logits"
 
 
 def test_gradient_checkpointing_and_bf16_autocast():
