@@ -24,6 +24,9 @@ class ErnieMConfig(EncoderConfig):
     languages: list[str] | None = None
     # which pieces carry the language embedding
     mask_token_id: int | None = None
+    # pieces that BTMLM never writes, beside those that this configuration names: <unk> is one; pre-training sets it to
+    # the tokenizer's `all_special_ids`
+    special_token_ids: list[int] | None = None
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

@@ -141,8 +141,9 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     Deviations from the paper, which is silent here: the first step sees the unmasked text, and runs without
     dropout; special tokens that the configuration names are never generated; the pseudo side's own `</s>` are read
-    in the second step only; an unmasked position attends to the unmasked of its own side only, or a side's words
-    would come back to its masks by way of the other side's states.
+    in the second step only; an unmasked position attends to the unmasked of its own side only, or a side's words would
+    come back to its masks by way of the other side's states; <mask> carries a language in BTMLM's first step, and in
+    CAMLM, which teaches it: in all else it is the <mask> that `ErnieMForMaskedLM` sees in use.
 
     Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/collators.py`.
     """
@@ -162,7 +163,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
         Args:
             mlm, tlm, camlm, btmlm: `input_ids` and `labels` (B, T), `attention_mask` (B, T), or (B, T, T) of packed
-                rows with their `position_ids`; with languages, `language_ids` (B, T).
+                rows with their `position_ids`.
+            camlm, btmlm: with languages, `language_ids` (B, T).
             camlm: also `segment_ids` (B, T), 0 for x and 1 for y, and, to tell words from the rest,
                 `special_tokens_mask` (B, T).
             btmlm: likewise, segment 1 being pseudo positions, <mask> without a label; `temperature`: 0, the default,
@@ -187,6 +189,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         if name == "camlm":
             inputs["attention_mask"] = self._camlm_mask(batch)
         if name == "btmlm":
+            inputs.pop("language_ids", None)  # of the first step
             inputs["position_ids"] = positions(batch, self.config.pad_token_id)
             inputs["input_ids"] = self.back_translate(batch, batch.get("temperature", 0.0))
         yield name, Predictions(self.roberta(**inputs).last_hidden_state, batch["labels"])
@@ -260,9 +263,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         """(K,) pieces, never a special token that the configuration knows."""
         config, pieces = self.config, [states_KH.new_empty(0, dtype=torch.long)]
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-        special = [
-            id_ for id_ in (config.pad_token_id, config.bos_token_id, config.mask_token_id, *ends) if id_ is not None
-        ]
+        named = (config.pad_token_id, config.bos_token_id, config.mask_token_id, *ends)
+        special = [id_ for id_ in (*named, *(config.special_token_ids or ())) if id_ is not None]
         for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // config.vocab_size)) if len(states_KH) else ():
             logits_KV = self.lm_head(chunk_KH).float()
             logits_KV[:, special] = -torch.inf

@@ -148,8 +148,9 @@ def pseudo_count(pieces: int | np.ndarray, share: float) -> int | np.ndarray:
 class Masker:
     """Masks examples; `key` (such as seed and phase) is part of what their random numbers are keyed by.
 
-    With `languages`, of a model whose <mask> carries one, rows have `language_ids` too; rows of an objective that
-    another one reads as well (`read_by_others`: TLM, where there is DWA) have `draws`, a random number a position.
+    With `languages`, of a model whose <mask> carries one, rows of an objective in which it does (`languages` of its
+    kind) have `language_ids` too; rows of an objective that another one reads as well (`read_by_others`: TLM, where
+    there is DWA) have `draws`, a random number a position.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -180,7 +181,8 @@ class Masker:
         seeds_B = np.fromiter(map(seeds.__getitem__, texts.names), np.uint64, len(texts.names))
         keys_B = row_keys(seeds_B, texts.epochs, texts.ids)
         sides, lengths_SB = texts.sides, _lengths_of(texts.sides)
-        codes_BS = [self.languages.of_corpus[corpus] for corpus in texts.names] if self.languages else []
+        has_languages = self.languages and kind.languages
+        codes_BS = [self.languages.of_corpus[corpus] for corpus in texts.names] if has_languages else []
         facts = {}
         if kind.one_sided:
             is_turned_B = uniform_of(key_stream(keys_B, ORDER)) < 0.5

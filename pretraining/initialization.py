@@ -170,6 +170,7 @@ def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBa
     if "languages" not in known:
         return {}
     settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
+    settings["special_token_ids"] = sorted(set(tokenizer.all_special_ids))
     if any(OBJECTIVES[name].languages for phase in recipe.phases for name in phase.objectives):
         settings["languages"] = recipe_languages(recipe)
     return settings
@@ -249,7 +250,8 @@ def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: d
             "was made of."
         )
     if found.get("num_languages"):
-        languages = {}  # the checkpoint's rows have their meaning
+        # the checkpoint's rows have their meaning
+        languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
     found.pop("model_type")  # XLM-R's
     return config_class.from_dict({**found, **languages, **recipe.model.config})
 

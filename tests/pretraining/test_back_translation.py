@@ -11,12 +11,14 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
 
 from common.masking import IGNORED
+from common.recipes import load_recipe
 from pretraining.collators import Masker, pseudo_count
-from pretraining.corpora import load_corpora, reads, training_batches
+from pretraining.corpora import held_out_batches, load_corpora, reads, training_batches
 from pretraining.evaluation import back_translation_overlap
-from pretraining.recipe import Objective
+from pretraining.recipe import Objective, Recipe
 from pretraining.sampling import Languages
 from pretraining.tokenised import Example, Texts, text_length
 from pretraining.tracking import read_events
@@ -75,21 +77,24 @@ def test_camlm_predicts_nothing_from_unknown_pieces(masker, sample_tokenizer):
 
 
 def test_language_ids_are_those_of_the_sides(masker, sample_tokenizer):
-    row = row_of(masker, pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)
-    assert row["language_ids"].tolist() == [1] * 7 + [2] * 8  # en, de: special tokens go with their side
-    without = row_of(Masker(sample_tokenizer, (1, 0)), pair(1, (5, 6), sample_tokenizer), "tlm", CAMLM)
-    assert "language_ids" not in without
+    row = row_of(masker, pair(1, (5, 6), sample_tokenizer), "camlm", CAMLM)
+    # en, de or de, en: special tokens go with their side
+    assert row["language_ids"].tolist() in ([1] * 7 + [2] * 8, [2] * 8 + [1] * 7)
+    for name in ("mlm", "tlm"):  # <mask> as `fill-mask` gives it
+        assert "language_ids" not in row_of(masker, pair(1, (5, 6), sample_tokenizer), name, CAMLM)
 
 
 def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
-    """TLM reads them as they stand; both with the pieces and the languages of their sides."""
+    """TLM reads them as they stand; both with the pieces of their sides, CAMLM with the languages too."""
     orders = {"tlm": Counter(), "camlm": Counter()}
     for number in range(400):
         example = pair(number, (5, 6), sample_tokenizer)
         for name, order in orders.items():
             row = row_of(masker, example, name, CAMLM)
             gold = np.where(row["labels"] == IGNORED, row["input_ids"], row["labels"])
-            codes = [list(LANGUAGES.rows)[index] for index in row["language_ids"][[0, -1]]]
+            codes = ("en", "de") if (row["segment_ids"] == 0).sum() == 7 else ("de", "en")
+            if name == "camlm":
+                assert [list(LANGUAGES.rows)[index] for index in row["language_ids"][[0, -1]]] == list(codes)
             for segment, code in enumerate(codes):
                 of_side = (row["segment_ids"] == segment) & (row["special_tokens_mask"] == 0)
                 assert gold[of_side].tolist() == example.sides[("en", "de").index(code)].tolist()
@@ -206,6 +211,24 @@ def test_both_stages_and_resumed_at_every_step(train, recipe_file, tmp_path):
         train(f"output_dir={resumed}", "--resume")
         for name, tensor in weights(run).items():
             assert torch.equal(tensor, weights(resumed)[name]), name
+
+
+def test_the_masked_lm_in_use_has_the_loss_that_training_reports(train, recipe_file, tmp_path, sample_tokenizer):
+    """The pipeline `fill-mask` gives no language_ids: after steps at a rate at which they matter."""
+    two_stages(recipe_file)
+    train("phases.0.learning_rate=3e-2", "phases.1.learning_rate=3e-2")
+    event = [event for event in read_events(tmp_path / "run") if "held_out/mlm/en" in event][-1]
+    recipe = load_recipe(Recipe, str(recipe_file), [])
+    corpora = load_corpora(recipe, sample_tokenizer)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model", trust_remote_code=True)
+    assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
+    for corpus in corpora:
+        if len(corpus.languages) == 1:
+            _, batch = next(held_out_batches([corpus], recipe.phases[1], recipe, sample_tokenizer, "mlm"))
+            fields = {name: batch["mlm"][name] for name in ("input_ids", "attention_mask", "labels")}
+            with torch.no_grad():
+                loss = model(**fields).loss.item()
+            assert loss == pytest.approx(event[f"held_out/mlm/{corpus.name}"], abs=1e-5)
 
 
 def test_the_second_stage_starts_from_a_checkpoint_of_the_first(train, fails, recipe_file, tmp_path, caplog):
