@@ -6,7 +6,6 @@ What is not known is not there.
 """
 
 import re
-from fnmatch import fnmatchcase
 from typing import Any
 
 import yaml
@@ -15,6 +14,7 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_res
 from finetuning.results import setting_name
 from hub_cards.licences import hub_id
 from hub_cards.record import Record, Result
+from pretraining.recipe import is_selected
 
 # kind of task -> the Hub's name for it
 TASK_TYPES = {
@@ -101,7 +101,10 @@ def learnt_corpora(record: Record) -> list[dict[str, Any]]:
 
     def is_read(corpus: dict[str, Any]) -> bool:
         is_pair = len(corpus["languages"]) > 1
-        return any((objective in OF_PAIRS) == is_pair and _reads(phase, corpus["name"]) for objective, phase in phases)
+        return any(
+            (objective in OF_PAIRS) == is_pair and is_selected(corpus["name"], phase.get("corpora") or ["*"])
+            for objective, phase in phases
+        )
 
     return [corpus for corpus in record.run.get("corpora", []) if is_read(corpus)]
 
@@ -125,10 +128,6 @@ def plain_name(path: str) -> str:
     """A data set or model as a card names it: without `./`, `.../` and a mirror's `local/`, and without `/model`."""
     bare = re.sub(r"^(\.+|local)/", "", path)
     return path if hub_id(path) else bare.removesuffix("/model")
-
-
-def _reads(phase: dict[str, Any], name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in phase.get("corpora") or ["*"])
 
 
 def _of_head(config: dict[str, Any], values: dict[str, str]) -> str | None:

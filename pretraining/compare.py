@@ -143,7 +143,9 @@ def _order(key: str) -> tuple[int, str]:
 def _title(key: str) -> str:
     prefix = next(prefix for prefix in FIGURES if key.startswith(prefix))
     rest = key.removeprefix(prefix)
-    return TITLES.get(prefix, prefix.rstrip("/").replace("_", " ") + ", ") + rest.replace("/", " ")
+    if prefix == "held_out/":
+        rest = rest.replace("/", " ", 1)  # behind the objective; names of corpora have slashes of their own
+    return TITLES.get(prefix, prefix.rstrip("/").replace("_", " ") + ", ") + rest
 
 
 def write_csv(events: dict[str, list[list[dict]]], folders: dict[str, list[Path]], path: Path) -> None:

@@ -7,7 +7,6 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
@@ -19,17 +18,27 @@ from pretraining.collators import Masker
 from pretraining.loading import CarefulLoader
 from pretraining.packing import PackedCorpus
 from pretraining.prepared import prepared_corpora
-from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, with_examples
+from pretraining.recipe import (
+    OBJECTIVES,
+    Monolingual,
+    Objective,
+    Phase,
+    Recipe,
+    is_selected,
+    languages_of,
+    named_corpora,
+    with_examples,
+)
 from pretraining.sampling import (
     Draw,
     Languages,
     UpdateSampler,
     check_batch_sizes,
+    corpus_probabilities,
     plan_phase,
-    sampling_probabilities,
     target_languages,
 )
-from pretraining.sources import Source, corpus_name, match_corpora, open_sources
+from pretraining.sources import Source, match_corpora, open_sources
 from pretraining.stored import Corpus, stored_corpus
 from pretraining.streams import StreamCursor, StreamedCorpus
 from pretraining.tokenised import Example, PieceColumn, Texts, TokenisedColumn, text_length, tokenizer_fingerprint
@@ -58,8 +67,7 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
     that matches no corpus, an objective for which its phase has no text, or none that its teacher reads, and a
     batch_size below processes x accumulation.
     """
-    names = {corpus_name(corpus): "monolingual" for corpus in recipe.monolingual}
-    names |= {corpus_name(corpus): "bitext" for corpus in recipe.bitext}
+    names = {name: KINDS[len(languages_of(corpus))] for name, corpus in named_corpora(recipe).items()}
     for index, phase in enumerate(recipe.phases):
         where = f"phases.{index}"
         _check_texts({name: names[name] for name in match_corpora(phase.corpora, list(names), where)}, phase, where)
@@ -284,9 +292,8 @@ def _check_texts(kinds: dict[str, str], phase: Phase, where: str) -> None:
 
 def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
     """Says which languages an objective that generates has to leave out. Raises ValueError where none is left."""
-    names = match_corpora(phase.corpora, [corpus_name(corpus) for corpus in recipe.monolingual + recipe.bitext], where)
-    texts = [corpus.language for corpus in recipe.monolingual if corpus.language in names]
-    pairs = [(corpus.source_language, corpus.target_language) for corpus in recipe.bitext]
+    texts = _languages_read(recipe, phase)
+    pairs = [languages_of(corpus) for corpus in recipe.bitext]
     for name, objective in phase.objectives.items():
         if not OBJECTIVES[name].generates:
             continue
@@ -307,14 +314,19 @@ def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
 def _check_teacher(recipe: Recipe, phase: Phase, where: str) -> None:
     """Raises ValueError where a phase learns from a teacher and reads no text in its language."""
     taught = [name for name in phase.objectives if OBJECTIVES[name].taught]
-    texts = [corpus_name(corpus) for corpus in recipe.monolingual]
-    read = [name for name in texts if any(fnmatchcase(name, pattern) for pattern in phase.corpora)]
+    read = _languages_read(recipe, phase)
     if taught and recipe.teacher.language not in read:
         raise ValueError(
             f"teacher.language is {recipe.teacher.language!r}, and the monolingual corpora of {where} ({phase.name}), "
             f"which learns {taught[0]}, are {', '.join(read)}: the teacher would never be asked. "
             f"{nearest(recipe.teacher.language, read)} Name one of these, or widen the patterns of {where}.corpora."
         )
+
+
+def _languages_read(recipe: Recipe, phase: Phase) -> list[str]:
+    """The languages of the monolingual corpora that a phase reads."""
+    read = [corpus for name, corpus in named_corpora(recipe).items() if is_selected(name, phase.corpora)]
+    return list(dict.fromkeys(corpus.language for corpus in read if isinstance(corpus, Monolingual)))
 
 
 def _report(corpora: list[Corpus], recipe: Recipe) -> None:
@@ -326,7 +338,7 @@ def _report(corpora: list[Corpus], recipe: Recipe) -> None:
         declared = [corpus.name for corpus in group if corpus.source.declared_size]
         if 0 < len(declared) < len(group):
             logger.info("%s: sizes are declared for %s and counted for the others", kind, ", ".join(declared))
-        shares = sampling_probabilities([corpus.size for corpus in group], recipe.alpha)
+        shares = corpus_probabilities(group, recipe.alpha)
         for corpus, share in zip(group, shares, strict=True):
             lost = [f"{number:,} {text}" for name, text in LOSSES.items() if (number := corpus.counts.get(name, 0))]
             lost += [

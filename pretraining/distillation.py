@@ -106,7 +106,8 @@ class TeacherModel:
         if fields is None or not weights.get("kd", 1.0):
             return
         device, length = fields["input_ids"].device, fields["input_ids"].shape[1]
-        rows = [row for row, name in enumerate(fields["languages"]) if name == self.settings.language]
+        # a corpus is called by its language, or that and its source
+        rows = [row for row, name in enumerate(fields["languages"]) if name.partition("/")[0] == self.settings.language]
         questions = list(zip(rows, self._questions(fields, rows), strict=True))
         questions = [(row, question) for row, question in questions if question.columns_N]
         positions = [row * length + column for row, question in questions for column in question.columns_N]

@@ -229,7 +229,7 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
                 hits += [sum(piece in translations[index] for piece in pseudo) for index in (own, other)]
                 count += len(pseudo)
         own, other = hits / count
-        key = f"{codes[0]}->{codes[1]}"
+        key = "->".join(codes) + corpus.name.removeprefix("-".join(corpus.languages))
         figures[f"back_translation/{key}"] = own - other
         figures |= {f"back_translation_own/{key}": own, f"back_translation_other/{key}": other}
     return figures

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.collators import inputs_of
-from pretraining.corpora import Corpus, packings, phase_corpora, sampling_probabilities, training_batches
+from pretraining.corpora import Corpus, packings, phase_corpora, training_batches
 from pretraining.distillation import TeacherModel
 from pretraining.initialization import model_class
 from pretraining.meta_pretrained import carries_rows, source_vocabulary
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, with_examples
-from pretraining.sampling import Languages
+from pretraining.sampling import Languages, corpus_probabilities
 from pretraining.trainable import check_trainable, is_trainable
 from pretraining.vocabulary_matching import match_vocabularies
 
@@ -92,7 +92,7 @@ def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
     table = Table(title=f"corpora, drawn with alpha {recipe.alpha}", title_justify="left")
     for column, justify in (
         ("corpus", "left"),
-        ("N_i", "right"),
+        ("size", "right"),
         ("drawn", "right"),
         ("held out", "right"),
         ("dropped, cut", "left"),
@@ -100,7 +100,7 @@ def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
         table.add_column(column, justify=justify)
     for sides in (1, 2):
         group = [corpus for corpus in corpora if len(corpus.languages) == sides]
-        shares = sampling_probabilities([corpus.size for corpus in group], recipe.alpha) if group else []
+        shares = corpus_probabilities(group, recipe.alpha) if group else []
         for corpus, share in zip(group, shares, strict=True):
             counts = ", ".join(
                 f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT

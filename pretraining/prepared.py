@@ -12,7 +12,6 @@ tables is opened to train on it: what the recipe says now is compared with what 
 import io
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,16 @@ from typing import Any
 import numpy as np
 
 from common.recipes import nearest, recipe_differences
-from pretraining.recipe import Bitext, Monolingual, Recipe
+from pretraining.recipe import Bitext, Monolingual, Recipe, named_corpora
 from pretraining.shards import CorruptShard, Shard, ShardedColumn, damage
-from pretraining.sources import Source, corpus_name, join_columns
+from pretraining.sources import Source, join_columns
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST, PROGRESS = "prepared.json", "progress.jsonl"
 COMMAND = "python -m pretraining.prepare --config RECIPE --output"
-OF_SAMPLING = ("size", "size_source")  # fields of a corpus that change how often it is drawn, not what it holds
+NOT_OF_TEXT = ("name", "size", "size_source")  # fields of a corpus that do not change what it holds
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def entry_of(corpus: Monolingual | Bitext) -> dict[str, Any]:
     def given(value: Any) -> Any:
         return {k: given(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
-    return {name: value for name, value in given(asdict(corpus)).items() if name not in OF_SAMPLING}
+    return {name: value for name, value in given(asdict(corpus)).items() if name not in NOT_OF_TEXT}
 
 
 def identities_of(recipe: Recipe) -> list[str]:
@@ -107,12 +106,12 @@ def prepared_corpora(recipe: Recipe, fingerprint: str) -> list[tuple[Source, lis
     manifest = read_manifest(folder)
     check_tokenizer(folder, manifest, fingerprint)
     known = {corpus["name"]: corpus for corpus in manifest["corpora"]}
-    entries = [*recipe.monolingual, *recipe.bitext]
+    entries = named_corpora(recipe)
     _check_entries(folder, known, entries, identities_of(recipe))
     columns: dict[str, ShardedColumn] = {}
     corpora = []
-    for entry in entries:
-        facts = known[corpus_name(entry)]
+    for name, entry in entries.items():
+        facts = known[name]
         for key in facts["columns"]:
             if key not in columns:
                 shards = [Shard(**shard) for shard in manifest["columns"][key]["shards"]]
@@ -137,17 +136,17 @@ def prepared_corpora(recipe: Recipe, fingerprint: str) -> list[tuple[Source, lis
 
 
 def _check_entries(
-    folder: Path, known: dict[str, dict], entries: Sequence[Monolingual | Bitext], identities: list[str]
+    folder: Path, known: dict[str, dict], entries: dict[str, Monolingual | Bitext], identities: list[str]
 ) -> None:
-    missing = [name for name in map(corpus_name, entries) if name not in known]
+    missing = [name for name in entries if name not in known]
     if missing:
         raise ValueError(
             f"{folder} does not hold {', '.join(missing)}, which the recipe reads: it was prepared for other corpora "
             f"({', '.join(known)}). {nearest(missing[0], known)} Add what is missing: {COMMAND} {folder}, which keeps "
             "the others."
         )
-    for entry in entries:
-        facts = known[corpus_name(entry)]
+    for name, entry in entries.items():
+        facts = known[name]
         differences = recipe_differences(facts["entry"], entry_of(entry))
         if facts["identities"] != identities:
             before, now = (", else ".join(names) for names in (facts["identities"], identities))

@@ -4,14 +4,17 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 (`phases.0.steps=10`). `common.recipes` reads and prints it; `recipe_checks.py` checks it across fields.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import MISSING
 
 from common.recipes import option
-from common.tables import Table
+from common.tables import SUFFIXES, Table
 
 
 @dataclass
@@ -19,6 +22,11 @@ class Monolingual(Table):
     """Text of one language."""
 
     language: str = option(MISSING, "language code of the text, as the logs and the curves will show it")
+    name: str | None = option(
+        None,
+        "what follows the language in the corpus' name (`en/news`); default: nothing, or, where others are of the same "
+        "language, the file or dataset that its text is read from",
+    )
     text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
     document_column: str | None = option(
         None, "column that names the document of a row, so that adjacent rows can be told from neighbours by chance"
@@ -29,7 +37,7 @@ class Monolingual(Table):
         "verses with ids such as 01049027",
     )
     size: int | None = option(
-        None, "N_i of the sampling formula where it cannot be counted (streaming), in any unit the others share"
+        None, "the corpus' part of N_i where it cannot be counted (streaming), in any unit the others share"
     )
     size_source: str | None = option(None, "where `size` was taken from (paper, table)")
 
@@ -41,6 +49,11 @@ class Bitext:
 
     source_language: str = option(MISSING, "language code of the first side")
     target_language: str = option(MISSING, "language code of the second side")
+    name: str | None = option(
+        None,
+        "what follows the pair in the corpus' name (`en-de/news`); default: nothing, or, where others are of the same "
+        "pair, in either direction, the file or dataset that its text is read from",
+    )
     table: Table | None = option(None, "one table that holds both sides")
     separator: str | None = option(
         None,
@@ -54,7 +67,9 @@ class Bitext:
     join_on: str | None = option(
         None, "column on which `source` and `target` are joined; without it they are aligned line by line"
     )
-    size: int | None = option(None, "N_i where it cannot be counted (streaming), in the unit the others share")
+    size: int | None = option(
+        None, "its part of N_i where it cannot be counted (streaming), in the unit the others share"
+    )
     size_source: str | None = option(None, "where `size` was taken from (paper, table)")
 
 
@@ -206,7 +221,11 @@ class Phase:
     freeze_body: bool = option(
         False, "freeze the Transformer layers: embeddings and head alone are trained (MetaXLM, section 5.4)"
     )
-    corpora: list[str] = option(["*"], "glob patterns over corpus names (`en`, `en-de`); which text this phase reads")
+    corpora: list[str] = option(
+        ["*"],
+        "which text this phase reads: glob patterns over languages and pairs (`en`, `en-*`), with all their corpora; "
+        "those with a slash over the names of corpora (`en-de/ntrex`, `*/ntrex`)",
+    )
     learning_rate: float = option(MISSING, "peak learning rate")
     warmup_steps: int = option(0, "updates of linear warm-up")
     schedule: Literal["linear", "constant", "cosine", "inverse_sqrt"] = option("linear", "after the warm-up")
@@ -264,15 +283,19 @@ class Recipe:
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
-    monolingual: list[Monolingual] = option([], "monolingual corpora")
-    bitext: list[Bitext] = option([], "translation pairs")
+    monolingual: list[Monolingual] = option([], "monolingual corpora, any number of a language")
+    bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
     prepared: str | None = option(
         None,
         "folder that `python -m pretraining.prepare` wrote for these corpora: ids are read from its shards, and no "
         "table is opened; default: tables are read and tokenised when a run starts",
     )
     teacher: Teacher | None = option(None, "model that the objective kd learns from, beside the text")
-    alpha: float = option(0.7, "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha")
+    alpha: float = option(
+        0.7,
+        "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha, N_i the size of all corpora of language or "
+        "pair i that a phase reads; among them, a corpus is drawn by its size",
+    )
     shuffle_buffer: int = option(10_000, "rows held for shuffling a streamed corpus")
     phases: list[Phase] = option([], "stages of training, in order")
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -329,8 +352,58 @@ OBJECTIVES = {
 
 def recipe_languages(recipe: Recipe) -> list[str]:
     """Codes of all languages of a recipe, in the order of its corpora."""
-    pairs = [code for corpus in recipe.bitext for code in (corpus.source_language, corpus.target_language)]
-    return list(dict.fromkeys([*(corpus.language for corpus in recipe.monolingual), *pairs]))
+    return list(dict.fromkeys(code for corpus in recipe.monolingual + recipe.bitext for code in languages_of(corpus)))
+
+
+def named_corpora(recipe: Recipe) -> dict[str, Monolingual | Bitext]:
+    """All corpora, monolingual ones first, by the names that patterns, logs and curves know them by.
+
+    The name of a lone corpus is its language (`en`) or pair (`en-de`). Several of a language, or of a pair in either
+    direction, are told apart by their `name` behind it, by default the last part of the path of the first table without
+    a file's ending (`en-de/ntrex`). A lone corpus that has a `name` carries it too.
+
+    Raises ValueError for two corpora of one name.
+    """
+    corpora = recipe.monolingual + recipe.bitext
+    count = Counter(frozenset(languages_of(corpus)) for corpus in corpora)
+    named: dict[str, Monolingual | Bitext] = {}
+    for corpus in corpora:
+        name = "-".join(languages_of(corpus))
+        if corpus.name is not None or count[frozenset(languages_of(corpus))] > 1:
+            name += f"/{corpus.name or _source_name(corpus)}"
+        if name in named:
+            kind = "monolingual" if isinstance(corpus, Monolingual) else "bitext"
+            raise ValueError(
+                f"Two corpora of `{kind}` are called {name!r}, and nothing could tell them apart: give one of them a "
+                "`name`."
+            )
+        named[name] = corpus
+    return named
+
+
+def languages_of(corpus: Monolingual | Bitext) -> tuple[str, ...]:
+    """The language of a monolingual corpus, the two of a bitext in their order."""
+    if isinstance(corpus, Monolingual):
+        return (corpus.language,)
+    return (corpus.source_language, corpus.target_language)
+
+
+def _source_name(corpus: Monolingual | Bitext) -> str:
+    """`ntrex` of the dataset local/ntrex, `news` of the file data/news.tsv."""
+    table = corpus if isinstance(corpus, Monolingual) else corpus.table or corpus.source
+    path = Path(table.path if table else "")
+    is_file = path.suffix in SUFFIXES or table is not None and table.format not in ("auto", "hub")
+    return path.stem if is_file else path.name
+
+
+def is_selected(name: str, patterns: Iterable[str]) -> bool:
+    """Whether any glob pattern selects a corpus: by its language or pair, or by its whole name where there is a slash.
+
+    `en-de` and `en-*` select all corpora of en-de, `en-de/ntrex` one of them; `*-*` selects no monolingual corpus,
+    whatever its source is called.
+    """
+    code = name.partition("/")[0]
+    return any(fnmatchcase(name if "/" in pattern else code, pattern) for pattern in patterns)
 
 
 def loss_names(objectives: Iterable[str]) -> list[str]:

@@ -1,11 +1,19 @@
 """What makes a pre-training recipe one that can be run: checks across its fields, before anything is read."""
 
 import re
-from fnmatch import fnmatchcase
 
 from common.recipes import nearest
-from pretraining.recipe import OBJECTIVES, Monolingual, Objective, Phase, Recipe, recipe_languages
-from pretraining.sources import corpus_name
+from pretraining.recipe import (
+    OBJECTIVES,
+    Bitext,
+    Monolingual,
+    Objective,
+    Phase,
+    Recipe,
+    is_selected,
+    named_corpora,
+    recipe_languages,
+)
 
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
 OF_EXAMPLES = (
@@ -20,13 +28,14 @@ def check_recipe(recipe: Recipe) -> None:
     """Checks across fields.
 
     Raises `ValueError` that names the field, for: no phase; unknown objectives; text that an objective lacks; sizes
-    and rates out of range; a phase name used twice.
+    and rates out of range; a phase or corpus name used twice.
     """
     if not recipe.phases:
         raise ValueError(
             "phases is empty: a run needs at least one stage of training. Give name, steps, objectives "
             "and learning_rate of one."
         )
+    named_corpora(recipe)  # no two of one name
     names = [phase.name for phase in recipe.phases]
     for name in names:
         _require(names.count(name) == 1, "phases.name", name, "the logs tell phases apart by name; rename one")
@@ -109,8 +118,8 @@ def check_recipe(recipe: Recipe) -> None:
         for index, corpus in enumerate(getattr(recipe, kind)):
             size, place = corpus.size, f"{kind}.{index}"
             _require(size is None or size > 0, f"{place}.size", size, "a corpus that is drawn from holds something")
-            for name in ("language", "source_language", "target_language"):
-                _require(getattr(corpus, name, "x") != "", f"{place}.{name}", "", "a corpus is named by its language")
+            for name in ("language", "source_language", "target_language", "name"):
+                _require(getattr(corpus, name, "x") != "", f"{place}.{name}", "", "a corpus is told by it from others")
     accumulation = recipe.gradient_accumulation_steps
     _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "an update has one micro-batch or more")
     evaluation = recipe.evaluation
@@ -198,15 +207,15 @@ def _check_packed(objective: Objective, name: str, phase: Phase, recipe: Recipe,
         f"{name} and {', '.join(sorted(partners))} learn from the same pairs, and packed it would draw bins of others. "
         "Take packed out",
     )
-    for corpus in getattr(recipe, kind.text):
+    for corpus_name, corpus in named_corpora(recipe).items():
         tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
         streamed = any(getattr(table, "streaming", False) for table in tables)
-        read = any(fnmatchcase(corpus_name(corpus), pattern) for pattern in phase.corpora)
+        is_of_kind = isinstance(corpus, Bitext) == (kind.text == "bitext")
         _require(
-            not (streamed and read) or recipe.prepared is not None,
+            not (streamed and is_of_kind and is_selected(corpus_name, phase.corpora)) or recipe.prepared is not None,
             f"{place}.packed",
             True,
-            f"{corpus_name(corpus)} is streamed, and texts whose lengths are not known beforehand cannot be put into "
+            f"{corpus_name} is streamed, and texts whose lengths are not known beforehand cannot be put into "
             "bins. Take packed out, set streaming to false there, or train from prepared shards",
         )
 

@@ -1,4 +1,5 @@
-"""Which examples an update sees: languages by p_i = N_i^alpha / sum_j N_j^alpha, rows in shuffled epochs.
+"""Which examples an update sees: languages by p_i = N_i^alpha / sum_j N_j^alpha, their corpora by size, rows in
+shuffled epochs.
 
 The global batch of an update is a pure function of (seed, phase, objective, update). Processes and micro-batches only
 share it out, so that 1x8, 2x4 accumulated and 2 processes x 4 are the same update, and a resumed run continues exactly.
@@ -48,6 +49,21 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
     """
     powers = np.asarray(sizes, dtype=np.float64) ** alpha
     return powers / powers.sum()
+
+
+def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarray:
+    """(C,) the probability of each corpus: p_i of its language or pair, shared out among their corpora by size.
+
+    The formula is over languages and pairs (a pair is one in either direction): N_i is the size of all corpora of i.
+    Split into several corpora, a language's text is drawn as if it were one, and its rows are all drawn alike often.
+    """
+    sizes: dict[frozenset[str], int] = {}
+    for corpus in corpora:
+        languages = frozenset(corpus.languages)
+        sizes[languages] = sizes.get(languages, 0) + corpus.size
+    shares = dict(zip(sizes, sampling_probabilities(list(sizes.values()), alpha), strict=True))
+    of_corpora = ((corpus.size, frozenset(corpus.languages)) for corpus in corpora)
+    return np.array([shares[languages] * (size / sizes[languages]) for size, languages in of_corpora])
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,7 @@ class ObjectivePlan:
         self.key = (seed, phase_index, OBJECTIVES[name].text)
         self.name, self.batch_size, self.corpora = name, batch_size, corpora
         self.indices = list(corpora)
-        probabilities = sampling_probabilities([corpus.size for corpus in corpora.values()], alpha)
+        probabilities = corpus_probabilities(list(corpora.values()), alpha)
         self.bounds = probabilities.cumsum()[:-1]
         self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its present epoch, see `_order`
         self.ahead: tuple[int, np.ndarray] = (-1, np.empty(0))  # number of a block of updates, its choices

@@ -9,7 +9,6 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from datasets import Dataset, IterableDataset
 
 from common.recipes import nearest
 from common.tables import Table, describe, get_column, load_table, require_column, split_pair, table_fingerprint
-from pretraining.recipe import Bitext, Monolingual, Recipe
+from pretraining.recipe import Bitext, Monolingual, Recipe, is_selected, named_corpora
 
 logger = logging.getLogger(__name__)
 
@@ -96,24 +95,17 @@ def held_out_below(fraction: float) -> int:
     return int(fraction * 2**KEY_BITS)
 
 
-def corpus_name(corpus: Monolingual | Bitext) -> str:
-    """`en` or `en-de`: how corpora are named in patterns, logs and curves."""
-    if isinstance(corpus, Monolingual):
-        return corpus.language
-    return f"{corpus.source_language}-{corpus.target_language}"
-
-
 def open_sources(recipe: Recipe) -> list[Source]:
     """Opens every corpus of the recipe, monolingual ones first.
 
-    Raises ValueError for a language or pair named twice, a column that is missing or holds no text, a pair without two
-    sides, a stream without a declared size, sides of unequal length, and ids that repeat or do not meet in a join.
+    Raises ValueError for two corpora of one name, a column that is missing or holds no text, a pair of one language or
+    without two sides, a stream without a declared size, sides of unequal length, and ids that repeat or do not meet in
+    a join.
     """
-    _check_names(recipe)
     joins = join_columns(recipe)
     return [
-        *(_open_monolingual(corpus, joins, recipe.hub_root) for corpus in recipe.monolingual),
-        *(_open_bitext(corpus, joins, recipe.hub_root) for corpus in recipe.bitext),
+        (_open_monolingual if isinstance(corpus, Monolingual) else _open_bitext)(corpus, name, joins, recipe.hub_root)
+        for name, corpus in named_corpora(recipe).items()
     ]
 
 
@@ -169,28 +161,6 @@ def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
     return pc.struct_field(values, inner.split(".")) if inner else values
 
 
-def _check_names(recipe: Recipe) -> None:
-    seen: dict[frozenset, str] = {}
-    for corpus in [*recipe.monolingual, *recipe.bitext]:
-        name = corpus_name(corpus)
-        languages = frozenset(
-            [corpus.language] if isinstance(corpus, Monolingual) else [corpus.source_language, corpus.target_language]
-        )
-        if isinstance(corpus, Bitext) and len(languages) == 1:
-            raise ValueError(
-                f"Bitext {name} has the same language on both sides. A pair is a text and its translation. "
-                "Correct source_language or target_language."
-            )
-        if languages in seen:
-            kind, where = ("language", "monolingual") if len(languages) == 1 else ("pair", "bitext")
-            other = "" if seen[languages] == name else f" (as {seen[languages]})"
-            raise ValueError(
-                f"The {kind} {name} is named twice among the {where} corpora{other}. Sampling and curves know a "
-                f"{kind} by its name, so its text must be one corpus. Join the tables, or name one of them differently."
-            )
-        seen[languages] = name
-
-
 def _load(table: Table, name: str, size: int | None, hub_root: str | None) -> Dataset | IterableDataset:
     if table.streaming and (size is None or size < 1):
         raise ValueError(
@@ -226,8 +196,7 @@ def _has_column(rows: Dataset | IterableDataset, column: str) -> bool:
     return True
 
 
-def _open_monolingual(corpus: Monolingual, joins: list[str], hub_root: str | None) -> Source:
-    name = corpus_name(corpus)
+def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root: str | None) -> Source:
     rows = _load(corpus, name, corpus.size, hub_root)
     side = _text_column(rows, corpus.text_column, name, joins, corpus.document_column)
     side.document_pattern = corpus.document_pattern
@@ -236,9 +205,13 @@ def _open_monolingual(corpus: Monolingual, joins: list[str], hub_root: str | Non
     return Source(name, (corpus.language,), [side], [table], *size, hub_root, corpus=corpus)
 
 
-def _open_bitext(corpus: Bitext, joins: list[str], hub_root: str | None) -> Source:
-    name = corpus_name(corpus)
+def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | None) -> Source:
     languages = (corpus.source_language, corpus.target_language)
+    if languages[0] == languages[1]:
+        raise ValueError(
+            f"Bitext {name} has the same language on both sides. A pair is a text and its translation. "
+            "Correct source_language or target_language."
+        )
     given = (corpus.table is not None, corpus.source is not None, corpus.target is not None)
     if given not in ((True, False, False), (False, True, True)):
         named = [name for name, there in zip(("table", "source", "target"), given, strict=True) if there]
@@ -388,14 +361,14 @@ def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[st
 
 
 def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:
-    """The names that match any of the glob patterns, in their order.
+    """The names that any of the glob patterns selects (`is_selected`), in their order.
 
     Raises ValueError for a pattern that matches none, with the nearest names.
     """
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(is_selected(name, [pattern]) for name in names):
             raise ValueError(
                 f"{where}: the pattern {pattern!r} matches no corpus. Corpora are named by language (`en`) or pair "
                 f"(`en-de`). {nearest(pattern, names)}"
             )
-    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return [name for name in names if is_selected(name, patterns)]

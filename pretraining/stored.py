@@ -16,9 +16,9 @@ WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that
 class Corpus:
     """Text of one language, or translation pairs, as piece ids; `read` reads examples from disk.
 
-    name: `en` or `en-de`; languages: its one or two; lengths: (N,) pieces of each training example; size: the declared
-    size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out: the examples of
-    evaluation.
+    name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; lengths: (N,) pieces of each training example;
+    size: the declared size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out:
+    the examples of evaluation.
 
     A text longer than max_length becomes consecutive windows that keep all its pieces; the sides of a pair that is
     longer are cut, the longer one first, or each to max_length where they are read `apart`. Empty texts, and pairs with

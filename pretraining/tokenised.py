@@ -37,7 +37,7 @@ class Example:
     """
 
     sides: list[np.ndarray]  # one or two of (T,) int32
-    name: str  # of the corpus: `en`, `en-de`
+    name: str  # of the corpus: `en`, `en-de`, `en-de/ntrex`
     example_id: int
     epoch: int = 0
     document: str | None = None

@@ -25,7 +25,8 @@ class Events:
     evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`,
     `alignment_joint/<pair>`, `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in
     `<figure>_by_layer/<pair>`), `self_labels/<pair>`, `self_labels_per_piece/<pair>`,
-    `back_translation/<source>-><target>`. `shortened/btmlm` counts the texts that had room
+    `back_translation/<source>-><target>`. A pair of several corpora has a figure for each: `retrieval/en-de/ntrex`,
+    `back_translation/en->de/ntrex`. `shortened/btmlm` counts the texts that had room
     for fewer pseudo tokens than they should have.
     """
 

@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from transformers import AutoModelForMaskedLM
 
 from common.masking import IGNORED
 from common.recipes import load_recipe
+from pretraining import prepare
 from pretraining.collators import Masker, pseudo_count
 from pretraining.corpora import held_out_batches, load_corpora, reads, training_batches
 from pretraining.evaluation import back_translation_overlap
@@ -354,6 +356,46 @@ def test_back_translation_needs_a_model_with_languages(fails):
     assert "<mask> cannot say which one to write" in " ".join(fails(*share).split())
 
 
+def test_two_corpora_of_a_language_and_of_a_pair(train, recipe_file, tmp_path):
+    """Each has its figures; from prepared shards and resumed, the run is the same."""
+    two_stages(recipe_file)
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    of_test = {"path": recipe["monolingual"][0]["path"], "split": "test"}
+    sides = {"source": of_test | {"config": "de"}, "target": of_test | {"config": "en"}}
+    recipe["monolingual"].append(of_test | {"language": "en", "config": "en", "name": "test"})
+    recipe["bitext"].append(
+        {"source_language": "de", "target_language": "en", "name": "test", "join_on": "id", **sides}
+    )
+    recipe["phases"][1] |= {"corpora": ["en", "zh", "en-de", "*/test"]}
+    recipe |= {"alpha": 0.0, "evaluation": recipe["evaluation"] | {"held_out_fraction": 0.3}}
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    train()
+    run, first = tmp_path / "run", Path(of_test["path"]).name
+    of_phases = {
+        name: {key for event in read_events(run) if event["phase"] == name for key in event}
+        for name in ("camlm", "btmlm")
+    }
+    assert {f"held_out/tlm/en-de/{first}", "held_out/tlm/de-en/test", "held_out/tlm/en-zh"} <= of_phases["camlm"]
+    keys = of_phases["btmlm"]
+    assert {key for key in keys if key.startswith("held_out/btmlm/")} == {
+        f"held_out/btmlm/{name}" for name in (f"en/{first}", "en/test", "zh")
+    }
+    assert {key for key in keys if key.startswith("retrieval/")} == {f"retrieval/en-de/{first}", "retrieval/de-en/test"}
+    assert {key for key in keys if key.startswith("back_translation/")} == {
+        f"back_translation/{direction}/{name}" for direction in ("en->de", "de->en") for name in (first, "test")
+    }
+    assert any(key.startswith("loss/btmlm/en/") for key in keys)
+    prepare.main(["--config", str(recipe_file), "--output", str(tmp_path / "shards"), "--num_workers", "1"])
+    train(f"prepared={tmp_path / 'shards'}", f"output_dir={tmp_path / 'prepared'}")
+    shutil.copytree(run, tmp_path / "resumed")
+    for done in ("model", "checkpoints/step-4", "checkpoints/step-3"):
+        shutil.rmtree(tmp_path / "resumed" / done)
+    train(f"output_dir={tmp_path / 'resumed'}", "--resume")
+    for other in ("prepared", "resumed"):
+        again = weights(tmp_path / other)
+        assert all(torch.equal(again[name], tensor) for name, tensor in weights(run).items())
+
+
 def test_languages_without_pairs_are_named(train, recipe_file, tmp_path, caplog):
     two_stages(recipe_file, evaluation={})
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
@@ -417,7 +459,7 @@ def test_overlap_counts_pieces_of_the_translation_and_not_of_another(sample_toke
     pairs = [
         Example([np.array(side, dtype=np.int32) for side in both], "en-de", index) for index, both in enumerate(sides)
     ]
-    corpus = SimpleNamespace(languages=("en", "de"), held_out=pairs)
+    corpus = SimpleNamespace(name="en-de", languages=("en", "de"), held_out=pairs)
     commas = back_translation_overlap(Parrot(50), corpus, recipe, sample_tokenizer, accelerator, LANGUAGES)
     assert commas["back_translation_own/en->de"] == commas["back_translation_other/en->de"] == 1.0
     assert commas["back_translation/en->de"] == 0.0 and commas["back_translation_own/de->en"] == 0.0

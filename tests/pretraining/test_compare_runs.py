@@ -24,8 +24,8 @@ def runs(tmp_path):
 
 
 def figures(loss, right=None):
-    found = {"held_out/mlm/de": loss, "unigram_entropy/mlm/de": 6.0, "retrieval_by_layer/en-de": [0.1, 0.2]}
-    return found if right is None else found | {"retrieval/en-de": right}
+    found = {"held_out/mlm/de": loss, "unigram_entropy/mlm/de": 6.0, "retrieval_by_layer/en-de/ntrex": [0.1, 0.2]}
+    return found if right is None else found | {"retrieval/en-de/ntrex": right}
 
 
 def test_the_table_is_of_the_last_step_that_all_seeds_share(runs, tmp_path, capsys):
@@ -38,7 +38,7 @@ def test_the_table_is_of_the_last_step_that_all_seeds_share(runs, tmp_path, caps
     assert page in capsys.readouterr().out
     assert "After 200 steps" in page
     assert "| held-out loss (nats), mlm de | 4.000, 4.250 | 2.000 |" in page
-    assert "| retrieval accuracy, en-de | 0.200, 0.150 |  |" in page
+    assert "| retrieval accuracy, en-de/ntrex | 0.200, 0.150 |  |" in page
     assert "unigram" not in page and "by_layer" not in page
     with (output / "comparison.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))

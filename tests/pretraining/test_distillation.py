@@ -231,12 +231,13 @@ def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir
         "evaluation={held_out_fraction: 0.1, max_examples: 8, retrieval: false}",
         "phases.0.steps=2",
         "model.config.hidden_dropout_prob=0.1",
+        "monolingual.0.name=news",
     ]
     taught(*common)
     run = tmp_path / "run"
     lines = read_events(run)
     keys = {key for line in lines for key in line}
-    assert {"loss/kd/en", "held_out/kd/en", "loss/mlm/de", "held_out/mlm/zh"} <= keys
+    assert {"loss/kd/en/news", "held_out/kd/en/news", "loss/mlm/de", "held_out/mlm/zh"} <= keys
     assert not {f"{kind}/kd/{name}" for kind in ("loss", "held_out") for name in ("de", "zh")} & keys
     assert not any(key.startswith("unigram_entropy/kd") for key in keys)
     (facts,) = json.loads((run / "run.json").read_text(encoding="utf-8"))["teachers"]

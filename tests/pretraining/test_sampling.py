@@ -4,14 +4,22 @@ import numpy as np
 import pytest
 
 from pretraining.recipe import Objective, Phase
-from pretraining.sampling import Draw, ObjectivePlan, UpdateSampler, plan_phase, sampling_probabilities
+from pretraining.sampling import (
+    Draw,
+    ObjectivePlan,
+    UpdateSampler,
+    corpus_probabilities,
+    plan_phase,
+    sampling_probabilities,
+)
 
 
 class Counted:
-    """A corpus of which only the sizes matter."""
+    """A corpus of which only the languages and sizes matter."""
 
     def __init__(self, name, examples, streaming=False):
         self.name, self.size, self.streaming = name, examples, streaming
+        self.languages = name.partition("/")[0].split("-")
         self.lengths = np.random.default_rng(examples).integers(3, 60, examples)
 
 
@@ -34,6 +42,25 @@ def test_probabilities_are_the_formula():
         assert sampling_probabilities(sizes, alpha) == pytest.approx(wanted, rel=1e-12)
     assert sampling_probabilities(sizes, 0) == pytest.approx([1 / 3] * 3)
     assert sampling_probabilities(sizes, 1) == pytest.approx([900 / 1220, 300 / 1220, 20 / 1220])
+
+
+def test_corpora_of_a_pair_share_its_probability_by_their_sizes():
+    sizes = {"en-de/ntrex": 200, "en-fr": 300, "de-en/multi30k": 600, "de-fr": 50}
+    corpora = [Counted(name, size) for name, size in sizes.items()]
+    for alpha in (0.0, 0.3, 1.0):
+        total = 800**alpha + 300**alpha + 50**alpha
+        wanted = [800**alpha / total / 4, 300**alpha / total, 800**alpha / total * 3 / 4, 50**alpha / total]
+        assert corpus_probabilities(corpora, alpha) == pytest.approx(wanted, rel=1e-12)
+    drawn = plan({5 + place: corpus for place, corpus in enumerate(corpora)}, name="tlm").choices(0, 4000)
+    shares = np.bincount(drawn, minlength=4) / len(drawn)
+    assert np.abs(shares - corpus_probabilities(corpora, 0.7)).max() < 4 * np.sqrt(0.25 / len(drawn))
+
+
+def test_lone_corpora_are_drawn_by_the_formula_to_the_last_bit():
+    for names in (("en", "de", "sw"), ("en-de", "en-fr", "de-fr")):
+        sizes = [900, 301, 17]
+        corpora = [Counted(name, size) for name, size in zip(names, sizes, strict=True)]
+        assert (corpus_probabilities(corpora, 0.7) == sampling_probabilities(sizes, 0.7)).all()
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.7, 1.0])

@@ -5,6 +5,7 @@ import pytest
 
 from common.tables import Table, load_table
 from pretraining.corpora import load_corpora
+from pretraining.recipe import named_corpora
 from pretraining.sources import match_corpora, open_sources, row_key, training_texts
 from pretraining.tokenised import encode_texts
 
@@ -132,17 +133,13 @@ def test_tables_joined_on_another_column_are_held_out_by_it(files, recipe_of, sa
 
 
 ERRORS = {
-    "language twice": (
-        {"monolingual": [{"language": "en", "path": "a.jsonl"}, {"language": "en", "path": "b.jsonl"}]},
-        "language en is named twice among the monolingual corpora",
+    "one name twice": (
+        {"monolingual": [{"language": "en", "path": "a.jsonl"}, {"language": "en", "path": "of/a.txt"}]},
+        "`monolingual` are called 'en/a'.*give one of them a `name`",
     ),
-    "pair twice": (
-        {"bitext": [{"table": {"path": "pairs.jsonl"}}, {"table": {"path": "pairs.jsonl"}}]},
-        "pair en-de is named twice among the bitext corpora",
-    ),
-    "pair twice, turned": (
-        {"bitext": [{}, {"source_language": "de", "target_language": "en"}]},
-        r"pair de-en is named twice among the bitext corpora \(as en-de\)",
+    "no name": (
+        {"bitext": [{"table": {"path": "pairs.jsonl"}, "name": ""}]},
+        r"bitext\.0\.name is ''",
     ),
     "one language on both sides": ({"bitext": [{"target_language": "en"}]}, "same language on both sides"),
     "no text": ({"monolingual": [{"language": "en", "path": "empty.jsonl"}]}, "Corpus en has no text to train on"),
@@ -262,3 +259,38 @@ def test_errors(files, recipe_of, sample_tokenizer, case, monkeypatch):
 def test_patterns_over_names():
     assert match_corpora(["en*"], ["en", "de", "en-de", "fr-en"], "x") == ["en", "en-de"]
     assert match_corpora(["*-*"], ["en", "de", "en-de", "fr-en"], "x") == ["en-de", "fr-en"]
+    several = ["en/my-wiki", "en/news", "en-de/ntrex", "en-de/news", "en-fr"]
+    assert match_corpora(["en"], several, "x") == several[:2]
+    assert match_corpora(["en-de"], several, "x") == several[2:4]
+    assert match_corpora(["*-*"], several, "x") == several[2:]
+    assert match_corpora(["en-de/ntrex", "*/news"], several, "x") == several[1:4]
+    assert match_corpora(["*"], several, "x") == several
+    with pytest.raises(ValueError, match="'en-fr/ntrex' matches no corpus"):
+        match_corpora(["en-fr/ntrex"], several, "x")
+
+
+def test_corpora_of_one_language_or_pair_are_named_by_their_source(recipe_of):
+    def pair(path, source="en", target="de", **fields):
+        sides = {"source_language": source, "target_language": target}
+        return sides | {"table": {"path": path}} | fields
+
+    recipe = recipe_of(
+        BOTH,
+        monolingual=[
+            {"language": "en", "path": "owner/wiki-1.5", "config": "a"},
+            {"language": "en", "path": "owner/wiki-1.5", "config": "b", "name": "new"},
+            {"language": "de", "path": "owner/wiki-1.5"},
+            {"language": "sw", "path": "owner/wiki-1.5", "name": "web"},
+        ],
+        bitext=[
+            pair("local/ntrex"),
+            pair("data/news.v18.tsv", source="de", target="en"),
+            EN_DE
+            | {"source": {"path": "train.en", "format": "text"}, "target": {"path": "train.de", "format": "text"}},
+            pair("local/ntrex", target="fr"),
+        ],
+    )
+    assert list(named_corpora(recipe)) == [
+        *("en/wiki-1.5", "en/new", "de", "sw/web"),
+        *("en-de/ntrex", "de-en/news.v18", "en-de/train", "en-fr"),
+    ]
