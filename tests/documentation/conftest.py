@@ -108,7 +108,8 @@ def write_hub(hub: Path, sample: dict[str, list[str]]) -> None:
     captions = [{"translation": {"en": en, "de": de}} for en, de in zip(texts["en"], texts["de"], strict=True)]
     parts = ("train", "validation", "test")
     write_rows(hub / "local/multi30k", {("default", part): captions for part in parts})
-    write_rows(hub / "wmt/wmt14", {("de-en", part): captions for part in parts})
+    for name in ("wmt/wmt14", "Helsinki-NLP/europarl", "Helsinki-NLP/opus-100", "bbaaaa/iwslt14-de-en"):
+        write_rows(hub / name, {("default" if "iwslt" in name else "de-en", part): captions for part in parts})
     labels = ("entailment", "neutral", "contradiction")
 
     def pairs(language: str, columns: tuple[str, str, str], values: tuple) -> list[dict]:

@@ -72,7 +72,7 @@ def fine_tune(words: list[str]) -> None:
     assert script == "finetuning/run.py" and Path(script).is_file()
     if "--suite" in arguments and "sample" not in arguments:
         arguments += ["--skip_missing", "hub_root=../shared/hub"]
-    if "wmt14" in words[-2]:  # in 16 bits, which a CPU refuses
+    if re.search("wmt14|iwslt14|mbart", arguments[1]):  # in 16 bits, which a CPU refuses
         arguments += ["training.precision=fp32", "hub_root=../shared/hub"]
     call("finetuning.run", *(word for word in arguments if word != "--check_data"), "--check_data")
 
