@@ -75,7 +75,9 @@ def _phases(recipe: dict[str, Any]) -> list[list[str]]:
         objectives = [f"{name} ({size:,})" if size else name for name, size in sizes.items()]  # dwa: the rows of tlm
         only = [] if phase.get("trainable", ["*"]) == ["*"] else [f"only {', '.join(phase['trainable'])} learn"]
         only += ["the body is frozen"] if phase.get("freeze_body") else []
-        rate = f"{phase['learning_rate']:g}, {phase['schedule']}, {phase['warmup_steps']:,} warm-up"
+        rate = "goes on in the schedule before"  # a carried phase has none of its own
+        if phase["learning_rate"] is not None:
+            rate = f"{phase['learning_rate']:g}, {phase['schedule']}, {phase['warmup_steps']:,} warm-up"
         rows.append([phase["name"], f"{phase['steps']:,}", "; ".join([", ".join(objectives), *only]), rate])
     return rows
 

@@ -14,7 +14,7 @@ from pretraining.corpora import Corpus, packings, phase_corpora, training_batche
 from pretraining.distillation import TeacherModel
 from pretraining.initialization import model_class
 from pretraining.meta_pretrained import carries_rows, source_vocabulary
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, with_examples
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, scheduled_together, with_examples
 from pretraining.sampling import Languages, corpus_probabilities
 from pretraining.trainable import check_trainable, is_trainable
 from pretraining.vocabulary_matching import match_vocabularies
@@ -59,7 +59,7 @@ def print_plan(
         selected = phase_corpora(corpora, phase)
         loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0, languages))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
-        console.print(_phase_table(phase, index, micro_batches, num_processes))
+        console.print(_phase_table(recipe.phases, index, micro_batches, num_processes))
         for name, packed in packings(selected, phase, recipe):
             console.print(f"packed for {name}: {packed.name}, {packed}")
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
@@ -109,12 +109,14 @@ def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
     return table
 
 
-def _phase_table(phase: Phase, index: int, micro_batches: list[dict], num_processes: int) -> Table:
-    title = (
-        f"phase {index}, {phase.name!r}: {phase.steps:,} steps, learning rate {phase.learning_rate:g}, "
-        f"{phase.warmup_steps:,} warm-up, {phase.schedule}; trainable: {', '.join(phase.trainable)}"
-        + (", without the body" if phase.freeze_body else "")
-    )
+def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int) -> Table:
+    phase, together = phases[index], scheduled_together(phases, index)
+    rate = f"in the schedule of phase {together[0].name!r}"
+    if phase is together[0]:
+        rate = f"learning rate {phase.learning_rate:g}, {phase.warmup_steps:,} warm-up, {phase.schedule}"
+        rate += f" over {sum(other.steps for other in together):,} steps" if len(together) > 1 else ""
+    trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
+    title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     caption = "examples, tokens and predictions of one step, over all processes"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("objective")

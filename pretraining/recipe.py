@@ -5,9 +5,10 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -226,11 +227,14 @@ class Phase:
         "which text this phase reads: glob patterns over languages and pairs (`en`, `en-*`), with all their corpora; "
         "those with a slash over the names of corpora (`en-de/ntrex`, `*/ntrex`)",
     )
-    learning_rate: float = option(MISSING, "peak learning rate")
+    learning_rate: float | None = option(None, "peak learning rate; required where `optimizer` is fresh")
     warmup_steps: int = option(0, "updates of linear warm-up")
     schedule: Literal["linear", "constant", "cosine", "inverse_sqrt"] = option("linear", "after the warm-up")
     optimizer: Literal["fresh", "carried"] = option(
-        "fresh", "Adam's moments at the start of this phase: new, or carried over from the phase before"
+        "fresh",
+        "fresh: Adam's moments and the schedule begin anew; carried: both go on from the phase before, with one "
+        "warm-up and one decay over the steps of all phases so joined; learning_rate, warmup_steps and schedule are "
+        "those of the first",
     )
 
 
@@ -419,6 +423,13 @@ def learnt_terms(name: str, objective: Objective) -> tuple[str, ...]:
 def with_examples(phase: Phase) -> dict[str, Objective]:
     """The objectives of a phase that have examples, and sub-batches, of their own."""
     return {name: objective for name, objective in phase.objectives.items() if not OBJECTIVES[name].reads}
+
+
+def scheduled_together(phases: Sequence[Phase], index: int) -> list[Phase]:
+    """The phases that one learning-rate schedule spans, of which phase `index` is one: the first says what it is, the
+    others carry it on."""
+    first = max(number for number, phase in enumerate(phases[: index + 1]) if phase.optimizer == "fresh")
+    return [phases[first], *takewhile(lambda phase: phase.optimizer == "carried", phases[first + 1 :])]
 
 
 def unused_losses(phase: Phase, objectives: Iterable[str]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from pretraining.recipe import (
     is_selected,
     named_corpora,
     recipe_languages,
+    scheduled_together,
 )
 
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
@@ -42,13 +43,7 @@ def check_recipe(recipe: Recipe) -> None:
     for index, phase in enumerate(recipe.phases):
         field_name = f"phases.{index}"
         _require(phase.steps > 0, f"{field_name}.steps", phase.steps, "a phase has at least one update")
-        _require(phase.learning_rate > 0, f"{field_name}.learning_rate", phase.learning_rate, "it must be positive")
-        _require(
-            0 <= phase.warmup_steps <= phase.steps,
-            f"{field_name}.warmup_steps",
-            phase.warmup_steps,
-            f"the phase has {phase.steps} steps, and the peak rate would never be reached",
-        )
+        _check_schedule(recipe.phases, index, field_name)
         if not phase.objectives:
             raise ValueError(
                 f"{field_name}.objectives is empty: nothing would be learnt. Choose from: {', '.join(OBJECTIVES)}."
@@ -153,6 +148,25 @@ def check_recipe(recipe: Recipe) -> None:
     two = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
     _require(two, "optimizer.betas", betas, "Adam has two, beta1 and beta2, each from 0 to below 1")
     _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "random generators take a number from 0 to 2^32 - 1")
+
+
+def _check_schedule(phases: list[Phase], index: int, place: str) -> None:
+    """Raises `ValueError` for a learning rate, warm-up or schedule that cannot be, or that a carried phase would not
+    follow."""
+    phase = phases[index]
+    if phase.optimizer == "carried":
+        _require(index > 0, f"{place}.optimizer", "carried", "there is no phase before it to carry from. Take it out")
+        default = Phase()
+        for name in ("learning_rate", "warmup_steps", "schedule"):
+            value = getattr(phase, name)
+            why = "the phase goes on in the schedule of the phase before. Leave it out, or set optimizer to fresh"
+            _require(value == getattr(default, name), f"{place}.{name}", value, why)
+        return
+    rate = phase.learning_rate
+    _require(rate is not None and rate > 0, f"{place}.learning_rate", rate, "a schedule needs a peak above 0")
+    steps = sum(other.steps for other in scheduled_together(phases, index))
+    why = f"the schedule has {steps:,} steps, and the peak rate would never be reached"
+    _require(0 <= phase.warmup_steps <= steps, f"{place}.warmup_steps", phase.warmup_steps, why)
 
 
 def _check_examples(objective: Objective, name: str, phase: Phase, place: str) -> None:

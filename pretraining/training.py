@@ -48,7 +48,7 @@ from pretraining.initialization import build_config, build_model, load_tokenizer
 from pretraining.interruption import Stopped, at_once, hold_signals, received, stop_all
 from pretraining.meta_pretrained import carries_rows, match, report_match
 from pretraining.not_finite import REPORT, LossTrace, describe_first, random_state, set_random_state
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_weights, unused_losses
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_weights, scheduled_together, unused_losses
 from pretraining.run_lock import run_lock
 from pretraining.run_record import RunRecord, check_same_data, data_facts
 from pretraining.sampling import Languages
@@ -223,19 +223,22 @@ class Training:
         wrapping would stay unsynchronised without a word, hence anew for each phase."""
         recipe, phase = self.recipe, self.recipe.phases[index]
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
-        before = self.optimizer.optimizer.state if self.optimizer else {}
+        before = self.optimizer.optimizer if self.optimizer else None
         self.accelerator.free_memory()
         model.zero_grad()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(is_trainable(name, phase))
         model = self.accelerator.shard(model)
-        optimizer = make_optimizer(model, phase, recipe)
-        if phase.optimizer == "carried":
+        together = scheduled_together(recipe.phases, index)
+        first, steps = together[0], sum(phase.steps for phase in together)
+        optimizer = make_optimizer(model, first, recipe)
+        scheduler = get_scheduler(SCHEDULES.get(first.schedule, first.schedule), optimizer, first.warmup_steps, steps)
+        if phase.optimizer == "carried" and before:  # a run that is resumed here has both from its checkpoint
+            scheduler.last_epoch = self.scheduler.last_epoch
             for group in optimizer.param_groups:
-                optimizer.state.update({p: before[p] for p in group["params"] if p in before})
-        self.scheduler = get_scheduler(
-            SCHEDULES.get(phase.schedule, phase.schedule), optimizer, phase.warmup_steps, phase.steps
-        )
+                group["lr"] = before.param_groups[0]["lr"]
+                optimizer.state.update({p: before.state[p] for p in group["params"] if p in before.state})
+        self.scheduler = scheduler
         set_seed(recipe.seed + index, device_specific=True)  # dropout; data and masks have their own keyed numbers
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         clear_gradients(self.model, self.optimizer)
@@ -408,7 +411,7 @@ class Training:
 
     def _log(self, figures: dict, phase: Phase) -> None:
         if self.accelerator.is_main_process:
-            rate = {"learning_rate": self.scheduler.get_last_lr()[0]}
+            rate = {"learning_rate": self.optimizer.param_groups[0]["lr"]}
             with writing("events.jsonl", self.folder):
                 self.events.write(step=self.step, phase=phase.name, **figures, **rate)
             self.line.log(self.step, phase.name, figures["loss"], figures["tokens_per_second"])

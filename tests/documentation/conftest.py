@@ -108,7 +108,8 @@ def write_hub(hub: Path, sample: dict[str, list[str]]) -> None:
     captions = [{"translation": {"en": en, "de": de}} for en, de in zip(texts["en"], texts["de"], strict=True)]
     parts = ("train", "validation", "test")
     write_rows(hub / "local/multi30k", {("default", part): captions for part in parts})
-    write_rows(hub / "wmt/wmt14", {("de-en", part): captions for part in parts})
+    for name in ("wmt/wmt14", "Helsinki-NLP/europarl", "Helsinki-NLP/opus-100", "bbaaaa/iwslt14-de-en"):
+        write_rows(hub / name, {("default" if "iwslt" in name else "de-en", part): captions for part in parts})
     labels = ("entailment", "neutral", "contradiction")
 
     def pairs(language: str, columns: tuple[str, str, str], values: tuple) -> list[dict]:
@@ -128,11 +129,13 @@ def write_hub(hub: Path, sample: dict[str, list[str]]) -> None:
         ("tatoeba.deu", "validation"): tatoeba,
     })  # fmt: skip
     gold = hub / "local/word-alignment"
-    for pair in ("de-en", "en-fr", "zh-en"):
+    for pair in ("de-en", "en-fr", "en-hi", "ro-en", "zh-en"):
         (gold / pair).mkdir(parents=True)
-    for pair, (x, y) in {"de-en": ("de", "en"), "en-fr": ("en", "fr")}.items():
-        for side in (x, y):
-            (gold / pair / f"test.{side}").write_text("\n".join(texts[side][:4]) + "\n", encoding="utf-8")
+        if pair == "zh-en":
+            continue
+        for side in pair.split("-"):
+            lines = texts.get(side, texts["es"])[:4]  # Hindi and Romanian are made up
+            (gold / pair / f"test.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (gold / pair / "alignv2.txt").write_text("".join(f"{n} 1 1 S\n" for n in range(1, 5)), encoding="utf-8")
     lines = [f"{zh} ||| {en}" for zh, en in zip(texts["zh"][:4], texts["en"], strict=False)]
     (gold / "zh-en/zhen.src-tgt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -257,7 +260,8 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
         smoke = ("--config", "pretraining/recipes/xlm_align/smoke.yaml", "save_every_steps=1")
         short = [f"phases.{n}.{field}" for n in (0, 1) for field in ("steps=1", "warmup_steps=0")]
         in_process(run.main, *smoke, *short, "keep_checkpoints=0", "evaluation.every_steps=1")
-        for name in ("controlled_pair-mlm-tlm", "controlled_pair-veco", "xlm", "metaxlm"):
+        curves = ("xlm", "metaxlm", "xlm-base", "metaxlm-base", "ernie_m-pseudo-0.05", "ernie_m-pseudo-0.2")
+        for name in ("controlled_pair-mlm-tlm", "controlled_pair-veco", *curves):
             shutil.copytree("runs/xlm_align-smoke", f"runs/{name}", dirs_exist_ok=True)
         # and one of the suite of two tasks, for each of those that are put into one table
         from finetuning.run import main

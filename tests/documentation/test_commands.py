@@ -47,15 +47,16 @@ def launched(words: list[str]) -> tuple[str, list[str]]:
 
 def pre_train(words: list[str]) -> None:
     """The plan of a run."""
-    from common.recipes import read_yaml
+    from common.recipes import load_recipe
+    from pretraining.recipe import Recipe
 
     script, arguments = launched(words)
     assert script == "pretraining/run.py" and Path(script).is_file()
     recipe = arguments[arguments.index("--config") + 1]
-    if Path(recipe).stem in ("base", "large", "small"):
-        phases = enumerate(read_yaml(recipe)["phases"])
+    if Path(recipe).stem in ("base", "large", "small", "ablation"):
+        phases = enumerate(load_recipe(Recipe, recipe, [word for word in arguments if "=" in word]).phases)
         small = [f"phases.{n}.objectives.{name}.batch_size=8" for n, phase in phases
-                 for name in phase["objectives"] if name in TINY_BATCHES]  # fmt: skip
+                 for name in phase.objectives if name in TINY_BATCHES]  # fmt: skip
         arguments += [*TWO_CORPORA, *small, "hub_root=../shared/hub", "num_workers=0", "gradient_accumulation_steps=1"]
     elif recipe.endswith("aligner.yaml"):
         arguments.append("hub_root=../shared/hub")
@@ -71,7 +72,7 @@ def fine_tune(words: list[str]) -> None:
     assert script == "finetuning/run.py" and Path(script).is_file()
     if "--suite" in arguments and "sample" not in arguments:
         arguments += ["--skip_missing", "hub_root=../shared/hub"]
-    if "wmt14" in words[-2]:  # in 16 bits, which a CPU refuses
+    if re.search("wmt14|iwslt14|mbart", arguments[1]):  # in 16 bits, which a CPU refuses
         arguments += ["training.precision=fp32", "hub_root=../shared/hub"]
     call("finetuning.run", *(word for word in arguments if word != "--check_data"), "--check_data")
 

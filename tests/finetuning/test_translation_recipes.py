@@ -12,7 +12,8 @@ from finetuning.tasks.translation import check_tables
 from finetuning.translation_recipe import TranslationRecipe, check_recipe
 
 FOLDER = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
-NAMES = ("iwslt14_de_en", "mbart_small", "multi30k", "multi30k_mbart", "opus_en_de", "wmt14_en_de", "wmt14_en_fr")
+NAMES = ("iwslt14_de_en", "mbart_small", "mbart_small_mono", "multi30k", "multi30k_mbart", "opus_en_de", "wmt14_en_de",
+         "wmt14_en_fr")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,12 +65,12 @@ def test_the_second_half_of_more_bilingual_data_is_the_first_halfs_recipe():
     assert [half.initialize for half in halves] == ["random", "pretrained"]
 
 
-@pytest.mark.parametrize("name", ["mbart_small", "multi30k_mbart"])
-def test_the_mbart_style_model_restores_words_and_translates_masked_text(name):
+@pytest.mark.parametrize(("name", "translates"), [("mbart_small", 2), ("mbart_small_mono", 0), ("multi30k_mbart", 2)])
+def test_the_mbart_style_model_restores_words_and_translates_masked_text(name, translates):
     recipe = load_recipe(TranslationRecipe, str(FOLDER / f"{name}.yaml"), ["model=x"])
     assert recipe.initialize == "random"
     tables = [(t.source_column == t.target_column, t.predict, t.source_mask_probability) for t in recipe.train]
-    assert tables == [(True, "masked", 0.15)] * 2 + [(False, "all", 0.25)] * 2
+    assert tables == [(True, "masked", 0.15)] * 2 + [(False, "all", 0.25)] * translates
 
 
 def test_the_mbart_style_model_has_the_numbers_of_table_8():

@@ -6,7 +6,9 @@ Numbers in this file are read from the papers' tables, not from the recipes.
 import itertools
 import json
 import re
+import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,9 @@ from common.tables import load_table
 from pretraining import run, sources
 from pretraining.initialization import model_class
 from pretraining.plan import parameters_by_part
-from pretraining.recipe import Recipe, with_examples
+from pretraining.recipe import Recipe, scheduled_together, with_examples
 from pretraining.recipe_checks import check_recipe
+from pretraining.tokenised import text_length
 
 RECIPES = Path(__file__).parents[2] / "pretraining" / "recipes"
 LANGUAGES_AND_PAIRS = {
@@ -29,6 +32,7 @@ LANGUAGES_AND_PAIRS = {
     "veco/large": (50, 167),
     "ernie_m/base": (90, 14),
     "ernie_m/large": (90, 14),
+    "ernie_m/ablation": (90, 14),
     "xlm_align/base": (2 * 87, 14),  # web text and Wikipedia
     "metaxlm/base": (87, 0),
 }
@@ -83,7 +87,6 @@ def test_sizes_are_those_of_the_papers(recipes, name):
 
 def test_the_two_sizes_of_a_paper_read_the_same_text(recipes):
     assert sizes(recipes["veco/small"]) == sizes(recipes["veco/large"])
-    assert sizes(recipes["ernie_m/base"]) == sizes(recipes["ernie_m/large"])
     web = {corpus.language for corpus in recipes["xlm_align/base"].monolingual if corpus.path != "wikimedia/wikipedia"}
     wikipedia = sizes(recipes["metaxlm/base"])
     both = sizes(recipes["xlm_align/base"])
@@ -103,8 +106,8 @@ def test_veco_adds_up_to_its_totals(recipes):
     [
         ("veco/small", 240_000, 3e-4, [0.9, 0.999], 0.5, (1024, 4096, 4096), (512, 128, 256), (0.15, 0.25, 0.25)),
         ("veco/large", 240_000, 2e-4, [0.9, 0.98], 0.5, (1024, 4096, 4096), (512, 128, 256), (0.15, 0.25, 0.25)),
-        ("ernie_m/base", 75_000, 2e-4, [0.98, 0.999], 0.1, (2048,) * 4, (512,) * 4, (0.15,) * 4),
-        ("ernie_m/large", 100_000, 1e-4, [0.98, 0.999], 0.1, (2048,) * 4, (512,) * 4, (0.15,) * 4),
+        ("ernie_m/base", 75_000, 2e-4, [0.98, 0.999], 0.1, (512,) * 4, (512,) * 4, (0.15,) * 4),
+        ("ernie_m/large", 100_000, 1e-4, [0.98, 0.999], 0.1, (512,) * 4, (512,) * 4, (0.15,) * 4),
         ("xlm_align/base", 150_000, 2e-4, [0.9, 0.98], 0.7, (2048, 2048), (512, 512), (0.15, 0.15)),
         ("metaxlm/base", 200_000, 1e-4, [0.9, 0.98], 0.7, (64,), (512,), (0.15,)),
     ],
@@ -113,8 +116,9 @@ def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batc
     recipe = recipes[name]
     *first, phase = recipe.phases
     assert len(first) == (name == "veco/large" or name.startswith("ernie_m"))
-    assert (phase.steps, phase.learning_rate, phase.schedule) == (steps, learning_rate, "linear")
-    assert phase.warmup_steps == (12_000 if name.startswith("veco") else 10_000)
+    schedule = scheduled_together(recipe.phases, len(first))[0]
+    assert (phase.steps, schedule.learning_rate, schedule.schedule) == (steps, learning_rate, "linear")
+    assert schedule.warmup_steps == (12_000 if name.startswith("veco") else 10_000)
     assert (recipe.optimizer.betas, recipe.optimizer.epsilon, recipe.optimizer.weight_decay) == (betas, 1e-6, 0.01)
     assert recipe.alpha == alpha
     own = with_examples(phase)
@@ -129,15 +133,56 @@ def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batc
     assert all(size % (processes * recipe.gradient_accumulation_steps) == 0 for size in batches)
 
 
-@pytest.mark.parametrize("name, steps", [("ernie_m/base", 150_000), ("ernie_m/large", 200_000)])
-def test_ernie_m_has_two_stages(recipes, name, steps):
-    """Section 3.2; Table 10 prints the steps of both together."""
-    first, second = recipes[name].phases
+@pytest.mark.parametrize(
+    "name, steps, bilingual",
+    [
+        ("ernie_m/base", 150_000, ["tlm", "camlm"]),
+        ("ernie_m/large", 200_000, ["tlm", "camlm"]),
+        ("ernie_m/ablation", 50_000, ["camlm"]),  # Table 6, exp4
+    ],
+)
+def test_ernie_m_has_two_stages(recipes, name, steps, bilingual):
+    """Section 3.2; Table 10 prints batch, steps and schedule once: for all objectives, and for both stages together."""
+    phases = recipes[name].phases
+    first, second = scheduled_together(phases, 1)
     assert first.steps + second.steps == steps
-    assert list(first.objectives) == ["mlm", "tlm", "camlm"]
-    assert (first.learning_rate, first.warmup_steps) == (second.learning_rate, second.warmup_steps)
-    assert [objective.batch_size for objective in first.objectives.values()] == [2048] * 3
+    assert list(first.objectives) == ["mlm", *bilingual] and list(second.objectives) == ["mlm", *bilingual, "btmlm"]
+    for phase in phases:
+        batches = {objective: settings.batch_size for objective, settings in phase.objectives.items()}
+        assert sum(batches.values()) == 2 * sum(batches[objective] for objective in bilingual) == 2048
     assert second.objectives["btmlm"].pseudo_share == 0.2
+
+
+@pytest.mark.parametrize(
+    "name, rows",
+    [
+        ("veco/small", [{"mlm": 1024}, {"ca_mlm_segments": 1024}, {"mlm": 1024, "tlm": 4096}]),  # Table 5
+        ("ernie_m/ablation", [{"mlm": 2048}, {"mlm": 1024, "tlm": 1024}, {"mlm": 1024, "camlm": 1024}]),  # Table 6
+    ],
+)
+def test_rows_of_an_ablation_are_overrides_in_the_head(recipes, name, rows):
+    """Objectives and batches of each row, and nothing else is changed."""
+    found = []
+    for line in (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#") and ".objectives='" in line:
+            overrides = shlex.split(line.partition(" output_dir=")[2])[1:]
+            overrides = [word.replace("{0,1}", n, 1) for word in overrides for n in "01"[: len(recipes[name].phases)]]
+            recipe = load_recipe(Recipe, str(RECIPES / f"{name}.yaml"), overrides)
+            check_recipe(recipe)
+            sub_batches = [{key: own.batch_size for key, own in phase.objectives.items()} for phase in recipe.phases]
+            assert all(own == sub_batches[0] for own in sub_batches)
+            found.append(sub_batches[0])
+    assert found == rows
+
+
+def test_shares_of_pseudo_tokens_leave_the_same_text(recipes):
+    """Figure 5's four runs, by the windows that the head of the recipe gives them."""
+    head = (RECIPES / "ernie_m/ablation.yaml").read_text(encoding="utf-8")
+    pairs = re.findall(r"pseudo_share=(\S+) \S+max_length=(\d+)", head)
+    btmlm = recipes["ernie_m/ablation"].phases[1].objectives["btmlm"]
+    forms = [*(replace(btmlm, pseudo_share=float(share), max_length=int(length)) for share, length in pairs), btmlm]
+    assert [form.pseudo_share for form in forms] == [0.05, 0.1, 0.15, 0.2]
+    assert len({text_length("btmlm", form) for form in forms}) == 1
 
 
 def test_xlm_align_labels_as_table_11_prints(recipes):
@@ -261,7 +306,7 @@ def empty_model(recipe, vocab_size):
 
 @pytest.fixture(scope="module")
 def open_once():
-    """`load_table` that keeps what it opened: the six recipes name 917 tables, 351 of them different."""
+    """`load_table` that keeps what it opened: the recipes name most of their tables several times."""
     opened = {}
 
     def load(table, root):
@@ -296,6 +341,7 @@ def test_dry_run(recipes, hub_root, sample_tokenizer, tmp_path, capsys, monkeypa
         ("veco/small", 250.0, 0.05),  # Table 8 prints 247M
         ("ernie_m/base", 278, 1.0),
         ("ernie_m/large", 560, 1.5),
+        ("ernie_m/ablation", 278, 1.0),
         ("xlm_align/base", 278, 1.5),
         ("metaxlm/base", 278, 0.5),
     ],

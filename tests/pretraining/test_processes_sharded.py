@@ -117,8 +117,8 @@ def test_phases_and_resume_sharded_and_not(recipe_file, train, sharded, tmp_path
     names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
     objectives = {name: settings | {"terms": ["cross"]} for name in names}
     first = {"name": "cross", "steps": 2, "learning_rate": 1e-3, "trainable": ["*.crossattention.*"]}
-    second = {"name": "all", "steps": 2, "learning_rate": 1e-3, "objectives": {name: settings for name in names}}
-    recipe["phases"] = [first | {"objectives": objectives}, second | {"optimizer": "carried"}]
+    second = {"name": "all", "steps": 2, "optimizer": "carried", "objectives": {name: settings for name in names}}
+    recipe["phases"] = [first | {"objectives": objectives}, second]
     recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
     recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     train(f"output_dir={tmp_path / 'whole'}")

@@ -154,8 +154,7 @@ def test_vecos_two_phases(train, recipe_file, tmp_path):
     names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
     objectives = {name: settings | {"terms": ["cross"]} for name in names}
     first = {"name": "cross", "steps": 2, "learning_rate": 1e-3, "trainable": ["*.crossattention.*"]}
-    second = {"name": "all", "steps": 2, "learning_rate": 1e-3, "objectives": {name: settings for name in names}}
-    second["optimizer"] = "carried"
+    second = {"name": "all", "steps": 2, "optimizer": "carried", "objectives": {name: settings for name in names}}
     recipe["model"]["config"]["hidden_dropout_prob"] = 0.1
     recipe["phases"] = [first | {"objectives": objectives}, second]
     recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
@@ -229,13 +228,35 @@ def test_phases_on_two_processes(recipe_file, tmp_path, pytestconfig):
         assert moved or idle or name.endswith(("key.bias", "token_type_embeddings.weight")), name
 
 
-@pytest.mark.parametrize("optimizer", ["fresh", "carried"])
-def test_adams_moments_between_phases(train, tmp_path, optimizer):
-    body = "steps: 2, learning_rate: 1.0e-3, objectives: {mlm: {batch_size: 8, max_length: 64}}"
-    train(f"phases=[{{name: a, {body}}}, {{name: b, optimizer: {optimizer}, {body}}}]")
-    state = torch.load(newest_checkpoint(tmp_path / "run") / "optimizer.bin", weights_only=True)
-    steps = {int(entry["step"]) for entry in state["state"].values()}
-    assert steps == ({4} if optimizer == "carried" else {2})
+def test_a_carried_phase_goes_on_with_moments_and_schedule(train, tmp_path):
+    """Two phases have the learning rates of one as long as both, also where the second is resumed in its midst."""
+    rate, objectives = "learning_rate: 1.0e-3, warmup_steps: 2", "objectives: {mlm: {batch_size: 8, max_length: 64}}"
+    every = ["log_every_steps=1", "save_every_steps=1", "keep_checkpoints=0"]
+    head = f"{{name: a, trainable: ['*word_embeddings.weight'], steps: 2, {rate}, {objectives}}}"  # one group of Adam's
+
+    def rates(run):
+        return [event["learning_rate"] for event in read_events(tmp_path / run) if "learning_rate" in event]
+
+    def moments(run):
+        state = torch.load(newest_checkpoint(tmp_path / run) / "optimizer.bin", weights_only=True)
+        return {int(entry["step"]) for entry in state["state"].values()}
+
+    train(f"phases=[{{name: a, steps: 6, {rate}, {objectives}}}]", f"output_dir={tmp_path / 'one'}", *every)
+    carried = f"phases=[{head}, {{name: b, optimizer: carried, steps: 4, {objectives}}}]"
+    train(carried, f"output_dir={tmp_path / 'two'}", *every)
+    assert rates("two") == rates("one") == pytest.approx([0.0, 5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
+    assert moments("two") == {4, 6}
+    for step in (2, 4):
+        resumed = tmp_path / f"resumed-{step}"
+        shutil.copytree(tmp_path / "two", resumed)
+        shutil.rmtree(resumed / "model")
+        for later in range(step + 1, 7):
+            shutil.rmtree(resumed / "checkpoints" / f"step-{later}")
+        train(carried, f"output_dir={resumed}", *every, "--resume")
+        assert rates(resumed.name) == rates("one")
+
+    train(f"phases=[{head}, {{name: b, steps: 4, {rate}, {objectives}}}]", f"output_dir={tmp_path / 'fresh'}", *every)
+    assert rates("fresh") == pytest.approx([0.0, 5e-4, 0.0, 5e-4, 1e-3, 5e-4]) and moments("fresh") == {4}
 
 
 def test_killed_ten_times_the_weights_are_bit_equal(recipe_file, tmp_path, pytestconfig):

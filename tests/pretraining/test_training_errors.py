@@ -36,6 +36,13 @@ def test_recipe_errors(fails):
     assert "evaluation.batch_size" in message("evaluation.batch_size=0")
     assert "keep_checkpoints" in message("keep_checkpoints=-1")
     assert "peak rate would never be reached" in message("phases.0.warmup_steps=10")
+    assert "phases.0.learning_rate" in message("phases.0.learning_rate=null")
+    assert "phases.0.optimizer" in message("phases.0.optimizer=carried")
+    body = "steps: 2, objectives: {mlm: {batch_size: 4}}"
+    for field in ("learning_rate: 0.1", "warmup_steps: 1", "schedule: cosine"):
+        second = f"{{name: b, optimizer: carried, {field}, {body}}}"
+        named = message(f"phases=[{{name: a, learning_rate: 0.001, {body}}}, {second}]")
+        assert f"phases.1.{field.partition(':')[0]}" in named
     assert "betas" in message("optimizer.betas=[2, 3]")
     assert "seed" in message("seed=-1")
     assert "monolingual.0.size" in message("monolingual.0.size=0")
