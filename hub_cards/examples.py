@@ -142,6 +142,7 @@ def _facts(folder: Path, config: dict[str, Any], repo: str) -> dict[str, Any]:
         "layers": config["num_hidden_layers"],
         "decoder_layers": config["num_hidden_layers"] if config["num_hidden_layers"] < 24 else 6,  # the paper's 24 + 6
         "plug_in": bool(config.get("plug_in")),
+        "label_subword": config.get("label_subword", "first"),
         "pairs": _reads_pairs(config),
         "spaced": _spaced([*languages, "en"]),
     }

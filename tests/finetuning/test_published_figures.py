@@ -10,7 +10,7 @@ from common.published import find, papers
 from common.recipes import load_recipe
 from finetuning.published import complete_published
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.results import published_figures, published_notes
 from finetuning.retrieval_results import score_table
 from finetuning.run import KINDS, kind_of, main
@@ -62,7 +62,7 @@ def test_exact_match_stands_beside_f1_and_a_torn_row_says_so():
 
 def test_an_average_of_another_table_says_which():
     row = {"paper": "metaxlm", "table": "Table 15", "row": METAXLM}
-    found = completed(Recipe, "kind=tagging", published=row, task="panx")
+    found = completed(TaggingRecipe, "kind=tagging", published=row, task="panx")
     assert (found.table, found.average, found.languages) == ("Table 15 (average: Table 1)", 54.0, {})
     assert len(found.average_over) == 40
 
@@ -77,7 +77,7 @@ def test_a_table_of_tasks_gives_the_average_of_the_task_over_its_languages():
 
 def test_another_metric_than_the_task_s_is_a_further_one():
     place = {"paper": "veco", "table": "Table 12", "row": "XLM-R large, cross-lingual transfer"}
-    found = completed(Recipe, "kind=tagging", published=place, task="udpos")
+    found = completed(TaggingRecipe, "kind=tagging", published=place, task="udpos")
     table, row = find(*place.values())
     assert table.metrics == ["accuracy"] and found.languages == {} and found.average is None
     assert found.further == {"accuracy": table.scores(row, "accuracy")}

@@ -29,6 +29,9 @@ for name, title, code in json.load(sys.stdin):
 """
 
 
+PLUG_IN_TAGGER = {"plug_in": True, "label_subword": "first_with_text"}
+
+
 def uses_of(folder) -> list[Use]:
     return uses(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder))
 
@@ -120,7 +123,7 @@ def test_every_example_of_a_fine_tuned_model_runs(zoo_model_dir, tmp_path):
         "answers": ("ForQuestionAnswering", {}, ["xquad (zero_shot)"]),
         "plug-in classifier": ("ForSequenceClassification", {"plug_in": True}, ["topics (translate_train_all)"]),
         "plug-in of pairs": ("ForSequenceClassification", {"plug_in": True}, ["pawsx (translate_train_all)"]),
-        "plug-in tagger": ("ForTokenClassification", {"plug_in": True}, ["udpos (translate_train_all)"]),
+        "plug-in tagger": ("ForTokenClassification", PLUG_IN_TAGGER, ["udpos (translate_train_all)"]),
         "plug-in answers": ("ForQuestionAnswering", {"plug_in": True}, ["xquad (translate_train_all)"]),
         "translator": ("ForConditionalGeneration", DECODER, []),
     }
