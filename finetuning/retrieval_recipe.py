@@ -15,6 +15,12 @@ from finetuning.recipe import Published, check_ranges
 from finetuning.translation_recipe import EvaluationPairs
 
 PLACE = "{language}"
+POOLINGS = {
+    "mean": "mean of its states, without those of special tokens",
+    "mean_with_special_tokens": "mean of its states, counting those of special tokens",
+    "cls": "state of its first token, <s>",
+}
+Pooling = Literal["mean", "mean_with_special_tokens", "cls"]
 
 
 @dataclass
@@ -47,8 +53,10 @@ class SentenceRecipe(FeatureRecipe):
         None,
         "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",
     )
-    special_tokens: bool = option(
-        False, "whether the states of special tokens count in the mean that is a sentence's vector"
+    pooling: Pooling = option(
+        "mean",
+        "a sentence's vector: the mean of its states, without or with those of special tokens, or the state of its "
+        "first token, <s>",
     )
 
     @property

@@ -20,7 +20,7 @@ from finetuning.feature_results import (
 from finetuning.layer_curves import AVERAGE, Measure
 from finetuning.result_files import print_table, table_names, with_deviation, write_files
 from finetuning.results import published_figures, published_notes
-from finetuning.retrieval_recipe import RetrievalRecipe
+from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe
 
 SCORES = {"accuracy": "accuracy@1", "source_to_target": "source -> target", "target_to_source": "target -> source"}
 ACCURACY = Measure(SCORES, greater_is_better=True, chance="chance", chance_field="chance")
@@ -137,10 +137,9 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
 
 def vector_lines(protocol: dict[str, Any]) -> list[str]:
     """How a sentence becomes a vector, one fact a line."""
-    counted = "counting" if protocol["special_tokens"] else "without"
     cut = sum(map(sum, protocol["cut_texts"].values()))
     return [
-        f"vector of a sentence: {protocol['pooling']} of its states, {counted} those of special tokens",
+        f"vector of a sentence: {POOLINGS[protocol['pooling']]}",
         f"max length: {protocol['max_length']} positions ({cut:,} texts cut)",
     ]
 

@@ -12,8 +12,6 @@ from finetuning.retrieval_search import SentenceEncoder, vectors_by_layer
 from finetuning.seeds import load_metric
 from finetuning.task_tables import sample, split_name
 
-POOLING = "mean"
-
 
 @dataclass
 class Side:
@@ -112,10 +110,9 @@ def _chance_level(source: Side, target: Side) -> dict[str, float]:
 def complete_protocol(data: RetrievalData, recipe: RetrievalRecipe, depth: int) -> None:
     """Adds to the protocol how vectors are read from a model of `depth` layers, and which layer is reported."""
     data.protocol |= {
-        "method": POOLING,
-        "methods": {POOLING: {}},
-        "pooling": POOLING,
-        "special_tokens": recipe.special_tokens,
+        "method": recipe.pooling,
+        "methods": {recipe.pooling: {}},
+        "pooling": recipe.pooling,
         "similarity": "cosine",
         **layer_protocol(recipe, depth),
     }
@@ -124,7 +121,7 @@ def complete_protocol(data: RetrievalData, recipe: RetrievalRecipe, depth: int) 
 def load(recipe: RetrievalRecipe, model: SeedModel) -> SentenceEncoder:
     """The encoder of one seed's model. Raises ValueError for weights that cannot be read, and for no encoder."""
     encoder = load_encoder(recipe, model)
-    return SentenceEncoder(encoder, model.tokenizer, recipe.batch_size, recipe.max_length, recipe.special_tokens)
+    return SentenceEncoder(encoder, model.tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
 
 
 def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: SeedModel, folder: Path) -> dict:
@@ -139,7 +136,7 @@ def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: Se
             cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in pieces]
             blank[name] = [sum(not ids for ids in of_side) for of_side in pieces]
             scores[name] = {
-                POOLING: {
+                encoder.pooling: {
                     str(layer): score(sides, *nearest(*vectors, device=encoder.states.device))
                     for layer, *vectors in vectors_by_layer(encoder, pieces, layers)
                 }

@@ -150,7 +150,7 @@ def retrieval(layer=2, task="tatoeba", **protocol):
         "task": task,
         "kind": "retrieval",
         "languages": {"sw-en": {}},
-        "protocol": {"pooling": "mean", "layer": layer, "special_tokens": False} | protocol,
+        "protocol": {"pooling": "mean", "layer": layer} | protocol,
     }
 
 
@@ -162,8 +162,10 @@ def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
     assert "hidden_states[0]" in the(folder, PRE_TRAINED[2]).code
     assert "layer 0, as in the results of tatoeba" in the(folder, PRE_TRAINED[2]).text
     assert SENTENCES["sw"]["sentences"][0] in the(folder, PRE_TRAINED[2]).code
-    record(folder, retrieval(layer=2, special_tokens=True))
+    record(folder, retrieval(layer=2, pooling="mean_with_special_tokens"))
     assert 'batch["attention_mask"]' in the(folder, PRE_TRAINED[2]).code
+    record(folder, retrieval(layer=2, pooling="cls"))
+    assert "states[:, 0]" in the(folder, PRE_TRAINED[2]).code and "counted" not in the(folder, PRE_TRAINED[2]).code
 
 
 def test_languages_are_those_of_the_training(zoo_model_dir):
