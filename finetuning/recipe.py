@@ -97,6 +97,11 @@ class EvaluationTable(LabelledTable):
     note: str | None = option(
         None, "what a reader must know where this is not the benchmark's own split; it becomes a warning of the results"
     )
+    differs: str | None = option(
+        None,
+        "in a few words, how these rows are not those of published figures, as in 'other tokens': results say it, and "
+        "published rows beside them",
+    )
 
 
 @dataclass

@@ -65,11 +65,21 @@ class SentenceRecipe(FeatureRecipe):
 
 
 @dataclass
-class PublishedRetrieval(Published):
+class PublishedSentences(Published):
+    """Published scores by vectors of sentences."""
+
+    pooling: Pooling | None = option(
+        None, "of the published vectors; default: that of the row, else of XTREME's script; what is unknown has none"
+    )
+
+
+@dataclass
+class PublishedRetrieval(PublishedSentences):
     """Published accuracy; printed beside our figures, never computed with."""
 
     score: Literal["accuracy", "source_to_target", "target_to_source"] = option(
-        "source_to_target", "which of ours corresponds: of one direction, as in XTREME, or the mean of both"
+        "target_to_source",
+        "which of ours corresponds: of one direction, in XTREME's script that from English, or the mean of both",
     )
 
 

@@ -197,6 +197,11 @@ def read(recipe: MiningRecipe) -> MiningData:
         "dev_data": dev_entries,
         "evaluated_split": ", ".join(dict.fromkeys(splits)),
         "evaluated_rows": {name: len(pool.gold) for name, pool in data.pools.items()},
+        "differs": [
+            *(["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []),
+            *(["part of the pools"] if recipe.dev_fraction else []),
+            *(["threshold of the evaluated gold"] if recipe.threshold == "evaluated" else []),
+        ],
         "pool_sizes": {name: pool.sizes for name, pool in data.pools.items()},
         "dev_rows": {name: len(pool.gold) for name, pool in data.dev.items()},
         "dev_sizes": {name: pool.sizes for name, pool in data.dev.items()},

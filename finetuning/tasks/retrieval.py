@@ -50,6 +50,7 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
     """
     pairs, entries, warnings, splits = {}, [], [], []
     loaded: dict[tuple, Any] = {}
+    is_drawn = False
     for table in expanded(recipe.pairs):
         where = f"pairs ({table.name})"
         rows = open_pairs(table, where, table.name, recipe.hub_root, loaded)
@@ -66,6 +67,7 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
         splits.append(split_name(rows.table))
         empty = len(rows.dataset) - len(full)
         warnings += _left_out(rows, empty)
+        is_drawn |= len(chosen) < len(full)
         if len(chosen) < len(full):
             warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, drawn at random")
         if table.note:
@@ -85,6 +87,7 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
         "evaluation_data": entries,
         "evaluated_split": ", ".join(dict.fromkeys(splits)),
         "evaluated_rows": {name: len(source.of_pairs) for name, (source, _) in pairs.items()},
+        "differs": ["fewer pairs"] * is_drawn,
         "chance": {name: _chance_level(*sides) for name, sides in pairs.items()},
     }
     return RetrievalData(pairs, protocol, list(dict.fromkeys(warnings)))
