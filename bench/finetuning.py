@@ -65,6 +65,13 @@ def _tables(kind: str, train: dict[str, Any], evaluation: dict[str, Any]) -> lis
     return [f"kind={kind}", f"train={json.dumps([train])}", f"evaluation={json.dumps([evaluation])}"]
 
 
+def recipe_class(overrides: list[str]) -> type:
+    """The class of a recipe of these overrides."""
+    from finetuning.recipe import Recipe, TaggingRecipe
+
+    return TaggingRecipe if "kind=tagging" in overrides else Recipe
+
+
 def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
     """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; with both a
     tokenizer that is trained on the texts, and has pieces that never stand there for the other rows."""
@@ -107,7 +114,6 @@ class Contest:
     """The ways of training and evaluating on one data set, with two models of the same weights."""
 
     def __init__(self, overrides: list[str], models: Path, flags: argparse.Namespace, folder: Path):
-        from finetuning.recipe import Recipe
         from finetuning.task_tables import each_part
         from finetuning.trainer import load_model, open_run
         from finetuning.used_rows import used_pieces
@@ -115,7 +121,9 @@ class Contest:
         settings = [f"model={models / 'ours'}", f"output_dir={folder}", "task=bench", "selection=last"]
         sizes = [f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"]
         rows = [f"max_evaluation_examples={flags.evaluated}", f"hub_root={flags.hub_root or 'null'}"]
-        self.recipe = load_recipe(Recipe, None, [*settings, "training.epochs=1", *sizes, *rows, *overrides])
+        self.recipe = load_recipe(
+            recipe_class(overrides), None, [*settings, "training.epochs=1", *sizes, *rows, *overrides]
+        )
         self.kind, path, _, self.tokenizer, _ = open_run(self.recipe)
         self.data = self.kind.encode(self.kind.read(self.recipe), self.tokenizer, self.recipe)
         pad = self.tokenizer.pad_token_id
@@ -353,10 +361,8 @@ def texts_of(overrides: list[str], flags: argparse.Namespace) -> list[str]:
     """All texts of a recipe's evaluated rows, for the tokenizer."""
     import importlib
 
-    from finetuning.recipe import Recipe
-
     needed = ["model=none", "output_dir=none", "task=bench", "selection=last", "training.learning_rate=1"]
-    recipe = load_recipe(Recipe, None, [*needed, f"hub_root={flags.hub_root or 'null'}", *overrides])
+    recipe = load_recipe(recipe_class(overrides), None, [*needed, f"hub_root={flags.hub_root or 'null'}", *overrides])
     data = importlib.import_module(f"finetuning.tasks.{recipe.kind}").read(recipe)
     texts = []
     for rows in (data.train, *data.evaluation.values()):

@@ -45,6 +45,7 @@ class Row:
     average: dict[str, float] = field(default_factory=dict)  # by metric, as printed
     average_from: str | None = None  # the table in which that average stands, where this one's is not legible
     recomputed: dict[str, float] = field(default_factory=dict)  # where the printed scores give another average
+    pooling: str | None = None  # of sentence vectors, where it is not that of XTREME's script
     note: str | None = None
 
 

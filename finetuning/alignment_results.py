@@ -27,15 +27,8 @@ def build_results(
     published = [
         {**published_figures(item, pairs), "method": item.method, "layer": item.layer} for item in recipe.published
     ]
-    notes = [*_published_warnings(published, protocol), *published_notes(recipe.published)]
-    warnings = [*warnings, *notes, *_chance_warnings(records, protocol)]
+    warnings = [*warnings, *published_notes(recipe.published), *_chance_warnings(records, protocol)]
     return feature_results.build_results(recipe, model, protocol, records, warnings, AER, published)
-
-
-def _published_warnings(published: list[dict[str, Any]], protocol: dict[str, Any]) -> list[str]:
-    unscored = [item for item in published if not _is_scored(item, protocol)]
-    vectors = dict.fromkeys(f"{item['method']} at layer {item['layer']}" for item in unscored)
-    return [f"published figures are not shown: {', '.join(vectors)} was not scored"] if unscored else []
 
 
 def _is_scored(item: dict[str, Any], protocol: dict[str, Any]) -> bool:
@@ -85,9 +78,9 @@ def score_table(results: dict[str, Any], with_published: bool = True) -> tuple[l
     The best layer stands beside, with its AER: it is chosen on the very gold that it is scored on.
     """
     protocol, pairs = results["protocol"], list(results["languages"])
-    published = [item for item in results["published"] or [] if _is_scored(item, protocol)]
+    published = results["published"] or []
     shown = [(method, protocol["layer"]) for method in protocol["methods"]]
-    shown += [(item["method"], item["layer"]) for item in published]
+    shown += [(item["method"], item["layer"]) for item in published if _is_scored(item, protocol)]
     further = [name for name in SCORES if name != "aer"]
     columns = ["pair", "method", "layer", "AER", *(SCORES[name] for name in further), "best layer (on this gold)"]
     rows = []
@@ -108,7 +101,8 @@ def score_table(results: dict[str, Any], with_published: bool = True) -> tuple[l
         for item in published if with_published else []:
             figure = item["average"] if pair == AVERAGE else item["languages"].get(pair)
             if figure is not None:
-                name = f"{item['paper']}, {item['table']}: {item['row']} ({item['method']})"
+                mark = "" if _is_scored(item, protocol) else " [not scored here]"
+                name = f"{item['paper']}, {item['table']}: {item['row']} ({item['method']}){mark}"
                 line(title, name, item["layer"], f"{figure:.2f}")
     return columns, rows
 

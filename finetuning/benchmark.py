@@ -139,13 +139,14 @@ def build(suites: dict[str, dict[str, Any]], runs: Results, left_out: dict[str, 
         check_protocols(of_task)
         lines = differences(of_task)
         differing += [f"{task['name']}: {line}" for line in lines if not line.startswith(("model:", "hyperparameters"))]
+    measured = {task: records[0] for results in runs.values() for task, records in results.items()}
     return {
         "format": FORMAT,
         "kind": KIND,
         "suite": suite,
         "left_out": left_out,
         "runs": {name: _of_run(suite, results, left_out) for name, results in runs.items()},
-        "published": published_rows(suite),
+        "published": published_rows(suite, measured),
         "differences": differing,
         "warnings": [
             *([suite["note"]] if suite.get("note") else []),
@@ -253,9 +254,13 @@ def average(tasks: list[dict[str, Any]]) -> dict[str, Any]:
     return summary([statistics.fmean(of_seed(task, place) for task in tasks) for place in places])
 
 
-def published_rows(suite: dict[str, Any]) -> list[dict[str, Any]]:
-    """The published rows of a suite with what they print for its tasks: [score, ...] each, None where there is none."""
+def published_rows(suite: dict[str, Any], measured: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The published rows of a suite with what they print for its tasks: [score, ...] each, None where there is none.
+
+    `differs` says by task, in a few words, how they were measured otherwise than ours, `measured` by task.
+    """
     from common.published import find, load
+    from finetuning.published import marks_in_suite
 
     rows = []
     for asked in suite["published"]:
@@ -267,10 +272,15 @@ def published_rows(suite: dict[str, Any]) -> list[dict[str, Any]]:
             )
         found = [table.scores(row, metric) for metric in table.metrics]
         tasks = {task["name"]: [of[task["name"]] for of in found if task["name"] in of] for task in suite["tasks"]}
+        differs = {
+            task["name"]: marks_in_suite(task, measured[task["name"]], table, row)
+            for task in suite["tasks"]
+            if tasks[task["name"]] and task["name"] in measured
+        }
         overall = next(iter(row.average.values()), None)
         is_partial = set(table.columns) != {task["name"] for task in suite["tasks"]}
         names = {"paper": load(asked["paper"]).paper, "is_partial": is_partial}
-        rows.append({**asked, **names, "tasks": tasks, "average": overall})
+        rows.append({**asked, **names, "tasks": tasks, "differs": differs, "average": overall})
     return rows
 
 
@@ -301,6 +311,8 @@ def score_table(report: dict[str, Any]) -> Table:
         )
     for row in report["published"]:
         cells = [" / ".join(f"{score:.1f}" for score in row["tasks"].get(task, [])) for task in names]
+        marks = [", ".join(row["differs"].get(task, [])) for task in names]
+        cells = [f"{cell} [{mark}]" if mark else cell for cell, mark in zip(cells, marks, strict=True)]
         overall = "" if row["average"] is None else f"{row['average']:.1f}" + PARTIAL * row["is_partial"]
         rows.append([f"{row['row']} ({row['paper']}, {row['table']})", *cells, *[""] * len(categories), overall])
     return columns, rows

@@ -20,6 +20,7 @@ COUNTS = {
     "split_texts": "split",
     "cut_translations": "translations cut",
     "words_without_pieces": "words without pieces",
+    "words_with_blank_first_piece": "blank first pieces",
 }
 # why a gold answer is out of reach (`answer_reach`), in a column's words
 REASONS = {

@@ -198,6 +198,7 @@ class Teacher:
                 "labelled with these. Name a tagger that finetuning/run.py left, or write id2label into config.json."
             )
         self.max_length, self.batch_size = options.max_length, options.batch_size
+        self.label_subword = getattr(config, "label_subword", "first")  # taggers of others: the first, as is usual
         tuned = list(getattr(config, "fine_tuned_on", None) or [])
         self.identity = {**identity, "fine_tuned_on": tuned, "labels": self.names}
         origin = f"fine-tuned on {', then '.join(tuned)}" if tuned else name
@@ -217,7 +218,11 @@ class Teacher:
             batched=True,
             with_indices=True,
             remove_columns=["words", "tags"],
-            fn_kwargs={"tokenizer": self.tokenizer, "max_length": self.max_length},
+            fn_kwargs={
+                "tokenizer": self.tokenizer,
+                "max_length": self.max_length,
+                "label_subword": self.label_subword,
+            },
             desc=f"Encoding {text.language}",
         )
         numbers, probabilities = self._predict(windows, text.language)

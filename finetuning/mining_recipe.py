@@ -11,8 +11,8 @@ from omegaconf import MISSING
 
 from common.recipes import option
 from common.tables import Table
-from finetuning.recipe import Published, check_ranges
-from finetuning.retrieval_recipe import SentenceRecipe, check_sentences
+from finetuning.recipe import check_ranges
+from finetuning.retrieval_recipe import PublishedSentences, SentenceRecipe, check_sentences
 
 
 @dataclass
@@ -81,7 +81,7 @@ class MiningRecipe(SentenceRecipe):
         "share of both pools, gold pairs and others alike, drawn at random, that is kept apart as dev, where a pair "
         "has no pools for that",
     )
-    published: list[Published] = option([], "published figures to print beside ours")
+    published: list[PublishedSentences] = option([], "published figures to print beside ours")
 
 
 def check_recipe(recipe: MiningRecipe) -> None:

@@ -20,6 +20,7 @@ from finetuning.feature_results import (
 )
 from finetuning.layer_curves import AVERAGE, Measure
 from finetuning.mining_recipe import MiningRecipe
+from finetuning.published import column_title
 from finetuning.result_files import print_table, summary, table_names, with_deviation, write_files
 from finetuning.results import published_figures, published_notes
 from finetuning.retrieval_results import OF_RUN, text_warnings, vector_lines
@@ -100,7 +101,7 @@ def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     by_layer = results["layers"][protocol["method"]]
     titles = {**SCORES, "f1": f"F1 (layer {protocol['layer']})"}
     columns = ["pair", "pools", "gold", *titles.values(), "dev F1", "chance F1", "best layer (on this gold)"]
-    columns += [f"{item['paper']}, {item['table']}, {item['row']}" for item in published]
+    columns += [column_title(item, protocol) for item in published]
     rows = []
     for pair in [*pairs, *([AVERAGE] if pairs[1:] else [])]:
         found = {int(layer): of_pair(of_layer, pair, F1) for layer, of_layer in by_layer.items()}

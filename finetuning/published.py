@@ -20,6 +20,10 @@ MAIN = {
     "mining": "f1",
 }
 FIGURES = ("languages", "further", "average", "sacrebleu", "bleu")  # what a recipe may say in place of a known row
+# By what XTREME's scripts score (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py): published rows are theirs where
+# they say nothing else.
+XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
+XTREME_SCORES = {"tatoeba": ["target_to_source"]}
 
 
 def complete_published(recipe: Any) -> None:
@@ -66,6 +70,8 @@ def _fill(item: Any, recipe: Any, own: list[str]) -> None:
             f"{place} has no legible figure of {recipe.task}. There is nothing to show. Name another row, or leave it "
             "out."
         )
+    if hasattr(item, "pooling"):
+        item.pooling = item.pooling or row.pooling or XTREME_POOLING.get(recipe.task)
     item.note = item.note or " ".join(text for text in (table.note, row.note) if text) or None
     item.paper = load(paper).paper
 
@@ -123,3 +129,31 @@ def _pair_of(column: str, pairs: list[str]) -> str:
     """The name of a pair as the recipe has it: a language alone is one with English, and the order does not matter."""
     languages = set(column.split("-")) if "-" in column else {column, "en"}
     return next((pair for pair in pairs if set(pair.split("-")) == languages), column)
+
+
+def marks(protocol: dict[str, Any], pooling: str | None = None) -> list[str]:
+    """In a few words each, how what a results.json scored differs from what a published row did.
+
+    `pooling` is that of the row's sentence vectors, None where there are none or it is not known.
+    """
+    of_row = [pooling.replace("_", " ")] if pooling not in (None, protocol.get("pooling")) else []
+    return [*protocol.get("differs", []), *of_row]
+
+
+def column_title(item: dict[str, Any], protocol: dict[str, Any]) -> str:
+    """Paper, table and row of published figures in results.json, and in brackets what differs from ours."""
+    found = marks(protocol, item.get("pooling"))
+    name = f"{item['paper']}, {item['table']}, {item['row']}"
+    return f"{name} [{', '.join(found)}]" if found else name
+
+
+def marks_in_suite(task: dict[str, Any], results: dict[str, Any], table: Table, row: Row) -> list[str]:
+    """`marks` of a row whose columns are tasks, at a task of a suite; also another score, or other languages."""
+    name = task["name"]
+    found = marks(results["protocol"], (row.pooling or XTREME_POOLING[name]) if name in XTREME_POOLING else None)
+    if task["scores"] != XTREME_SCORES.get(name, task["scores"]):
+        found.append("from English")
+    columns, ours = _languages_of(name, table), list(results["languages"])
+    if columns is not None and {_pair_of(column, ours) for column in columns} != set(ours):
+        found.append("other languages")
+    return found

@@ -97,6 +97,11 @@ class EvaluationTable(LabelledTable):
     note: str | None = option(
         None, "what a reader must know where this is not the benchmark's own split; it becomes a warning of the results"
     )
+    differs: str | None = option(
+        None,
+        "in a few words, how these rows are not those of published figures, as in 'other tokens': results say it, and "
+        "published rows beside them",
+    )
 
 
 @dataclass
@@ -166,9 +171,7 @@ class Recipe:
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
-    kind: Literal["classification", "tagging"] = option(
-        "classification", "classification: texts or pairs with a label; tagging: words, each with a label"
-    )
+    kind: Literal["classification"] = option("classification", "kind of task: texts or pairs with a label")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
         "zero_shot",
@@ -209,6 +212,18 @@ class Recipe:
         "{training.epochs: [3, 5]}; the point that is best on the development rows is run",
     )
     published: Published | None = option(None, "published figure to print beside ours")
+
+
+@dataclass
+class TaggingRecipe(Recipe):
+    """Fine-tuning of one model to label words, evaluated in every language."""
+
+    kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
+    label_subword: Literal["first", "first_with_text"] = option(
+        "first_with_text",
+        "which piece of a word has its label: the first, as in XTREME, or the first that is more than the mark of a "
+        "word's beginning, which stands alone before most Chinese words",
+    )
 
 
 def check_values(recipe: Any, *more: tuple[str, Any, bool]) -> None:

@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from finetuning.published import column_title
 from finetuning.recipe import Published, Recipe
 from finetuning.result_files import (
     FORMAT,
@@ -91,6 +92,7 @@ def published_figures(published: Published | None, languages: list[str]) -> dict
         },
         "average": published.average if set(over) == set(languages) else None,
         "average_over": over,
+        **({"pooling": published.pooling} if hasattr(published, "pooling") else {}),
         "note": published.note,
     }
 
@@ -208,7 +210,7 @@ def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     further = {name: scores for name, scores in _metrics(results).items() if name != main}
     figures = {}  # by column
     if published:
-        source = f"{published['paper']}, {published['table']}, {published['row']}"
+        source = column_title(published, results["protocol"])
         figures[source] = published["languages"]
         figures |= {f"{name}: {source}": scores for name, scores in published.get("further", {}).items()}
     columns = ["language", main, *([f"seed {n}" for n in seeds] if seeds[1:] else []), *further, *figures]
@@ -261,6 +263,8 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         lines.insert(1, f"translations: {protocol['translations']}")
     if protocol.get("plug_in"):
         lines.insert(1, "plug-in: heads read [H:S] of a text and its translation, and learn from both")
+    if protocol.get("differs"):
+        lines.append(f"not as in published figures: {', '.join(protocol['differs'])}")
     lines += protocol.get("facts", [])
     if with_model:
         lines.append(f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]})")

@@ -15,6 +15,12 @@ from finetuning.recipe import Published, check_ranges
 from finetuning.translation_recipe import EvaluationPairs
 
 PLACE = "{language}"
+POOLINGS = {
+    "mean": "mean of its states, without those of special tokens",
+    "mean_with_special_tokens": "mean of its states, counting those of special tokens",
+    "cls": "state of its first token, <s>",
+}
+Pooling = Literal["mean", "mean_with_special_tokens", "cls"]
 
 
 @dataclass
@@ -47,8 +53,10 @@ class SentenceRecipe(FeatureRecipe):
         None,
         "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",
     )
-    special_tokens: bool = option(
-        False, "whether the states of special tokens count in the mean that is a sentence's vector"
+    pooling: Pooling = option(
+        "mean",
+        "a sentence's vector: the mean of its states, without or with those of special tokens, or the state of its "
+        "first token, <s>",
     )
 
     @property
@@ -57,11 +65,21 @@ class SentenceRecipe(FeatureRecipe):
 
 
 @dataclass
-class PublishedRetrieval(Published):
+class PublishedSentences(Published):
+    """Published scores by vectors of sentences."""
+
+    pooling: Pooling | None = option(
+        None, "of the published vectors; default: that of the row, else of XTREME's script; what is unknown has none"
+    )
+
+
+@dataclass
+class PublishedRetrieval(PublishedSentences):
     """Published accuracy; printed beside our figures, never computed with."""
 
     score: Literal["accuracy", "source_to_target", "target_to_source"] = option(
-        "source_to_target", "which of ours corresponds: of one direction, as in XTREME, or the mean of both"
+        "target_to_source",
+        "which of ours corresponds: of one direction, in XTREME's script that from English, or the mean of both",
     )
 
 

@@ -18,9 +18,10 @@ from finetuning.feature_results import (
     published_cells,
 )
 from finetuning.layer_curves import AVERAGE, Measure
+from finetuning.published import column_title
 from finetuning.result_files import print_table, table_names, with_deviation, write_files
 from finetuning.results import published_figures, published_notes
-from finetuning.retrieval_recipe import RetrievalRecipe
+from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe
 
 SCORES = {"accuracy": "accuracy@1", "source_to_target": "source -> target", "target_to_source": "target -> source"}
 ACCURACY = Measure(SCORES, greater_is_better=True, chance="chance", chance_field="chance")
@@ -99,7 +100,7 @@ def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     by_layer = results["layers"][protocol["method"]]
     titles = {**SCORES, "accuracy": f"accuracy@1 (layer {protocol['layer']})"}
     columns = ["pair", "size", *titles.values(), "chance", "best layer (on this gold)"]
-    columns += [f"{item['paper']}, {item['table']}, {item['row']} ({SCORES[item['score']]})" for item in published]
+    columns += [f"{column_title(item, protocol)} ({SCORES[item['score']]})" for item in published]
     rows = []
     for pair in [*pairs, *([AVERAGE] if pairs[1:] else [])]:
         found = {int(layer): of_pair(of_layer, pair, ACCURACY) for layer, of_layer in by_layer.items()}
@@ -137,10 +138,9 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
 
 def vector_lines(protocol: dict[str, Any]) -> list[str]:
     """How a sentence becomes a vector, one fact a line."""
-    counted = "counting" if protocol["special_tokens"] else "without"
     cut = sum(map(sum, protocol["cut_texts"].values()))
     return [
-        f"vector of a sentence: {protocol['pooling']} of its states, {counted} those of special tokens",
+        f"vector of a sentence: {POOLINGS[protocol['pooling']]}",
         f"max length: {protocol['max_length']} positions ({cut:,} texts cut)",
     ]
 

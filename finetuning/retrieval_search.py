@@ -17,23 +17,25 @@ BYTES_OF_VECTORS = 2 * 2**30  # that are held at once; of more, the layers are r
 
 
 class SentenceEncoder:
-    """The mean of the states of a text's pieces as its vector, at any layer of an encoder.
+    """A vector of a text, made of its states at any layer of an encoder.
 
     Args:
         model: a model of this zoo, base or with a head, or any encoder of the library.
         tokenizer: its tokenizer, fast or slow.
         batch_size: texts in a forward pass; texts of like length are together, the longest first.
         max_length: positions of a text, special tokens included; what is longer is cut. Default: as the model has.
-        special_tokens: whether the states of special tokens count in the mean.
+        pooling: `mean` of the states of the text's pieces, `mean_with_special_tokens`, or `cls`, the first token's
+            state.
 
-    Raises `ValueError` for what is no encoder, and for a length that leaves no room for a piece.
+    Raises `ValueError` for what is no encoder, for a length that leaves no room for a piece, and for `cls` where the
+    tokenizer puts no token before a text.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, batch_size: int, max_length: int | None = None, special_tokens: bool = False
+        self, model: Any, tokenizer: Any, batch_size: int, max_length: int | None = None, pooling: str = "mean"
     ):
         self.states = LayerStates(model)
-        self.tokenizer, self.batch_size, self.special_tokens = tokenizer, batch_size, special_tokens
+        self.tokenizer, self.batch_size, self.pooling = tokenizer, batch_size, pooling
         self.format = InputFormat.of(tokenizer, texts=1)
         self.gives_types = self.states.has_token_types and self.format.has_types
         # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
@@ -43,6 +45,10 @@ class SentenceEncoder:
             raise ValueError(
                 f"max_length is {self.max_length}, and {self.format.size} of it are special tokens. There is no room "
                 f"for a piece of text. Set max_length to more than {self.format.size}."
+            )
+        if pooling == "cls" and not self.format.special[0]:
+            raise ValueError(
+                f"pooling is cls, and {type(tokenizer).__name__} puts no token before a text. Use pooling=mean."
             )
 
     def pieces(self, texts: list[str]) -> list[list[int]]:
@@ -58,7 +64,8 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def vectors(self, texts: list[list[int]], layers: Iterable[int]) -> dict[int, torch.Tensor]:
-        """(N, H) vectors on the CPU, in float32, of texts given as their pieces, by layer; zero for one without any.
+        """(N, H) vectors on the CPU, in float32, of texts given as their pieces, by layer; a mean of no states is
+        zero.
 
         Raises `ValueError` for states that are no numbers.
         """
@@ -76,7 +83,10 @@ class SentenceEncoder:
             longest = int(lengths_N[numbers_B].max())
             inputs = self.format.inputs(table, begins_B1, lengths_B1, longest, self.gives_types)
             counts_BT = inputs["attention_mask"].bool()
-            if not self.special_tokens:
+            if self.pooling == "cls":
+                counts_BT = torch.zeros_like(counts_BT)
+                counts_BT[:, 0] = True
+            elif self.pooling == "mean":
                 place_T = torch.arange(counts_BT.shape[1], device=table.device) - before
                 counts_BT = (place_T >= 0) & (place_T < lengths_B1)
             counts_BT1 = counts_BT[..., None]

@@ -217,7 +217,7 @@ def report(recipe, folder, identity, data, before, records, build: Callable, wri
 # kind of task -> module and name of its recipe class, and what runs it
 KINDS = {
     "classification": ("finetuning.recipe", "Recipe", run_by_language),
-    "tagging": ("finetuning.recipe", "Recipe", run_by_language),
+    "tagging": ("finetuning.recipe", "TaggingRecipe", run_by_language),
     "question_answering": (
         "finetuning.question_answering_recipe",
         "QuestionAnsweringRecipe",

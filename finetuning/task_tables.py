@@ -333,8 +333,11 @@ def gather(
             f"there are no development rows in {', '.join(absent)}: the checkpoint is best on the others' mean",
         ]
     train = sample(train, recipe.max_train_examples)
-    evaluation = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
     evaluated = list(tables.evaluation.values())
+    differs = [rows.table.differs for rows in evaluated if rows.table.differs]
+    drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
+    differs += ["fewer rows"] * any(len(rows) < len(evaluation[language]) for language, rows in drawn.items())
+    evaluation = drawn
     protocol = {
         "training_data": identities(tables.train),
         "training_rows": len(train),
@@ -344,6 +347,7 @@ def gather(
         "evaluation_data": identities(evaluated),
         "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
         "evaluated_rows": {language: len(rows) for language, rows in evaluation.items()},
+        "differs": list(dict.fromkeys(differs)),
         "selection": {
             "rule": recipe.selection,
             "data": dev_data or None,

@@ -303,6 +303,8 @@ def load_model(
             "would be random. The checkpoint is of another architecture: check its config.json."
         )
     model.config.fine_tuned_on = trained_on
+    if "label_subword" in data.protocol:  # whoever reads the labels has to know where they are
+        model.config.label_subword = data.protocol["label_subword"]
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     model.fresh_parameters = {"count": sum(sizes.get(name, 0) for name in fresh), "names": fresh}
     if PartialState().is_main_process:

@@ -16,7 +16,8 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
-from hub_cards.sentence_transformer import KINDS, POOLINGS, chosen_vectors
+from finetuning.retrieval_recipe import POOLINGS
+from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 HEADS = {  # the class that was saved -> its use; the other classes are not fine-tuned
@@ -122,7 +123,7 @@ def _facts(folder: Path, config: dict[str, Any], repo: str) -> dict[str, Any]:
     languages, direction_known = _languages(folder, config)
     known = _sentences()
     mask = _mask(folder)
-    layer, special_tokens, layer_text = _layer(folder, config)
+    layer, pooling, layer_text = _layer(folder, config)
     chosen = [known[code] for code in languages]
     return {
         "repo": repo,
@@ -136,12 +137,13 @@ def _facts(folder: Path, config: dict[str, Any], repo: str) -> dict[str, Any]:
         "second_code": languages[1],
         "direction_known": direction_known,
         "layer": layer,
-        "special_tokens": special_tokens,
+        "pooling": pooling,
         "layer_text": layer_text,
         "width": config["hidden_size"],
         "layers": config["num_hidden_layers"],
         "decoder_layers": config["num_hidden_layers"] if config["num_hidden_layers"] < 24 else 6,  # the paper's 24 + 6
         "plug_in": bool(config.get("plug_in")),
+        "label_subword": config.get("label_subword", "first"),
         "pairs": _reads_pairs(config),
         "spaced": _spaced([*languages, "en"]),
     }
@@ -153,21 +155,22 @@ def _spaced(languages: list[str]) -> str:
     return f"{text[:-1]} {text[-1]}"
 
 
-def _layer(folder: Path, config: dict[str, Any]) -> tuple[int, bool, str]:
-    """Layer of a sentence's vector, whether special tokens count in its mean, and a sentence that says why."""
+def _layer(folder: Path, config: dict[str, Any]) -> tuple[int, str, str]:
+    """Layer of a sentence's vector, how its states are pooled, and a sentence that says why."""
     for kind in KINDS:
         for result in _results(folder):
             protocol = result.get("protocol", {})
             if result.get("kind") == kind and protocol.get("pooling") in POOLINGS:
                 layer = protocol["layer"]
-                text = f"The mean of the states of layer {layer}, as in the results of {result['task']} below."
-                return layer, protocol["special_tokens"], text
+                what = "state of <s>" if protocol["pooling"] == "cls" else "mean of the states"
+                text = f"The {what} of layer {layer}, as in the results of {result['task']} below."
+                return layer, protocol["pooling"], text
     vectors = chosen_vectors(None, None, config["num_hidden_layers"])
     text = (
         f"The mean of the states of layer {vectors.layer}, at two thirds of the model: nothing was measured. The layer "
         "matters, so try others on pairs of your own."
     )
-    return vectors.layer, vectors.special_tokens, text
+    return vectors.layer, vectors.pooling, text
 
 
 def _languages(folder: Path, config: dict[str, Any]) -> tuple[list[str], bool]:

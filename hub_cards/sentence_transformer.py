@@ -21,22 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from common.provenance import folder_fingerprint, write_json
+from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe
 
 # the first release with MultiVectorMask, which leaves pieces out of the mean
 REQUIRES = ">=6.0"
-POOLINGS = {"mean": False, "mean_with_special_tokens": True}  # whether special tokens count
-KINDS = ("retrieval", "mining")  # of results that say how sentences become vectors
+KINDS = ("retrieval", "mining")  # of results that say how sentences become vectors, in the order they are asked
 
 
 @dataclass
 class Vectors:
-    """How a sentence becomes a vector: the mean of the states of `layer`, of at most `max_length` positions.
+    """How a sentence becomes a vector: the states of `layer`, of at most `max_length` positions, by `pooling`.
 
     `max_length` None is as many as the model has. `why` says in words who chose so.
     """
 
     layer: int
-    special_tokens: bool
+    pooling: str
     max_length: int | None
     why: str
 
@@ -53,7 +53,7 @@ def write_modules(
     Args:
         layer: 0 (the embeddings) to the model's last.
         results_file: results.json of a retrieval or mining task on these weights; layer, pooling and length are its.
-        pooling: one of `POOLINGS`.
+        pooling: `mean`, `mean_with_special_tokens` or `cls`, as in the retrieval recipe.
         overwrite: whether to replace files that say something else.
 
     Without layer, results and pooling, they are those of the results in the folder's record, if there are any; else the
@@ -96,20 +96,18 @@ def write_modules(
 def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vectors:
     """What was asked for; else as the retrieval task's recipe has it where it says nothing."""
     from finetuning.feature_models import layer_protocol
-    from finetuning.retrieval_recipe import RetrievalRecipe
 
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(
-            f"pooling is {pooling!r}. Our retrieval task takes the mean of a layer's states, and other vectors were "
-            f"never evaluated. Give one of {', '.join(POOLINGS)}."
+            f"pooling is {pooling!r}, which our retrieval task does not know. Give one of {', '.join(POOLINGS)}."
         )
     default = RetrievalRecipe()
-    counted = POOLINGS[pooling] if pooling else default.special_tokens
+    pooling = pooling or default.pooling
     if layer is not None:
-        return Vectors(layer, counted, None, "as asked for")
+        return Vectors(layer, pooling, None, "as asked for")
     protocol = layer_protocol(default, depth)
     why = f"{protocol['selection']['rule']}, which no results have chosen"
-    return Vectors(protocol["layer"], counted, None, why)
+    return Vectors(protocol["layer"], pooling, None, why)
 
 
 def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
@@ -141,27 +139,29 @@ def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
         )
     if protocol["pooling"] not in POOLINGS:
         raise ValueError(
-            f"{path} has the pooling {protocol['pooling']!r}. Only the mean of a layer's states can be written down "
-            "for sentence-transformers here. Name other results, or a layer."
+            f"{path} has the pooling {protocol['pooling']!r}, which is none of {', '.join(POOLINGS)}. Name other "
+            "results, or a layer."
         )
     why = f"as {path.name} of {results['task']} has it: {protocol['selection']['rule']}"
-    return Vectors(protocol["layer"], protocol["special_tokens"], protocol["max_length"], why)
+    return Vectors(protocol["layer"], protocol["pooling"], protocol["max_length"], why)
 
 
 def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
     """How the sentences of the results in a folder's record became vectors; None where there are none.
 
+    Retrieval goes before mining: XTREME's scripts pool them in two ways.
+
     Raises ValueError as `vectors_of_results`, and where they do not agree.
     """
-    found: dict[str, Vectors] = {}
-    for path in sorted(folder.glob("record/results/*.json")):
-        if json.loads(path.read_text(encoding="utf-8")).get("kind") in KINDS:
-            found[path.name] = vectors_of_results(path, fingerprint)
-    settings = {name: (of.layer, of.special_tokens, of.max_length) for name, of in found.items()}
+    paths = sorted(folder.glob("record/results/*.json"))
+    kinds = {path: json.loads(path.read_text(encoding="utf-8")).get("kind") for path in paths}
+    first = next((kind for kind in KINDS if kind in kinds.values()), None)
+    found = {path.name: vectors_of_results(path, fingerprint) for path in paths if first and kinds[path] == first}
+    settings = {name: (of.layer, of.pooling, of.max_length) for name, of in found.items()}
     if len(set(settings.values())) > 1:
         said = "; ".join(
-            f"{name}: layer {layer}, {'with' if special else 'without'} special tokens, {length} positions"
-            for name, (layer, special, length) in settings.items()
+            f"{name}: layer {layer}, {pooling}, {length} positions"
+            for name, (layer, pooling, length) in settings.items()
         )
         raise ValueError(
             f"The results in {folder / 'record' / 'results'} do not agree on how a sentence becomes a vector ({said}). "
@@ -174,13 +174,14 @@ def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any
     """Name -> content of the files, those that others name first."""
     is_last = vectors.layer == config.num_hidden_layers
     states = "last_hidden_state" if is_last else ["hidden_states", vectors.layer]
-    left_out = [] if vectors.special_tokens else dict.fromkeys(tokenizer.all_special_tokens)
+    left_out = dict.fromkeys(tokenizer.all_special_tokens) if vectors.pooling == "mean" else []
     mask = {
         "skiplist_words": [token for token in left_out if token != tokenizer.unk_token],
         "skiplist_tasks": ["query", "document"],  # of encode_query, and of all else
         "keep_only_token_ids": None,
     }
-    pooling = {"embedding_dimension": config.hidden_size, "pooling_mode": "mean", "include_prompt": True}
+    mode = "cls" if vectors.pooling == "cls" else "mean"
+    pooling = {"embedding_dimension": config.hidden_size, "pooling_mode": mode, "include_prompt": True}
     modules = {
         "": "base.modules.transformer.Transformer",
         "1_MultiVectorMask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
@@ -238,7 +239,7 @@ def main(argv: list[str] | None = None) -> None:
         "--layer",
         type=int,
         metavar="N",
-        help="layer whose states are averaged, 0: embeddings; default: that of the retrieval or mining results in the "
+        help="layer whose states are pooled, 0: embeddings; default: that of the retrieval or mining results in the "
         "folder's record, else at two thirds of the layers",
     )
     parser.add_argument(
@@ -246,15 +247,14 @@ def main(argv: list[str] | None = None) -> None:
         metavar="FILE",
         help="results.json of a retrieval or mining task on this model: its layer, pooling and length are taken",
     )
-    parser.add_argument("--pooling", metavar="NAME", help=f"{' or '.join(POOLINGS)}; default: mean, of pieces alone")
+    parser.add_argument("--pooling", metavar="NAME", help=f"{', '.join(POOLINGS)}; default: mean, of pieces alone")
     parser.add_argument("--overwrite", action="store_true", help="replace files that say something else")
     args = parser.parse_args(argv)
     try:
         vectors = write_modules(args.model, args.layer, args.results, args.pooling, args.overwrite)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    counted = "with" if vectors.special_tokens else "without"
-    print(f"{args.model}: layer {vectors.layer} ({vectors.why}), mean of its states {counted} those of special tokens")
+    print(f"{args.model}: layer {vectors.layer} ({vectors.why}), {POOLINGS[vectors.pooling]}")
     print(f"SentenceTransformer({str(args.model)!r}, trust_remote_code=True)")
     if (Path(args.model) / "README.md").is_file():
         print(f"For the card to show it: python -m hub_cards.card --model {args.model}")

@@ -22,7 +22,7 @@ from finetuning.seeds import load_metric
 from finetuning.table_checks import overlap
 from finetuning.task_tables import DATA_SEED, names_of, split_name
 from finetuning.tasks import retrieval
-from finetuning.tasks.retrieval import POOLING, Side
+from finetuning.tasks.retrieval import Side
 
 load = retrieval.load  # the encoder of one seed's model
 SMALL_POOL = 1_000  # sentences; BUCC's own pools have 89,000 and more
@@ -197,6 +197,11 @@ def read(recipe: MiningRecipe) -> MiningData:
         "dev_data": dev_entries,
         "evaluated_split": ", ".join(dict.fromkeys(splits)),
         "evaluated_rows": {name: len(pool.gold) for name, pool in data.pools.items()},
+        "differs": [
+            *(["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []),
+            *(["part of the pools"] if recipe.dev_fraction else []),
+            *(["threshold of the evaluated gold"] if recipe.threshold == "evaluated" else []),
+        ],
         "pool_sizes": {name: pool.sizes for name, pool in data.pools.items()},
         "dev_rows": {name: len(pool.gold) for name, pool in data.dev.items()},
         "dev_sizes": {name: pool.sizes for name, pool in data.dev.items()},
@@ -352,11 +357,11 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
                 for of_dev in pieces[1:]
                 for layer, mined in _mined_by_layer(encoder, of_dev, layers, data.neighbors)
             }
-            scores[name], mining[name] = {POOLING: {}}, {}
+            scores[name], mining[name] = {encoder.pooling: {}}, {}
             for layer, mined in _mined_by_layer(encoder, pieces[0], layers, data.neighbors):
                 threshold = fitted[layer]["threshold"] if layer in fitted else None
                 found = score(pool, mined, threshold)
-                scores[name][POOLING][str(layer)] = {share: found[share] for share in SHARES}
+                scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
                 mining[name][str(layer)] = _outcome(found, fitted.get(layer), mined)
         metric = load_metric("mining_f1")
         return {

@@ -12,8 +12,6 @@ from finetuning.retrieval_search import SentenceEncoder, vectors_by_layer
 from finetuning.seeds import load_metric
 from finetuning.task_tables import sample, split_name
 
-POOLING = "mean"
-
 
 @dataclass
 class Side:
@@ -52,6 +50,7 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
     """
     pairs, entries, warnings, splits = {}, [], [], []
     loaded: dict[tuple, Any] = {}
+    is_drawn = False
     for table in expanded(recipe.pairs):
         where = f"pairs ({table.name})"
         rows = open_pairs(table, where, table.name, recipe.hub_root, loaded)
@@ -68,6 +67,7 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
         splits.append(split_name(rows.table))
         empty = len(rows.dataset) - len(full)
         warnings += _left_out(rows, empty)
+        is_drawn |= len(chosen) < len(full)
         if len(chosen) < len(full):
             warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, drawn at random")
         if table.note:
@@ -87,6 +87,7 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
         "evaluation_data": entries,
         "evaluated_split": ", ".join(dict.fromkeys(splits)),
         "evaluated_rows": {name: len(source.of_pairs) for name, (source, _) in pairs.items()},
+        "differs": ["fewer pairs"] * is_drawn,
         "chance": {name: _chance_level(*sides) for name, sides in pairs.items()},
     }
     return RetrievalData(pairs, protocol, list(dict.fromkeys(warnings)))
@@ -112,10 +113,9 @@ def _chance_level(source: Side, target: Side) -> dict[str, float]:
 def complete_protocol(data: RetrievalData, recipe: RetrievalRecipe, depth: int) -> None:
     """Adds to the protocol how vectors are read from a model of `depth` layers, and which layer is reported."""
     data.protocol |= {
-        "method": POOLING,
-        "methods": {POOLING: {}},
-        "pooling": POOLING,
-        "special_tokens": recipe.special_tokens,
+        "method": recipe.pooling,
+        "methods": {recipe.pooling: {}},
+        "pooling": recipe.pooling,
         "similarity": "cosine",
         **layer_protocol(recipe, depth),
     }
@@ -124,7 +124,7 @@ def complete_protocol(data: RetrievalData, recipe: RetrievalRecipe, depth: int) 
 def load(recipe: RetrievalRecipe, model: SeedModel) -> SentenceEncoder:
     """The encoder of one seed's model. Raises ValueError for weights that cannot be read, and for no encoder."""
     encoder = load_encoder(recipe, model)
-    return SentenceEncoder(encoder, model.tokenizer, recipe.batch_size, recipe.max_length, recipe.special_tokens)
+    return SentenceEncoder(encoder, model.tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
 
 
 def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: SeedModel, folder: Path) -> dict:
@@ -139,7 +139,7 @@ def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: Se
             cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in pieces]
             blank[name] = [sum(not ids for ids in of_side) for of_side in pieces]
             scores[name] = {
-                POOLING: {
+                encoder.pooling: {
                     str(layer): score(sides, *nearest(*vectors, device=encoder.states.device))
                     for layer, *vectors in vectors_by_layer(encoder, pieces, layers)
                 }

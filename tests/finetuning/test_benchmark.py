@@ -139,6 +139,25 @@ def test_only_rows_of_tasks_stand_below_the_table():
     assert rows[-1][1] and rows[-1][-1] == "66.4§", "an average over other tasks"
 
 
+def test_published_figures_that_were_measured_otherwise_are_marked_in_their_row():
+    names = {"udpos": [], "bucc": [], "tatoeba": ["source_to_target"]}
+    tasks = [{**SUITE["tasks"][0], "name": name, "scores": scores} for name, scores in names.items()]
+    rows = ["XLM-R large, cross-lingual transfer", "VECO_out large, cross-lingual transfer"]
+    published = [{"paper": "veco", "table": "Table 2", "row": row} for row in rows]
+    of_bucc = dict.fromkeys(["de-en", "fr-en", "ru-en", "zh-en"], [1.0, 2.0])
+    records = {
+        "udpos": record("udpos", XNLI, differs=["other tokens"]),
+        "bucc": record("bucc", {"f1": of_bucc}, pooling="mean_with_special_tokens"),
+        "tatoeba": record("tatoeba", {"source_to_target": {"de-en": [1.0, 2.0]}}, pooling="mean_with_special_tokens"),
+    }
+    runs = {"m": {name: [found] for name, found in records.items()}}
+    _, (_, quoted, own) = score_table(build({"m": {**SUITE, "tasks": tasks, "published": published}}, runs))
+    assert quoted[1:4] == [
+        "72.6 [other tokens, other languages]", "66.0 [cls]", "57.3 [from English, other languages]"
+    ]  # fmt: skip
+    assert own[2] == "85.0", "the authors took the mean: nothing differs"
+
+
 def test_what_all_runs_warn_of_is_said_once():
     def runs(*lines):
         return {"xnli": [record("xnli", XNLI, warnings=lines)], "xquad": [record("xquad", XQUAD, warnings=lines)]}

@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from common.recipes import load_recipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.tasks import classification, tagging
 from finetuning.trainer import check_setting
 from pretraining import controlled_pair
@@ -57,7 +57,7 @@ def test_words_get_twins_with_the_same_labels(pair_tokenizer, tmp_path):
     (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
     path = RECIPE.with_name("controlled_panx.yaml")
     make_pair(path)
-    recipe = load_recipe(Recipe, str(path), ["model=somewhere"])
+    recipe = load_recipe(TaggingRecipe, str(path), ["model=somewhere"])
     check_setting(recipe, tagging.KIND)
     data = tagging.read(recipe)
     english, fake = data.evaluation["en"], data.evaluation["fake"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from common.recipes import load_recipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.task_tables import TableReader
 from finetuning.tasks import classification, tagging
 
@@ -42,12 +42,13 @@ def hub_root(tmp_path):
 
 def read(hub_root, module, train, evaluation):
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1", f"hub_root={hub_root}"]
-    kind = f"kind={module.__name__.rpartition('.')[2]}"
+    kind = module.__name__.rpartition(".")[2]
+    recipe_class = TaggingRecipe if kind == "tagging" else Recipe
     tables = [
         f"train={json.dumps([{'path': 'owner/words', **train}])}",
         f"evaluation={json.dumps([{'path': 'owner/words', **evaluation}])}",
     ]
-    return module.read(load_recipe(Recipe, None, [*base, kind, *tables]))
+    return module.read(load_recipe(recipe_class, None, [*base, f"kind={kind}", *tables]))
 
 
 TAGS = {"text_columns": ["tokens"], "label_column": "tags"}

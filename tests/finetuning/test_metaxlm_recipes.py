@@ -11,7 +11,7 @@ from common.recipes import load_recipe
 from finetuning.grid import train_in
 from finetuning.published import complete_published
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.table_checks import check_tables
 from finetuning.tasks import classification, question_answering
 from finetuning.trainer import check_setting
@@ -21,7 +21,8 @@ QUESTIONS = ("xquad", "mlqa", "tydiqa")
 
 
 def read(task, *overrides):
-    recipe_class = QuestionAnsweringRecipe if task in QUESTIONS else Recipe
+    tagging = dict.fromkeys(("udpos", "panx"), TaggingRecipe)
+    recipe_class = {**dict.fromkeys(QUESTIONS, QuestionAnsweringRecipe), **tagging}.get(task, Recipe)
     recipe = load_recipe(recipe_class, str(RECIPES / f"{task}.yaml"), ["model=somewhere", *overrides])
     complete_published(recipe)
     return recipe

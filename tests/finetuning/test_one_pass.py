@@ -14,7 +14,7 @@ from common.recipes import load_recipe
 from finetuning import trainer as trainer_module
 from finetuning.checkpoints import describe_model
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.run import main, run_by_language
 from finetuning.task_tables import TaskData
 from finetuning.tasks import classification, question_answering, tagging
@@ -71,7 +71,7 @@ def words(topics, sample_corpus_dir, tmp_path):
 
 KINDS = {
     "topics": (classification, Recipe),
-    "words": (tagging, Recipe),
+    "words": (tagging, TaggingRecipe),
     "questions": (question_answering, QuestionAnsweringRecipe),
 }
 

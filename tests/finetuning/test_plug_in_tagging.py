@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from common.recipes import load_recipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import TaggingRecipe
 from finetuning.run import main
 from finetuning.tasks import tagging
 
@@ -43,7 +43,7 @@ def read(train, evaluation, *overrides):
         f"{part}={json.dumps([{**X, 'languages': ['de'], **table}])}"
         for part, table in (("train", train), ("evaluation", evaluation))
     ]
-    return tagging.read(load_recipe(Recipe, None, [*base, *PLUG_IN, *tables, *overrides]))
+    return tagging.read(load_recipe(TaggingRecipe, None, [*base, *PLUG_IN, *tables, *overrides]))
 
 
 def test_words_and_labels_of_both_sides_are_read_by_name(write):
@@ -110,7 +110,7 @@ def test_translations_that_cannot_be_read_are_named(write, changes, train, test,
 def test_each_window_stands_beside_the_whole_translation_whose_labels_count_once(write, sample_tokenizer):
     rows = sentences(12)
     data = read({"path": write("train", rows), **BOTH}, {"path": write("test", rows), **WORDS})
-    encoded = tagging.encode(data, sample_tokenizer, 32)
+    encoded = tagging.encode(data, sample_tokenizer, 32, "first")
     assert "translation_labels" not in encoded.evaluation["de"].column_names
     split = [number for number in range(12) if encoded.train["sentence"][:].count(number) > 1]
     cut = 0
@@ -145,6 +145,7 @@ def plug_in_people(plug_in_veco, tmp_path):
     tables["evaluation"] = {"path": f"{tmp_path}/test.parquet", **WORDS}
     return [
         "kind=tagging",
+        "label_subword=first",
         f"model={plug_in_veco}",
         f"output_dir={tmp_path / 'out'}",
         "task=people",
@@ -185,8 +186,8 @@ def test_a_run_leaves_scores_that_the_saved_model_gives_beside_the_translations(
     elsewhere = predictions([["Paris"]] * 9)
     assert len(beside) == 6
     assert not any(torch.allclose(one, other) for one, other in zip(beside, elsewhere, strict=True))
-    recipe = load_recipe(Recipe, None, plug_in_people)
-    data = tagging.encode(tagging.read(recipe), tokenizer, recipe.max_length)
+    recipe = load_recipe(TaggingRecipe, None, plug_in_people)
+    data = tagging.KIND.encode(tagging.read(recipe), tokenizer, recipe)
     record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text(encoding="utf-8"))
     rows = data.evaluation["de"]
     fields = ("input_ids", "attention_mask", "translation_input_ids", "translation_attention_mask")

@@ -8,9 +8,10 @@ import pytest
 
 from common.published import find, papers
 from common.recipes import load_recipe
-from finetuning.published import complete_published
+from finetuning.mining_recipe import MiningRecipe
+from finetuning.published import column_title, complete_published
 from finetuning.question_answering_recipe import QuestionAnsweringRecipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.results import published_figures, published_notes
 from finetuning.retrieval_results import score_table
 from finetuning.run import KINDS, kind_of, main
@@ -62,7 +63,7 @@ def test_exact_match_stands_beside_f1_and_a_torn_row_says_so():
 
 def test_an_average_of_another_table_says_which():
     row = {"paper": "metaxlm", "table": "Table 15", "row": METAXLM}
-    found = completed(Recipe, "kind=tagging", published=row, task="panx")
+    found = completed(TaggingRecipe, "kind=tagging", published=row, task="panx")
     assert (found.table, found.average, found.languages) == ("Table 15 (average: Table 1)", 54.0, {})
     assert len(found.average_over) == 40
 
@@ -77,7 +78,7 @@ def test_a_table_of_tasks_gives_the_average_of_the_task_over_its_languages():
 
 def test_another_metric_than_the_task_s_is_a_further_one():
     place = {"paper": "veco", "table": "Table 12", "row": "XLM-R large, cross-lingual transfer"}
-    found = completed(Recipe, "kind=tagging", published=place, task="udpos")
+    found = completed(TaggingRecipe, "kind=tagging", published=place, task="udpos")
     table, row = find(*place.values())
     assert table.metrics == ["accuracy"] and found.languages == {} and found.average is None
     assert found.further == {"accuracy": table.scores(row, "accuracy")}
@@ -148,6 +149,26 @@ def test_every_recipe_s_references_are_there(path):
         assert item.paper not in papers()
 
 
+@pytest.mark.parametrize(
+    ("row", "pooling"),
+    [  # XTREME's script mines by <s>; VECO's authors by "the average word embeddings" (ICLR submission, appendix B)
+        ("XLM-R large, cross-lingual transfer", "cls"),
+        ("VECO_out large, cross-lingual transfer", "mean_with_special_tokens"),
+    ],
+)
+def test_a_row_of_bucc_says_how_its_vectors_were_pooled(row, pooling):
+    gold = {"path": "p", "source_column": "s", "target_column": "t"}
+    pairs = [{"gold": gold, "source_language": "de", "target_language": "en"}]
+    place = {"paper": "veco", "table": "Table 11", "row": row}
+    given = ["kind=mining", f"pairs={json.dumps(pairs)}", "threshold=evaluated"]
+    (found,) = completed(MiningRecipe, *given, published=[place], task="bucc")
+    assert found.pooling == pooling
+    item = {**place, "pooling": pooling}
+    assert column_title(item, {"pooling": pooling}) == f"veco, Table 11, {row}"
+    marked = column_title(item, {"pooling": "mean", "differs": ["gold pairs only"]})
+    assert marked == f"veco, Table 11, {row} [gold pairs only, {pooling.replace('_', ' ')}]"
+
+
 def test_retrieval_shows_published_accuracy_beside_the_direction_it_is_of(tiny_model, sample_corpus_dir, tmp_path):
     side = {"path": str(sample_corpus_dir), "split": "test"}
     pairs = {
@@ -156,7 +177,7 @@ def test_retrieval_shows_published_accuracy_beside_the_direction_it_is_of(tiny_m
         "target_language": "en", "target_column": "text", "target": {**side, "config": "en"},
     }  # fmt: skip
     row = {"paper": "Another", "table": "T", "row": "R", "languages": {"de-en": 90.0}, "note": "half of it is torn"}
-    over = {"average": 85.0, "average_over": ["de-en", "zh-en"]}
+    over = {"average": 85.0, "average_over": ["de-en", "zh-en"], "pooling": "mean_with_special_tokens"}
     out = tmp_path / "out"
     given = [f"pairs={json.dumps([pairs])}", f"published={json.dumps([{**row, **over}])}"]
     main(
@@ -164,7 +185,7 @@ def test_retrieval_shows_published_accuracy_beside_the_direction_it_is_of(tiny_m
     )
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     columns, rows = score_table(results)
-    assert columns[-1] == "Another, T, R (source -> target)"
+    assert columns[-1] == "Another, T, R [mean with special tokens] (target -> source)"
     assert [(cells[0], cells[-1]) for cells in rows] == [("de-en", "90.0"), ("zh-en", ""), ("**average**", "85.0")]
     assert "published, Another, T: half of it is torn" in results["warnings"]
     assert "| 90.0 |" in (out / "results.md").read_text(encoding="utf-8")

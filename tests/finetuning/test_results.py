@@ -8,7 +8,7 @@ import evaluate
 import pytest
 
 from common.recipes import load_recipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.results import build_results, score_table, to_markdown, to_rows, write_results
 
 ACCURACY = Path(__file__).parents[2] / "finetuning" / "metrics" / "accuracy" / "accuracy.py"
@@ -136,7 +136,7 @@ def test_further_scores_have_columns_rows_and_published_figures():
         "published={paper: P, table: T, row: R, average: 70, languages: {en: 81, de: 59}, "
         "further: {token_accuracy: {en: 96}}}"
     )
-    recipe = load_recipe(Recipe, None, [*BASE, "seeds=[1]", "kind=tagging", published])
+    recipe = load_recipe(TaggingRecipe, None, [*BASE, "seeds=[1]", "kind=tagging", published])
     protocol = {name: value for name, value in results()["protocol"].items() if name != "majority_share"}
     protocol |= {"split_texts": {"train": {"all": 2}, "dev": {}, "evaluation": {"en": 1}}, "facts": ["a fact"]}
     found = build_results(recipe, MODEL, protocol, records, [])

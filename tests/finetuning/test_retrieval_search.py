@@ -1,5 +1,7 @@
 """Sentences as vectors and the exact search: against brute force, at the borders of chunks, with ties; the metric."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -7,6 +9,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from finetuning import retrieval_search
 from finetuning.neighbor_search import nearest
+from finetuning.retrieval_recipe import Pooling
 from finetuning.retrieval_search import SentenceEncoder, vectors_by_layer
 from finetuning.seeds import load_metric
 
@@ -54,9 +57,9 @@ def test_a_vector_of_nothing_is_near_to_nothing():
     assert forward.tolist() == [0, 1] and backward.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("special_tokens", [False, True])
-def test_a_vector_is_the_mean_of_the_states_of_the_pieces(encoder_of, special_tokens):
-    encoder = encoder_of(special_tokens=special_tokens)
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_a_vector_is_the_pooling_of_the_states_of_a_text_alone(encoder_of, pooling):
+    encoder = encoder_of(pooling=pooling)
     pieces = encoder.pieces(TEXTS)
     found = encoder.vectors(pieces, [0, 1, 2])
     for number, text in enumerate(TEXTS):
@@ -64,7 +67,8 @@ def test_a_vector_is_the_mean_of_the_states_of_the_pieces(encoder_of, special_to
         assert alone["input_ids"][0, 1:-1].tolist() == pieces[number]
         states = encoder.states.model(**alone, output_hidden_states=True).hidden_states
         for layer in range(3):
-            states_TH = states[layer][0] if special_tokens else states[layer][0, 1:-1]
+            part = {"mean": slice(1, -1), "mean_with_special_tokens": slice(None), "cls": slice(1)}[pooling]
+            states_TH = states[layer][0, part]
             expected = states_TH.mean(0) if len(states_TH) else torch.zeros(32)
             torch.testing.assert_close(found[layer][number], expected, rtol=1e-4, atol=1e-5)
 

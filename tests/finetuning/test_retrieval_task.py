@@ -79,7 +79,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys
     results = results_of(out)
     assert (results["kind"], results["setting"], results["seeds"]) == ("retrieval", "feature", [1])
     protocol = results["protocol"]
-    assert (protocol["pooling"], protocol["similarity"], protocol["special_tokens"]) == ("mean", "cosine", False)
+    assert (protocol["pooling"], protocol["method"], protocol["similarity"]) == ("mean", "mean", "cosine")
     assert (protocol["layer"], protocol["depth"], protocol["max_length"]) == (1, 2, 64)
     assert protocol["selection"] == {"rule": "two thirds of the layers", "data": None}
     assert protocol["metric"] == {

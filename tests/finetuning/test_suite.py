@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from common.provenance import write_json
+from finetuning import suite as suite_module
 from finetuning.run import main
 from finetuning.suite import read_recipes
-from finetuning.suite_recipe import load_suite
+from finetuning.suite_recipe import SUITES, load_suite
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "selection=last", "max_length=24")
 
@@ -261,3 +262,22 @@ def test_init_from_wants_a_finished_run_of_the_same_model(suite, tmp_path, tiny_
     with pytest.raises(SystemExit):
         main([*shared, f"model={tiny_model}", start])
     assert "that run kept no models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SUITES.glob("*.yaml")))
+def test_shipped_suites_score_retrieval_and_mining_as_their_papers(name):
+    """XTREME's script searches Tatoeba with English and takes the mean of all states, and BUCC by <s>; VECO's authors
+    mine BUCC, too, by the mean."""
+    suite, path = load_suite(name)
+    recipes = suite_module.read_recipes(suite, path, ["model=m"], [task.name for task in suite.tasks])
+    for task in suite.tasks:
+        recipe = recipes[task.name]
+        if task.name == "tatoeba":
+            assert (task.scores, recipe.pooling) == (["target_to_source"], "mean_with_special_tokens")
+            assert {pair.rpartition("-")[2] for pair in recipe.pair_names} == {"en"}
+        if task.name == "bucc":
+            assert recipe.pooling == ("mean_with_special_tokens" if name.startswith("veco") else "cls")
+        if task.name in ("udpos", "panx"):
+            assert recipe.label_subword == "first"
+        if task.name == "udpos" and not name.endswith("plug_in"):
+            assert {table.differs for table in recipe.evaluation} == {"other tokens"}

@@ -11,7 +11,7 @@ from datasets import ClassLabel, Features, Sequence, Value
 from seqeval.metrics.sequence_labeling import get_entities
 
 from common.recipes import load_recipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import TaggingRecipe
 from finetuning.tasks import tagging
 from finetuning.tasks.tagging import to_iob2
 
@@ -32,7 +32,7 @@ def read(train, evaluation, *overrides):
         f"train={json.dumps([{**columns, **table} for table in (train if isinstance(train, list) else [train])])}",
         f"evaluation={json.dumps([{**columns, 'languages': ['de'], **evaluation}])}",
     ]
-    return tagging.read(load_recipe(Recipe, None, [*base, *tables, *overrides]))
+    return tagging.read(load_recipe(TaggingRecipe, None, [*base, *tables, *overrides]))
 
 
 def names_of(data, dataset):
@@ -156,10 +156,10 @@ def test_supervised_trains_on_every_language_and_refuses_one_without_rows(write,
 # --- windows ---
 
 
-def encoded(write, tokenizer, sentences, max_length):
+def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
     content = [{"tokens": words, "ner_tags": tags} for words, tags in sentences]
     data = read({"path": write("train", content)}, {"path": write("test", content)})
-    return tagging.encode(data, tokenizer, max_length)
+    return tagging.encode(data, tokenizer, max_length, label_subword)
 
 
 def test_the_first_piece_of_a_word_has_its_label(write, sample_tokenizer):
@@ -176,6 +176,26 @@ def test_the_first_piece_of_a_word_has_its_label(write, sample_tokenizer):
         expected[place] = data.label_names.index(tag)
     assert row["labels"] == expected and row["length"] == len(expected) and set(row["attention_mask"]) == {1}
     assert data.protocol["split_texts"]["train"] == {"all": 0}
+
+
+def test_the_label_can_be_at_the_first_piece_that_holds_text(write, sample_tokenizer):
+    words = ["雨", "我", "喜", "a", "雨"]
+    alone = [sample_tokenizer([word], is_split_into_words=True, add_special_tokens=False).tokens() for word in words]
+    blank = [pieces[0] == "▁" for pieces in alone]
+    assert sum(blank) >= 2 and not all(blank)
+    for where in ("first", "first_with_text"):
+        data = encoded(write, sample_tokenizer, [(words, ["O", "O", "O", "O", "B-LOC"])], 64, where)
+        (row,) = data.evaluation["de"].to_list()
+        pieces = sample_tokenizer.convert_ids_to_tokens(row["input_ids"])
+        labelled = [piece for piece, label in zip(pieces, row["labels"], strict=True) if label != -100]
+        skipped = [
+            of_word[int(is_blank and where == "first_with_text")]
+            for of_word, is_blank in zip(alone, blank, strict=True)
+        ]
+        assert labelled == skipped
+        assert data.protocol["words_with_blank_first_piece"]["evaluation"] == {"de": sum(blank)}
+        told = [line for line in data.warnings if "label_subword" in line and f"de {sum(blank) / 5:.0%}" in line]
+        assert len(told) == (where == "first"), "more than punctuation"
 
 
 def test_every_word_is_predicted_once_however_long_the_sentence(write, sample_tokenizer):
@@ -225,4 +245,4 @@ def test_chunks_are_joined_over_windows(write, sample_tokenizer):
 def test_a_tokenizer_that_does_not_know_words_is_refused(write):
     data = read({"path": write("train", rows(TAGS))}, {"path": write("test", rows(TAGS))})
     with pytest.raises(ValueError, match="is not a fast tokenizer.*XLM-R's"):
-        tagging.encode(data, SimpleNamespace(is_fast=False), 64)
+        tagging.encode(data, SimpleNamespace(is_fast=False), 64, "first")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from common.recipes import load_recipe
-from finetuning.recipe import Recipe
+from finetuning.recipe import TaggingRecipe
 from finetuning.run import main
 from finetuning.tasks import tagging
 from finetuning.trainer import FineTuningTrainer
@@ -87,8 +87,8 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
             with torch.no_grad():
                 predicted = model(**batch).logits[0].argmax(-1).tolist()
             by_hand.append([model.config.id2label[predicted[words.index(word)]] for word in range(len(row["tokens"]))])
-    recipe = load_recipe(Recipe, None, people)
-    data = tagging.encode(tagging.read(recipe), tokenizer, recipe.max_length)
+    recipe = load_recipe(TaggingRecipe, None, people)
+    data = tagging.KIND.encode(tagging.read(recipe), tokenizer, recipe)
     rows = data.evaluation["de"]
     batch = tagging.KIND.collator(tokenizer)([dict(zip(COLUMNS, map(row.get, COLUMNS), strict=True)) for row in rows])
     with torch.no_grad():

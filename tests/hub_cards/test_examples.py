@@ -29,6 +29,9 @@ for name, title, code in json.load(sys.stdin):
 """
 
 
+PLUG_IN_TAGGER = {"plug_in": True, "label_subword": "first_with_text"}
+
+
 def uses_of(folder) -> list[Use]:
     return uses(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder))
 
@@ -120,7 +123,7 @@ def test_every_example_of_a_fine_tuned_model_runs(zoo_model_dir, tmp_path):
         "answers": ("ForQuestionAnswering", {}, ["xquad (zero_shot)"]),
         "plug-in classifier": ("ForSequenceClassification", {"plug_in": True}, ["topics (translate_train_all)"]),
         "plug-in of pairs": ("ForSequenceClassification", {"plug_in": True}, ["pawsx (translate_train_all)"]),
-        "plug-in tagger": ("ForTokenClassification", {"plug_in": True}, ["udpos (translate_train_all)"]),
+        "plug-in tagger": ("ForTokenClassification", PLUG_IN_TAGGER, ["udpos (translate_train_all)"]),
         "plug-in answers": ("ForQuestionAnswering", {"plug_in": True}, ["xquad (translate_train_all)"]),
         "translator": ("ForConditionalGeneration", DECODER, []),
     }
@@ -147,7 +150,7 @@ def retrieval(layer=2, task="tatoeba", **protocol):
         "task": task,
         "kind": "retrieval",
         "languages": {"sw-en": {}},
-        "protocol": {"pooling": "mean", "layer": layer, "special_tokens": False} | protocol,
+        "protocol": {"pooling": "mean", "layer": layer} | protocol,
     }
 
 
@@ -159,8 +162,10 @@ def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
     assert "hidden_states[0]" in the(folder, PRE_TRAINED[2]).code
     assert "layer 0, as in the results of tatoeba" in the(folder, PRE_TRAINED[2]).text
     assert SENTENCES["sw"]["sentences"][0] in the(folder, PRE_TRAINED[2]).code
-    record(folder, retrieval(layer=2, special_tokens=True))
+    record(folder, retrieval(layer=2, pooling="mean_with_special_tokens"))
     assert 'batch["attention_mask"]' in the(folder, PRE_TRAINED[2]).code
+    record(folder, retrieval(layer=2, pooling="cls"))
+    assert "states[:, 0]" in the(folder, PRE_TRAINED[2]).code and "counted" not in the(folder, PRE_TRAINED[2]).code
 
 
 def test_languages_are_those_of_the_training(zoo_model_dir):

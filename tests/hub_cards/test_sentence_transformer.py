@@ -58,11 +58,11 @@ torch.save(found, out)
 """
 
 
-def our_vectors(folder, layer, special_tokens=False, texts=TEXTS):
+def our_vectors(folder, layer, pooling="mean", texts=TEXTS):
     """As the retrieval task has them."""
     model = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    encoder = SentenceEncoder(model, tokenizer, batch_size=4, special_tokens=special_tokens)
+    encoder = SentenceEncoder(model, tokenizer, batch_size=4, pooling=pooling)
     return encoder.vectors(encoder.pieces(texts), [layer])[layer]
 
 
@@ -97,22 +97,22 @@ def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(
 
 
 @pytest.mark.parametrize(
-    ("options", "layer", "special_tokens"),
+    ("options", "layer", "pooling"),
     [
-        (dict(layer=0), 0, False),
-        (dict(layer=2), 2, False),
-        (dict(layer=1, pooling="mean_with_special_tokens"), 1, True),
-        (dict(pooling="mean"), 1, False),
+        (dict(layer=0), 0, "mean"),
+        (dict(layer=2, pooling="cls"), 2, "cls"),
+        (dict(layer=1, pooling="mean_with_special_tokens"), 1, "mean_with_special_tokens"),
+        (dict(pooling="mean"), 1, "mean"),
     ],
 )
-def test_layer_and_pooling_are_those_that_were_asked_for(zoo_model_dir, options, layer, special_tokens):
+def test_layer_and_pooling_are_those_that_were_asked_for(zoo_model_dir, options, layer, pooling):
     from sentence_transformers import SentenceTransformer
 
     folder = zoo_model_dir("metaxlm", copy=True)
     vectors = write_modules(folder, **options)
-    assert (vectors.layer, vectors.special_tokens) == (layer, special_tokens)
+    assert (vectors.layer, vectors.pooling) == (layer, pooling)
     found = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu").encode(TEXTS, convert_to_tensor=True)
-    expected = our_vectors(folder, layer, special_tokens)
+    expected = our_vectors(folder, layer, pooling)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -127,7 +127,8 @@ def scored(zoo_model_dir, sample_corpus_dir, tmp_path_factory):
             "target": {**side, "config": "en"}, "target_column": "text", "target_language": "en", "join_on": "id",
         }
     ]  # fmt: skip
-    overrides = ["layer=2", "layers=[2]", "special_tokens=true", "max_length=24", f"pairs={json.dumps(pairs)}"]
+    pooled = "pooling=mean_with_special_tokens"
+    overrides = ["layer=2", "layers=[2]", pooled, "max_length=24", f"pairs={json.dumps(pairs)}"]
     run_task(["kind=retrieval", "task=sample", f"model={folder}", f"output_dir={out}", *overrides])
     return folder, out / "results.json"
 
@@ -139,10 +140,10 @@ def test_results_say_how_sentences_become_vectors(scored, capsys):
     main(["--model", str(folder), "--results", str(results)])
     said = capsys.readouterr().out
     assert "layer 2 (as results.json of sample has it: named in the recipe)" in said
-    assert "with those of special tokens" in said
+    assert "counting those of special tokens" in said
     model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     assert model.max_seq_length == 24
-    expected = our_vectors(folder, 2, special_tokens=True, texts=TEXTS[:3])
+    expected = our_vectors(folder, 2, "mean_with_special_tokens", texts=TEXTS[:3])
     torch.testing.assert_close(model.encode(TEXTS[:3], convert_to_tensor=True), expected, atol=1e-5, rtol=0)
 
 
@@ -151,13 +152,14 @@ def test_the_record_of_a_folder_is_asked_before_the_default(scored, zoo_model_di
     record = folder / "record" / "results"
     record.mkdir(parents=True)
     (record / "udpos.json").write_text(json.dumps({"kind": "tagging"}))
+    (record / "bucc.json").write_text(json.dumps({**results, "kind": "mining", "protocol": {"pooling": "cls"}}))
     (record / "sample.json").write_text(json.dumps(results))
     vectors = write_modules(folder, overwrite=True)
-    assert (vectors.layer, vectors.special_tokens, vectors.max_length) == (2, True, 24)
+    assert (vectors.layer, vectors.pooling, vectors.max_length) == (2, "mean_with_special_tokens", 24)
     assert write_modules(folder, layer=1, overwrite=True).max_length is None  # asked for, not the record's
     results["protocol"]["layer"] = 1
     (record / "sample-2.json").write_text(json.dumps(results))
-    with pytest.raises(ValueError, match=r"do not agree.*sample-2.json: layer 1, with special tokens, 24 positions"):
+    with pytest.raises(ValueError, match="do not agree.*sample-2.json: layer 1, mean_with_special_tokens, 24"):
         write_modules(folder, overwrite=True)
 
 
@@ -195,7 +197,7 @@ def test_what_is_there_is_never_lost_without_a_word(zoo_model_dir, capsys):
     [
         (dict(layer=3), "layer is 3, and the model of .* has 2 layers.*Give 0"),
         (dict(layer=-1), "layer is -1"),
-        (dict(pooling="cls"), "pooling is 'cls'.*Give one of mean, mean_with_special_tokens"),
+        (dict(pooling="max"), "pooling is 'max'.*Give one of mean, mean_with_special_tokens, cls"),
         (dict(layer=1, results_file="results.json"), "layer and results were both given"),
         (dict(pooling="mean", results_file="results.json"), "pooling and results were both given"),
         (dict(results_file="missing.json"), "missing.json is no results file"),
@@ -213,7 +215,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(zoo_model_dir, opt
     ("change", "message"),
     [
         (lambda results: results.update(kind="tagging"), "holds results of tagging"),
-        (lambda results: results["protocol"].update(pooling="cls"), "has the pooling 'cls'"),
+        (lambda results: results["protocol"].update(pooling="max"), "has the pooling 'max'"),
         (lambda results: results["model"].update(fingerprint="sha256:0"), r"was measured on .*other weights"),
         (lambda results: results["protocol"].update(max_length=9999), "max_length is 9999"),
     ],
