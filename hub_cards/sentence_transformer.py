@@ -143,7 +143,9 @@ def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
             "results, or a layer."
         )
     why = f"as {path.name} of {results['task']} has it: {protocol['selection']['rule']}"
-    return Vectors(protocol["layer"], protocol["pooling"], protocol["max_length"], why)
+    # results written before poolings had names of their own
+    pooling = "mean_with_special_tokens" if protocol.get("special_tokens") else protocol["pooling"]
+    return Vectors(protocol["layer"], pooling, protocol["max_length"], why)
 
 
 def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
