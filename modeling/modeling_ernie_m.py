@@ -74,8 +74,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
 
         Args:
             attention_mask: by default padding is left out, as in the released code.
-            language_ids: (B, T) rows of the language embedding, read where `input_ids` is <mask>; by default <mask>
-                carries no language.
+            language_ids: (B, T) rows of the language embedding, read where `input_ids` is <mask>; -1, and the default:
+                <mask> carries no language.
 
         Raises:
             ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, out of range, or
@@ -85,9 +85,9 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             self._check_languages(input_ids, inputs_embeds, language_ids)
             if position_ids is None:
                 position_ids = position_ids_of(input_ids, self.config.pad_token_id)
-            is_mask_BT1 = input_ids.eq(self.config.mask_token_id).unsqueeze(-1)
+            carries_BT = input_ids.eq(self.config.mask_token_id) & language_ids.ge(0)
             inputs_embeds = self.embeddings.word_embeddings(input_ids)
-            inputs_embeds = inputs_embeds + self.language_embeddings(language_ids) * is_mask_BT1
+            inputs_embeds = inputs_embeds + self.language_embeddings(language_ids.clamp(min=0)) * carries_BT[..., None]
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
         if language_ids is not None:
@@ -115,8 +115,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
                 "each <mask> among the pieces. Give both, of one shape, and no inputs_embeds."
             )
         lowest, highest = torch.stack(language_ids.aminmax()).tolist()  # one wait for a GPU
-        if lowest < 0 or highest >= number:
-            unknown = lowest if lowest < 0 else highest
+        if lowest < -1 or highest >= number:
+            unknown = lowest if lowest < -1 else highest
             raise ValueError(
                 f"language_ids hold {unknown}, and the model has {number} languages, 0 to {number - 1} "
                 f"({', '.join(self.config.languages or ['unnamed'])}): there is no embedding for it. Use their rows; "
@@ -143,7 +143,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     dropout; special tokens that the configuration names are never generated; the pseudo side's own `</s>` are read
     in the second step only; an unmasked position attends to the unmasked of its own side only, or a side's words would
     come back to its masks by way of the other side's states; <mask> carries a language in BTMLM's first step, and in
-    CAMLM, which teaches it: in all else it is the <mask> that `ErnieMForMaskedLM` sees in use.
+    CAMLM and half of TLM's rows, which teach it: in all else it is the <mask> that `ErnieMForMaskedLM` sees in use.
 
     Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/collators.py`.
     """
@@ -164,7 +164,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         Args:
             mlm, tlm, camlm, btmlm: `input_ids` and `labels` (B, T), `attention_mask` (B, T), or (B, T, T) of packed
                 rows with their `position_ids`.
-            camlm, btmlm: with languages, `language_ids` (B, T).
+            tlm, camlm, btmlm: with languages, `language_ids` (B, T).
             camlm: also `segment_ids` (B, T), 0 for x and 1 for y, and, to tell words from the rest,
                 `special_tokens_mask` (B, T).
             btmlm: likewise, segment 1 being pseudo positions, <mask> without a label; `temperature`: 0, the default,

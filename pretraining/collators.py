@@ -22,7 +22,7 @@ from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Texts
 SIDES = ("x", "y")
 # streams of a row's random numbers: which side comes first, the language of its pseudo tokens, what DWA draws; the
 # masks of the two sides that are masked one by one
-ORDER, TARGET, DRAW, X_MASKS, Y_MASKS = range(1, 6)
+ORDER, TARGET, DRAW, X_MASKS, Y_MASKS, LANGUAGE = range(1, 7)
 POSITIONS_AT_ONCE = 1 << 15  # of a block: what is computed of them on the way stays in a core's cache
 
 
@@ -181,7 +181,8 @@ class Masker:
         seeds_B = np.fromiter(map(seeds.__getitem__, texts.names), np.uint64, len(texts.names))
         keys_B = row_keys(seeds_B, texts.epochs, texts.ids)
         sides, lengths_SB = texts.sides, _lengths_of(texts.sides)
-        has_languages = self.languages and kind.languages
+        # evaluated as in use, where <mask> of a text or pair says no language
+        has_languages = self.languages and kind.languages and (training or kind.languages == 1)
         codes_BS = [self.languages.of_corpus[corpus] for corpus in texts.names] if has_languages else []
         facts = {}
         if kind.one_sided:
@@ -201,6 +202,9 @@ class Masker:
             if training:
                 facts = {"temperature": objective.temperature, "shortened": int((count_B < due_B).sum())}
         language_rows_SB = np.array([[self.languages.rows[code] for code in codes] for codes in codes_BS]).T
+        if has_languages and kind.languages < 1:
+            carries_B = uniform_of(key_stream(keys_B, LANGUAGE)) < kind.languages
+            language_rows_SB = np.where(carries_B, language_rows_SB, -1)
         inputs = [(sides, lengths_SB, keys_B, language_rows_SB)]
         if kind.apart:
             inputs = [

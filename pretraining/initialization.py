@@ -171,7 +171,7 @@ def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBa
         return {}
     settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
     settings["special_token_ids"] = sorted(set(tokenizer.all_special_ids))
-    if any(OBJECTIVES[name].languages for phase in recipe.phases for name in phase.objectives):
+    if any(OBJECTIVES[name].languages == 1 for phase in recipe.phases for name in phase.objectives):
         settings["languages"] = recipe_languages(recipe)
     return settings
 

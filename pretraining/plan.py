@@ -196,7 +196,7 @@ def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Lang
         legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a piece is predicted"
         console.print(f"first batch, {objective}: {legend}")
         for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
-            if OBJECTIVES[objective].languages and languages:  # what is written into what, or which side comes first
+            if languages and OBJECTIVES[objective].languages == 1:  # what is written into what, which side comes first
                 of_sides = [sub_batch["language_ids"][row][sub_batch["segment_ids"][row] == side] for side in (0, 1)]
                 name = " → ".join(list(languages.rows)[int(ids[0])] for ids in of_sides)
             for fields in inputs_of(sub_batch):

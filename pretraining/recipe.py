@@ -321,7 +321,8 @@ class ObjectiveKind:
 
     text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text
     they are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`;
-    cross_attention: whether the model needs it; languages: whether <mask> says its language; one_sided: a side is
+    cross_attention: whether the model needs it; languages: the share of rows in which <mask> says its
+    language (1: the objective needs it; less: rows of training alone); one_sided: a side is
     predicted from the other one alone, so that predicted pieces are <mask> always, a side keeps one piece or more,
     and which comes first is drawn; generates: the model writes another side to the text, at its end; reads: the
     objective whose examples it learns from, having none of its own; self_labelled: the model makes its own labels,
@@ -332,7 +333,7 @@ class ObjectiveKind:
     apart: bool = False
     terms: tuple[str, ...] = ()
     cross_attention: bool = False
-    languages: bool = False
+    languages: float = 0
     one_sided: bool = False
     generates: bool = False
     reads: str | None = None
@@ -342,13 +343,15 @@ class ObjectiveKind:
 
 OBJECTIVES = {
     "mlm": ObjectiveKind("monolingual"),
-    "tlm": ObjectiveKind("bitext"),
+    # Half of the rows teach the language embedding from the first step on, the others the <mask> that is used later,
+    # which says none: hub_cards/models/ernie_m.md, "What differs from the paper".
+    "tlm": ObjectiveKind("bitext", languages=0.5),
     "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross"), cross_attention=True),
     "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross"), cross_attention=True),
     # A kept piece would be a word of its own side, which the other masks of that side could read. BTMLM writes behind
     # the text, in either language: with sides always in the order of the corpus, one direction only would be learnt.
-    "camlm": ObjectiveKind("bitext", languages=True, one_sided=True),
-    "btmlm": ObjectiveKind("monolingual", languages=True, generates=True),
+    "camlm": ObjectiveKind("bitext", languages=1, one_sided=True),
+    "btmlm": ObjectiveKind("monolingual", languages=1, generates=True),
     "dwa": ObjectiveKind("bitext", reads="tlm", self_labelled=True),
     "kd": ObjectiveKind("monolingual", reads="mlm", taught=True),
 }

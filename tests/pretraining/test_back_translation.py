@@ -82,8 +82,16 @@ def test_language_ids_are_those_of_the_sides(masker, sample_tokenizer):
     row = row_of(masker, pair(1, (5, 6), sample_tokenizer), "camlm", CAMLM)
     # en, de or de, en: special tokens go with their side
     assert row["language_ids"].tolist() in ([1] * 7 + [2] * 8, [2] * 8 + [1] * 7)
-    for name in ("mlm", "tlm"):  # <mask> as `fill-mask` gives it
-        assert "language_ids" not in row_of(masker, pair(1, (5, 6), sample_tokenizer), name, CAMLM)
+    assert "language_ids" not in row_of(masker, pair(1, (5, 6), sample_tokenizer), "mlm", CAMLM)
+
+
+def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(masker, sample_tokenizer):
+    pairs = Texts.of([pair(number, (5, 6), sample_tokenizer) for number in range(400)])
+    ids = masker(pairs, "tlm", CAMLM)["language_ids"]
+    is_none = ids.eq(-1).all(1)
+    assert is_none.sum() == pytest.approx(200, abs=40)
+    assert (ids[~is_none] == torch.tensor([1] * 7 + [2] * 8)).all()
+    assert "language_ids" not in masker(pairs, "tlm", CAMLM, training=False)
 
 
 def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
@@ -219,18 +227,22 @@ def test_the_masked_lm_in_use_has_the_loss_that_training_reports(train, recipe_f
     """The pipeline `fill-mask` gives no language_ids: after steps at a rate at which they matter."""
     two_stages(recipe_file)
     train("phases.0.learning_rate=3e-2", "phases.1.learning_rate=3e-2")
-    event = [event for event in read_events(tmp_path / "run") if "held_out/mlm/en" in event][-1]
+    events = read_events(tmp_path / "run")
     recipe = load_recipe(Recipe, str(recipe_file), [])
-    corpora = load_corpora(recipe, sample_tokenizer)
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model", trust_remote_code=True)
-    assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
-    for corpus in corpora:
-        if len(corpus.languages) == 1:
-            _, batch = next(held_out_batches([corpus], recipe.phases[1], recipe, sample_tokenizer, "mlm"))
-            fields = {name: batch["mlm"][name] for name in ("input_ids", "attention_mask", "labels")}
-            with torch.no_grad():
-                loss = model(**fields).loss.item()
-            assert loss == pytest.approx(event[f"held_out/mlm/{corpus.name}"], abs=1e-5)
+    for objective, corpus_name, phase, folder in (
+        ("tlm", "en-de", 0, "checkpoints/step-2/model"),
+        ("mlm", "en", 0, "checkpoints/step-2/model"),
+        ("mlm", "zh", 1, "model"),
+    ):
+        model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / folder, trust_remote_code=True)
+        assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
+        (corpus,) = (corpus for corpus in load_corpora(recipe, sample_tokenizer) if corpus.name == corpus_name)
+        _, batch = next(held_out_batches([corpus], recipe.phases[phase], recipe, sample_tokenizer, objective))
+        fields = {name: batch[objective][name] for name in ("input_ids", "attention_mask", "labels")}
+        with torch.no_grad():
+            loss = model(**fields).loss.item()
+        reported = [event for event in events if f"held_out/mlm/{corpus_name[:2]}" in event][phase]
+        assert loss == pytest.approx(reported[f"held_out/{objective}/{corpus_name}"], abs=1e-5)
 
 
 def test_the_second_stage_starts_from_a_checkpoint_of_the_first(train, fails, recipe_file, tmp_path, caplog):
