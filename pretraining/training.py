@@ -76,7 +76,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     `open_run_folder`.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("httpx", "datasets", "accelerate"):
+    for noisy in ("httpx", "httpx2", "datasets", "accelerate"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

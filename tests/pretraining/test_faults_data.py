@@ -4,12 +4,13 @@ import itertools
 import json
 import random
 import re
+import socket
 import textwrap
 
-import httpx
 import pyarrow as pa
 import pytest
 import torch
+from huggingface_hub import constants, get_session
 from safetensors.torch import load_file
 
 from common.recipes import load_recipe
@@ -19,7 +20,7 @@ from pretraining.checkpoints import newest_checkpoint
 from pretraining.checksums import damage
 from pretraining.prepare import prepare
 from pretraining.recipe import Recipe
-from pretraining.retry import SourceGone, retried
+from pretraining.retry import SourceGone, is_of_source, retried
 from pretraining.tracking import read_events
 
 STEPS = 6
@@ -315,9 +316,21 @@ def test_a_source_that_stays_away_stops_the_run_resumably(started, whole_of_stre
     assert_same_run(tmp_path / "run", whole_of_stream)
 
 
-@pytest.mark.parametrize(
-    "error", [FileNotFoundError("x"), ConnectionError(), httpx.ReadTimeout("slow"), TimeoutError()]
-)
+@pytest.mark.parametrize("listens, name", [(False, "ConnectError"), (True, "ReadTimeout")])
+def test_a_hub_that_is_gone_or_silent_is_a_source_that_is_gone(monkeypatch, listens, name):
+    """By the exceptions of the HTTP library that the huggingface_hub here speaks through."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        with pytest.raises(Exception) as raised:
+            get_session().get(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=0.1)
+    assert type(raised.value).__name__ == name and not isinstance(raised.value, OSError)
+    assert is_of_source(raised.value)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("x"), ConnectionError(), TimeoutError()])
 def test_retried_gives_every_row_once(monkeypatch, error):
     monkeypatch.setattr(retry, "WAITS_SECONDS", (0, 0, 0))
     chance = random.Random(0)
