@@ -309,7 +309,7 @@ class Training:
         """The micro-batches of the next update. None where the phase ends, a signal came (see `received`) or reading
         failed (`self.trouble`): the process is in the middle of an update, and others wait for it."""
         try:
-            with at_once():
+            with nullcontext() if self.recipe.num_workers else at_once():  # loading.py looks while it waits for workers
                 return list(islice(batches, self.recipe.gradient_accumulation_steps))
         except Stopped:
             pass

@@ -2,10 +2,13 @@
 
 import itertools
 import json
+import os
 import random
 import re
+import signal
 import socket
 import textwrap
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -126,10 +129,12 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp
 # What nobody expects: an error in the second update, as where a GPU's memory is full, one in a worker, and one that the
 # system kills
 UNEXPECTED = """
-import os, signal, sys
+import multiprocessing, os, signal, sys, time
 from pretraining import corpora, run, training
 update, made, make = training.Training._update, 0, corpora.MaskedExamples.__getitems__
 def broken(self, predictions, number, phase):
+    while "{where}" == "killed" and len(multiprocessing.active_children()) == 2:  # while the run waits for no batch
+        time.sleep(0.01)
     if "{where}" == "update" and number == 2:
         raise RuntimeError("out of memory")
     return update(self, predictions, number, phase)
@@ -138,7 +143,7 @@ def missing(self, draws):
     made += 1
     if "{where}" == "worker" and made == 2:
         raise KeyError("not there")
-    if "{where}" == "killed" and made == 2:
+    if "{where}" == "killed" and made == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return make(self, draws)
 training.Training._update, corpora.MaskedExamples.__getitems__ = broken, missing
@@ -314,6 +319,21 @@ def test_a_source_that_stays_away_stops_the_run_resumably(started, whole_of_stre
     run = started(*settings, "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(tmp_path / "run", whole_of_stream)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_signal_while_a_source_is_away(started, streamed, tmp_path, workers):
+    """To the run and its workers, as a job scheduler sends it: one line, and nothing of what waited."""
+    (settings, path, elsewhere), gate = streamed(), tmp_path / "gate"
+    fault = WAITS.format(waits=(0.05,) * 5000) + HOLD.format(gate=str(gate))
+    run = started(*settings, f"num_workers={workers}", fault=fault)
+    take_away(run, path, elsewhere, gate)
+    run.until(lambda printed: "try 2 of 5000" in printed)
+    for pid in (run.pid, *map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split())):
+        os.kill(pid, signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    printed = run.printed()
+    assert "stopped by SIGTERM at step" in printed and "Traceback" not in printed, printed[-3000:]
 
 
 @pytest.mark.parametrize("listens, name", [(False, "ConnectError"), (True, "ReadTimeout")])
