@@ -21,10 +21,10 @@ PIP := $(BIN)/python -m pip
 BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench space
+.PHONY: help setup demo test test-install check bench space
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 21
 	@echo "Variables and their use stand at the head of the Makefile."
 
 setup: $(VENV)/installed ## make the virtual environment and install everything into it
@@ -34,6 +34,14 @@ demo: setup ## the whole path for all four models on the sample corpus: offline,
 
 test: setup ## run the tests on two processes
 	$(BIN)/python -m pytest -n 2
+
+# `build` may hold files of an earlier build that are gone since, and setuptools would pack them.
+test-install: ## install the wheel alone, without extras, into an environment of its own, and run the demo of one model there
+	@rm -rf build; folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(MAKE) "$$folder/venv/torch" VENV="$$folder/venv" && \
+	"$$folder/venv/bin/python" -m pip install --quiet . "$(TORCH)" && \
+	cp -r demo.py sample_corpus "$$folder" && cd "$$folder" && \
+	env -u PYTHONPATH venv/bin/python demo.py --models xlm_align
 
 space: setup ## try a model in the browser: make space MODEL=runs/m/model, or an id of the Hub
 	@test -n "$(MODEL)" || { echo "Name the model: make space MODEL=runs/m/model, or an id of the Hub" >&2; exit 1; }

@@ -36,11 +36,11 @@ def run(*command: str, shown: str | None = None) -> str:
     return done.stdout.rstrip()
 
 
-def launch(script: str, *arguments: str) -> None:
+def launch(module: str, *arguments: str) -> None:
     """`accelerate launch` on one process, whatever the user's own accelerate configuration says."""
     single = ("--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
-    shown = shlex.join(("accelerate", "launch", script, *arguments))
-    run("-m", "accelerate.commands.launch", *single, script, *arguments, shown=shown)
+    shown = shlex.join(("accelerate", "launch", "-m", module, *arguments))
+    run("-m", "accelerate.commands.launch", *single, "-m", module, *arguments, shown=shown)
 
 
 def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
@@ -50,12 +50,12 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     checkpoint = str(pretrained / "model")
     recipe = f"pretraining/recipes/{model}/smoke.yaml"
     start = meta_pretrain(folder, tokenizer) if model == "metaxlm" else ()
-    launch("pretraining/run.py", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
+    launch("pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
     recipe = f"finetuning/recipes/{model}/sample.yaml"
-    launch("finetuning/run.py", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
+    launch("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
     alignment = folder / f"{model}-alignment"
     recipe = "finetuning/recipes/xlm_align/sample_word_alignment.yaml"
-    launch("finetuning/run.py", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
+    launch("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
     sentences, page = "sample_corpus/alignments/en-de.txt", alignment / "page.html"
     align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
     run("-m", *align, "--output", str(alignment / "en-de.links"))
@@ -69,7 +69,7 @@ def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     """MetaXLM's first phase: English alone, with pieces of its own. Prints what the shared vocabulary takes over."""
     recipe, own, first = "pretraining/recipes/metaxlm/meta_smoke.yaml", folder / "tokenizer-en", folder / "metaxlm-en"
     run("-m", "pretraining.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
-    launch("pretraining/run.py", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
+    launch("pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
     report = run("-m", "pretraining.vocabulary_matching", "--config", recipe, f"tokenizer={tokenizer}", start)

@@ -3,7 +3,8 @@
 A file may say `extends: other.yaml`, a path from its own folder: its fields then go over those of the other file, which
 may itself extend a third. Mappings merge and lists replace, but for a mapping of positions, which goes into a list:
 `train: {0: {split: test}}` changes its first entry, the position after the last adds one, and null takes one away. An
-`output_dir` is not inherited, and a mapping cannot be emptied: it merges.
+`output_dir` is not inherited, and a mapping cannot be emptied: it merges. Recipes that ship have their names in any
+folder: where `pretraining/recipes/veco/tiny.yaml` is not below the working directory, the installed one is read.
 """
 
 import difflib
@@ -78,6 +79,9 @@ def _over(old: Any, new: Any, name: str, file: str) -> Any:
 def _read_file(path: str) -> dict[str, Any]:
     """The mapping that one YAML file holds."""
     file = Path(path)
+    shipped = Path(__file__).parents[1] / file  # beside the packages, in a checkout as where they are installed
+    if not file.is_file() and shipped.is_file():
+        file = shipped
     if not file.is_file():
         folder = file.parent
         names = sorted(item.name for item in folder.glob("*.y*ml")) if folder.is_dir() else []

@@ -2,7 +2,8 @@
 
 `stop_signals` surrounds the program. Until `hold_signals` is called there is nothing to lose, and the first signal ends
 the program where it stands. From then on a signal is only noted (`received`), for the training loop to find between two
-updates; inside `at_once`, for what may take long and changes nothing, it raises `Stopped` there.
+updates, and for what waits (`stop_if_told`); inside `at_once`, for what may take long and changes nothing, it raises
+`Stopped` there.
 """
 
 import contextlib
@@ -76,6 +77,12 @@ def stop_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+def stop_if_told() -> None:
+    """Raises `Stopped` where a signal has come."""
+    if _State.received:
+        raise Stopped(_State.received)
+
+
 def hold_signals() -> None:
     """From here to the end of `stop_signals` a first signal is noted only."""
     _State.is_held = True
@@ -86,8 +93,7 @@ def at_once() -> Iterator[None]:
     """A signal, one that came before included, raises `Stopped` in here."""
     was_held, _State.is_held = _State.is_held, False
     try:
-        if _State.received:
-            raise Stopped(_State.received)
+        stop_if_told()
         yield
     finally:
         _State.is_held = was_held
@@ -103,14 +109,14 @@ def stop_all(error: Exception, is_main_process: bool) -> BaseException:
 
 
 def wait(seconds: float) -> None:
-    """Sleeps. Raises `Stopped` where a signal comes meanwhile, and in a data-loading worker whose run is gone."""
+    """Sleeps. Where a signal comes meanwhile it raises `Stopped`, or ends a data-loading worker, as it does where the
+    worker's run is gone."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        if _State.received:
-            raise Stopped(_State.received)
         run = multiprocessing.parent_process()
-        if run is not None and not run.is_alive():
-            raise Stopped(signal.SIGTERM)
+        if run is not None and (_State.received or not run.is_alive()):
+            sys.exit()
+        stop_if_told()
         time.sleep(min(SLICE_SECONDS, left))
 
 
@@ -122,6 +128,7 @@ def leave_signals_to_main(worker: int) -> None:
     _State.received, _State.is_held = None, True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _handle(number: int, frame: object) -> None:

@@ -3,6 +3,7 @@
 import atexit
 import io
 import pickle
+import signal
 import traceback
 import weakref
 from collections.abc import Generator, Iterator, Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from pretraining.interruption import leave_signals_to_main
+from pretraining.interruption import SIGNALS, SLICE_SECONDS, leave_signals_to_main, stop_if_told
 
 
 class CarefulLoader(DataLoader):
@@ -19,7 +21,7 @@ class CarefulLoader(DataLoader):
 
     A ValueError or OSError of a worker is raised here as itself (a DataLoader's own way is a traceback for a message),
     in the place of its batch: those before it can still be used. Signals are left to the main process; its workers end
-    with it, however it ends.
+    with it, however it ends. After one, whoever waits for a worker is raised `Stopped`.
     """
 
     def __init__(self, dataset: Dataset, **settings: Any):
@@ -29,6 +31,9 @@ class CarefulLoader(DataLoader):
         batches = self._batches()
         _OPEN.add(batches)
         return batches
+
+    def _get_iterator(self) -> Iterator[Any]:
+        return _FromWorkers(self) if self.num_workers else super()._get_iterator()
 
     def _batches(self) -> Generator[Any, None, None]:
         batches = super().__iter__()
@@ -40,6 +45,26 @@ class CarefulLoader(DataLoader):
         finally:
             if self.num_workers:
                 batches._shutdown_workers()  # as its own `__del__`, for which the traceback of an error is too long
+
+
+class _FromWorkers(_MultiProcessingDataLoaderIter):
+    """Looks for signals, and for workers that are gone, between two tries to get a batch. An exception out of a handler
+    of signals may come at any place: what is being forked, locked or handed over stays half done, and a worker that
+    hands over prints a traceback."""
+
+    def __init__(self, loader: DataLoader):
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # for workers, until they have their own handlers
+        of_children = signal.getsignal(signal.SIGCHLD)
+        try:
+            super().__init__(loader)
+        finally:
+            if signal.getsignal(signal.SIGCHLD) is not of_children:  # torch's raises, wherever the run stands
+                signal.signal(signal.SIGCHLD, of_children)
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+    def _try_get_data(self, timeout: float = SLICE_SECONDS) -> tuple[bool, Any]:
+        stop_if_told()
+        return super()._try_get_data(timeout)
 
 
 _OPEN: weakref.WeakSet[Generator] = weakref.WeakSet()

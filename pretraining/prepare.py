@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("httpx", "datasets"):
+    for noisy in ("httpx", "httpx2", "datasets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with user_errors():
         check_recipe(recipe)

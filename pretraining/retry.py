@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 import datasets
-import httpx
+from huggingface_hub.errors import HTTPError
 
 from pretraining.interruption import wait
 
@@ -62,7 +62,8 @@ def retried(open_rows: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
 
 def is_of_source(error: BaseException | None) -> bool:
     """Whether an error, or what it came from, is one of files and connections, not of what they hold."""
-    of_source: tuple[type[BaseException], ...] = (OSError, httpx.HTTPError)
+    # the Hub's: httpx's or httpx2's as the huggingface_hub here speaks; connections and timeouts are no OSErrors there
+    of_source: tuple[type[BaseException], ...] = (OSError, HTTPError)
     if "aiohttp" in sys.modules:  # slow to import, and no error of its comes where nobody has
         of_source += (sys.modules["aiohttp"].ClientError,)
     while error is not None:

@@ -76,7 +76,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     `open_run_folder`.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("httpx", "datasets", "accelerate"):
+    for noisy in ("httpx", "httpx2", "datasets", "accelerate"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -312,7 +312,7 @@ class Training:
         """The micro-batches of the next update. None where the phase ends, a signal came (see `received`) or reading
         failed (`self.trouble`): the process is in the middle of an update, and others wait for it."""
         try:
-            with at_once():
+            with nullcontext() if self.recipe.num_workers else at_once():  # loading.py looks while it waits for workers
                 return list(islice(batches, self.recipe.gradient_accumulation_steps))
         except Stopped:
             pass

@@ -197,6 +197,16 @@ def write_files(folder, **texts):
     return str(path)
 
 
+def test_a_recipe_that_ships_is_found_from_any_folder(tmp_path, monkeypatch):
+    """By its name below the packages; a file of that name below the working directory comes before it."""
+    monkeypatch.chdir(tmp_path)
+    name = "finetuning/recipes/xlm_align/xnli.yaml"
+    assert "train" in read_yaml(name)  # of the file that it extends
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text("output_dir: mine", encoding="utf-8")
+    assert read_yaml(name) == {"output_dir": "mine"}
+
+
 def test_a_file_goes_over_those_that_it_extends(tmp_path, monkeypatch):
     last = write_files(
         tmp_path,

@@ -2,14 +2,18 @@
 
 import itertools
 import json
+import os
 import random
 import re
+import signal
+import socket
 import textwrap
+from pathlib import Path
 
-import httpx
 import pyarrow as pa
 import pytest
 import torch
+from huggingface_hub import constants, get_session
 from safetensors.torch import load_file
 
 from common.recipes import load_recipe
@@ -19,7 +23,7 @@ from pretraining.checkpoints import newest_checkpoint
 from pretraining.checksums import damage
 from pretraining.prepare import prepare
 from pretraining.recipe import Recipe
-from pretraining.retry import SourceGone, retried
+from pretraining.retry import SourceGone, is_of_source, retried
 from pretraining.tracking import read_events
 
 STEPS = 6
@@ -125,10 +129,12 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp
 # What nobody expects: an error in the second update, as where a GPU's memory is full, one in a worker, and one that the
 # system kills
 UNEXPECTED = """
-import os, signal, sys
+import multiprocessing, os, signal, sys, time
 from pretraining import corpora, run, training
 update, made, make = training.Training._update, 0, corpora.MaskedExamples.__getitems__
 def broken(self, predictions, number, phase):
+    while "{where}" == "killed" and len(multiprocessing.active_children()) == 2:  # while the run waits for no batch
+        time.sleep(0.01)
     if "{where}" == "update" and number == 2:
         raise RuntimeError("out of memory")
     return update(self, predictions, number, phase)
@@ -137,7 +143,7 @@ def missing(self, draws):
     made += 1
     if "{where}" == "worker" and made == 2:
         raise KeyError("not there")
-    if "{where}" == "killed" and made == 2:
+    if "{where}" == "killed" and made == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return make(self, draws)
 training.Training._update, corpora.MaskedExamples.__getitems__ = broken, missing
@@ -315,9 +321,36 @@ def test_a_source_that_stays_away_stops_the_run_resumably(started, whole_of_stre
     assert_same_run(tmp_path / "run", whole_of_stream)
 
 
-@pytest.mark.parametrize(
-    "error", [FileNotFoundError("x"), ConnectionError(), httpx.ReadTimeout("slow"), TimeoutError()]
-)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_signal_while_a_source_is_away(started, streamed, tmp_path, workers):
+    """To the run and its workers, as a job scheduler sends it: one line, and nothing of what waited."""
+    (settings, path, elsewhere), gate = streamed(), tmp_path / "gate"
+    fault = WAITS.format(waits=(0.05,) * 5000) + HOLD.format(gate=str(gate))
+    run = started(*settings, f"num_workers={workers}", fault=fault)
+    take_away(run, path, elsewhere, gate)
+    run.until(lambda printed: "try 2 of 5000" in printed)
+    for pid in (run.pid, *map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split())):
+        os.kill(pid, signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    printed = run.printed()
+    assert "stopped by SIGTERM at step" in printed and "Traceback" not in printed, printed[-3000:]
+
+
+@pytest.mark.parametrize("listens, name", [(False, "ConnectError"), (True, "ReadTimeout")])
+def test_a_hub_that_is_gone_or_silent_is_a_source_that_is_gone(monkeypatch, listens, name):
+    """By the exceptions of the HTTP library that the huggingface_hub here speaks through."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        with pytest.raises(Exception) as raised:
+            get_session().get(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=0.1)
+    assert type(raised.value).__name__ == name and not isinstance(raised.value, OSError)
+    assert is_of_source(raised.value)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("x"), ConnectionError(), TimeoutError()])
 def test_retried_gives_every_row_once(monkeypatch, error):
     monkeypatch.setattr(retry, "WAITS_SECONDS", (0, 0, 0))
     chance = random.Random(0)

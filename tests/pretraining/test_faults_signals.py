@@ -125,7 +125,6 @@ def test_a_signal_at_random_moments(started, whole, tmp_path, number, workers):
             break
         run = started(*settings, f"output_dir={folder}", *resume(folder), fault=HOLD.format(last=STEPS - 1, gate=""))
         run.until(lambda text, target=target: any(int(n) >= target for n in re.findall(r"step (\d+)/", text)))
-        time.sleep(chance.random() / 20)  # somewhere in an update
         to_group = chance.random() < 0.5 and workers  # as a job scheduler does: workers get it too
         children = children_of(run.pid) if to_group else []
         os.kill(run.pid, number)
@@ -185,6 +184,26 @@ def test_a_signal_before_the_first_update_has_nothing_to_save(started, tmp_path)
     assert "stopped by SIGINT at step 0, with nothing to save: continue with --resume" in run.printed()
     run = started(*SETTINGS, "--resume")
     assert run.wait() == 0, run.printed()
+
+
+# To the run, once, and to each worker, as soon as it is there.
+AT_FORK = """
+import os, signal
+from pretraining import interruption
+told = lambda: interruption.received() or os.kill(os.getpid(), signal.SIGTERM)
+os.register_at_fork(after_in_parent=told, after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+"""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [AT_FORK, SIGNAL_IN.format(module="multiprocessing.reduction", name="recv_handle", signal="SIGTERM", again="")],
+)
+def test_a_signal_while_workers_start_or_hand_over_a_batch(started, fault):
+    run = started(*SETTINGS, "num_workers=2", fault=fault)
+    assert run.wait() == 143, run.printed()[-3000:]
+    assert "stopped by SIGTERM at step 0, with nothing to save: continue with --resume" in run.printed()
+    assert not re.search("Traceback|Exception", run.printed()), run.printed()[-3000:]
 
 
 def test_a_signal_during_an_evaluation(started, whole, tmp_path):
