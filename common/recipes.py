@@ -281,8 +281,13 @@ def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
 
 def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
     """The values of the recipe that a run was started with, as it wrote them; fields that have been added since have
-    their defaults."""
-    return OmegaConf.to_container(OmegaConf.structured(load_recipe(recipe_class, str(path), [])))
+    their defaults, or what `recipe_class.of_earlier` makes of the values."""
+    schema, values = OmegaConf.structured(recipe_class), read_yaml(path)
+    if hasattr(recipe_class, "of_earlier"):
+        values = recipe_class.of_earlier(values)
+    _check(recipe_class, values, "", f"in {path}")
+    recipe = _overridden(schema, _convert(schema, values, str(path)), [], str(path))
+    return OmegaConf.to_container(OmegaConf.structured(recipe))
 
 
 def recipe_differences(old: dict, new: dict) -> list[str]:

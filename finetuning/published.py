@@ -9,6 +9,7 @@ from typing import Any
 
 from common.published import Row, Table, find, load, papers
 from common.recipes import nearest
+from finetuning.retrieval_recipe import of_earlier
 
 # by kind of task: the metric whose figures stand beside its scores; others are further ones
 MAIN = {
@@ -136,7 +137,7 @@ def marks(protocol: dict[str, Any], pooling: str | None = None) -> list[str]:
 
     `pooling` is that of the row's sentence vectors, None where there are none or it is not known.
     """
-    of_row = [pooling.replace("_", " ")] if pooling not in (None, protocol.get("pooling")) else []
+    of_row = [pooling.replace("_", " ")] if pooling not in (None, of_earlier(protocol).get("pooling")) else []
     return [*protocol.get("differs", []), *of_row]
 
 

@@ -225,6 +225,11 @@ class TaggingRecipe(Recipe):
         "word's beginning, which stands alone before most Chinese words",
     )
 
+    @staticmethod
+    def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
+        """Of a run from before the field was there, which labelled the first."""
+        return {"label_subword": "first"} | values
+
 
 def check_values(recipe: Any, *more: tuple[str, Any, bool]) -> None:
     """Raises ValueError for values that no kind of task can train with, and for those of `more` that do not fit.

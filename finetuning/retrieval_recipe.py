@@ -23,6 +23,13 @@ POOLINGS = {
 Pooling = Literal["mean", "mean_with_special_tokens", "cls"]
 
 
+def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
+    """A recipe or protocol from before `pooling` said whether special tokens count."""
+    counts = values.get("special_tokens")
+    values = {name: value for name, value in values.items() if name != "special_tokens"}
+    return values if counts is None else values | {"pooling": "mean_with_special_tokens" if counts else "mean"}
+
+
 @dataclass
 class RetrievalPairs(EvaluationPairs):
     """Sentences and their translations; `{language}` in any text field stands for each of `languages`."""
@@ -58,6 +65,11 @@ class SentenceRecipe(FeatureRecipe):
         "a sentence's vector: the mean of its states, without or with those of special tokens, or the state of its "
         "first token, <s>",
     )
+
+    @staticmethod
+    def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
+        """See the function."""
+        return of_earlier(values)
 
     @property
     def pair_names(self) -> list[str]:

@@ -21,7 +21,7 @@ from finetuning.layer_curves import AVERAGE, Measure
 from finetuning.published import column_title
 from finetuning.result_files import print_table, table_names, with_deviation, write_files
 from finetuning.results import published_figures, published_notes
-from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe
+from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe, of_earlier
 
 SCORES = {"accuracy": "accuracy@1", "source_to_target": "source -> target", "target_to_source": "target -> source"}
 ACCURACY = Measure(SCORES, greater_is_better=True, chance="chance", chance_field="chance")
@@ -140,7 +140,7 @@ def vector_lines(protocol: dict[str, Any]) -> list[str]:
     """How a sentence becomes a vector, one fact a line."""
     cut = sum(map(sum, protocol["cut_texts"].values()))
     return [
-        f"vector of a sentence: {POOLINGS[protocol['pooling']]}",
+        f"vector of a sentence: {POOLINGS[of_earlier(protocol)['pooling']]}",
         f"max length: {protocol['max_length']} positions ({cut:,} texts cut)",
     ]
 

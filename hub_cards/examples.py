@@ -16,7 +16,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
-from finetuning.retrieval_recipe import POOLINGS
+from finetuning.retrieval_recipe import POOLINGS, of_earlier
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
@@ -159,7 +159,7 @@ def _layer(folder: Path, config: dict[str, Any]) -> tuple[int, str, str]:
     """Layer of a sentence's vector, how its states are pooled, and a sentence that says why."""
     for kind in KINDS:
         for result in _results(folder):
-            protocol = result.get("protocol", {})
+            protocol = of_earlier(result.get("protocol", {}))
             if result.get("kind") == kind and protocol.get("pooling") in POOLINGS:
                 layer = protocol["layer"]
                 what = "state of <s>" if protocol["pooling"] == "cls" else "mean of the states"

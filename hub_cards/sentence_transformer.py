@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from common.provenance import folder_fingerprint, write_json
-from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe
+from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe, of_earlier
 
 # the first release with MultiVectorMask, which leaves pieces out of the mean
 REQUIRES = ">=6.0"
@@ -129,7 +129,7 @@ def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
             f"{path} holds results of {kind or 'no task'}. They do not say how sentences became vectors. Name "
             "the results.json of a retrieval or mining task."
         )
-    protocol, model = results["protocol"], results["model"]
+    protocol, model = of_earlier(results["protocol"]), results["model"]
     # of a fine-tuned model the vectors were read, not of the one that it started from
     measured = (model.get("init_from") or {}).get("fingerprint") or model["fingerprint"]
     if fingerprint not in measured.split("+"):
@@ -143,9 +143,7 @@ def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
             "results, or a layer."
         )
     why = f"as {path.name} of {results['task']} has it: {protocol['selection']['rule']}"
-    # results written before poolings had names of their own
-    pooling = "mean_with_special_tokens" if protocol.get("special_tokens") else protocol["pooling"]
-    return Vectors(protocol["layer"], pooling, protocol["max_length"], why)
+    return Vectors(protocol["layer"], protocol["pooling"], protocol["max_length"], why)
 
 
 def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:

@@ -398,7 +398,9 @@ class EncoderModel(EncoderPreTrainedModel):
         else:
             outputs = self.encode_flat(real, *arguments, **kwargs)
         if self.pooler is not None and num_layers is None:
-            outputs.pooler_output = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
+            pooled_BH = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
+            # made anew: as a tuple, fields stand in the order in which they were set
+            outputs = type(outputs)(**dict(outputs) | {"pooler_output": pooled_BH})
         return outputs.to_tuple() if return_dict is False else outputs  # as the library takes it: None is no tuple
 
     @merge_with_config_defaults

@@ -69,7 +69,7 @@ def build_config(
 ) -> PreTrainedConfig:
     """The configuration of the run, checked against the tokenizer and the recipe.
 
-    `checkpoint`: that of a run which is resumed. Its shape is settled: a meta-pretrained model is not read again.
+    `checkpoint`: that of a run which is resumed. It goes on as it began, whatever the defaults are by now.
 
     Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary or
     special tokens that are not the tokenizer's, and examples longer than the positions.
@@ -81,12 +81,12 @@ def build_config(
             raise ValueError(f"model.config.{name}: {config_class.__name__} has no such field. {nearest(name, known)}")
     start, meta_pretrained = recipe.model.start_from, recipe.model.meta_pretrained
     languages = _languages(recipe, known, tokenizer)
-    if start:
-        config = _config_of_checkpoint(config_class, start, recipe, languages)
-        source = f"the checkpoint {start!r}"
-    elif meta_pretrained and checkpoint:
+    if checkpoint:
         config = config_class.from_pretrained(checkpoint / "model")
         source = f"the checkpoint {checkpoint}"
+    elif start:
+        config = _config_of_checkpoint(config_class, start, recipe, languages)
+        source = f"the checkpoint {start!r}"
     else:
         settings = {"vocab_size": len(tokenizer), **languages}
         if meta_pretrained:

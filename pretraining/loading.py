@@ -64,7 +64,11 @@ class _FromWorkers(_MultiProcessingDataLoaderIter):
 
     def _try_get_data(self, timeout: float = SLICE_SECONDS) -> tuple[bool, Any]:
         stop_if_told()
-        return super()._try_get_data(timeout)
+        try:
+            return super()._try_get_data(timeout)
+        except RuntimeError:  # a worker is gone; told to, where the run has been told as well
+            stop_if_told()
+            raise
 
 
 _OPEN: weakref.WeakSet[Generator] = weakref.WeakSet()

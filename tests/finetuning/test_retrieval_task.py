@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from common.recipes import load_recipe
+from common.recipes import load_recipe, recipe_of_run, save_recipe
 from finetuning import compare, layer_curves, retrieval_results
+from finetuning.recipe import TaggingRecipe
 from finetuning.result_files import summary
 from finetuning.retrieval_recipe import RetrievalRecipe, check_recipe, expanded
 from finetuning.run import kind_of, main
@@ -347,3 +348,19 @@ def test_help_shows_the_fields_of_the_kind(capsys):
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert "special_tokens" in shown and "pairs.N.target.path" in shown and "learning_rate" not in shown
+
+
+def test_a_run_from_before_is_read_as_it_was(tmp_path):
+    """Fields that were renamed or added keep the meaning that the run had."""
+    path = tmp_path / "recipe.yaml"
+
+    def before(recipe_class, name, field, line):
+        save_recipe(load_recipe(recipe_class, str(RECIPES / name), ["model=x"]), path)
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(line if old.startswith(f"{field}:") else old for old in lines), encoding="utf-8")
+        return recipe_of_run(path, recipe_class)[field]
+
+    for counts, pooling in (("true", "mean_with_special_tokens"), ("false", "mean")):
+        line = f"special_tokens: {counts}\n"
+        assert before(RetrievalRecipe, "xtreme/tatoeba.yaml", "pooling", line) == pooling
+    assert before(TaggingRecipe, "controlled_panx.yaml", "label_subword", "") == "first"

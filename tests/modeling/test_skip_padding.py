@@ -9,7 +9,7 @@ from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
-from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification
+from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification, ErnieMModel
 from modeling.modeling_metaxlm import (
     MetaXlmForMaskedLM,
     MetaXlmForPreTraining,
@@ -299,6 +299,18 @@ def test_what_is_returned_is_of_the_same_type():
             model.set_skip_padding(skip)
             types.append(type(model(ids, attention_mask=mask, **settings)))
         assert types[0] is types[1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("skip", [False, True])
+def test_the_pooler_comes_second_in_a_tuple(skip):
+    model = ErnieMModel(ErnieMConfig(**SIZES)).eval()
+    model.set_skip_padding(skip)
+    settings = {"attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2]), "output_hidden_states": True}
+    ids = torch.randint(5, MASK, (2, 6))
+    outputs, as_tuple = model(ids, **settings), model(ids, **settings, return_dict=False)
+    assert list(outputs) == ["last_hidden_state", "pooler_output", "hidden_states"]
+    assert torch.equal(as_tuple[1], outputs.pooler_output) and as_tuple[1].shape == (2, SIZES["hidden_size"])
 
 
 def test_heads_and_translation_are_the_same(tmp_path):

@@ -22,7 +22,7 @@ from common.tables import load_table
 from pretraining import run, sources
 from pretraining.initialization import model_class
 from pretraining.plan import parameters_by_part
-from pretraining.recipe import Recipe, scheduled_together, with_examples
+from pretraining.recipe import Recipe, named_corpora, scheduled_together, with_examples
 from pretraining.recipe_checks import check_recipe
 from pretraining.tokenised import text_length
 
@@ -40,7 +40,7 @@ SIZES = {  # declared N_i: sentences (VECO) or MB
     "veco/large": {"en": 2_215_534_000, "yo": 3_000, "zh": 497_408_000, "de-en": 83_872_470, "en-ms": 2_050_830,
                    "en-sw": 171_650, "es-pl": 46_863_470, "lv-pt": 6_672_140, "ru-zh": 28_138_590},
     "ernie_m/base": {"en": 512_500, "no": 3_800, "so": 25, "en-fr": 13_700, "en-sw": 100},
-    "xlm_align/base": {"en": 731_600, "en_wiki": 12_580, "ckb": 600, "ckb_wiki": 2, "or": 300, "en-ru": 7_720},
+    "xlm_align/base": {"en/fineweb": 731_600, "en/wiki": 12_580, "ckb/fineweb-2": 600, "ckb/wiki": 2, "en-ru": 7_720},
     "metaxlm/base": {"en": 12_580, "ckb": 2, "sw": 30, "zh": 1_080},
 }  # fmt: skip
 XLM_R = {"base": (12, 768, 3072, 12), "large": (24, 1024, 4096, 16)}  # layers, hidden, feed-forward, heads
@@ -60,8 +60,7 @@ def recipes():
 
 
 def sizes(recipe):
-    pairs = {f"{corpus.source_language}-{corpus.target_language}": corpus.size for corpus in recipe.bitext}
-    return {corpus.language: corpus.size for corpus in recipe.monolingual} | pairs
+    return {name: corpus.size for name, corpus in named_corpora(recipe).items()}
 
 
 def tables(recipe):
@@ -90,7 +89,7 @@ def test_the_two_sizes_of_a_paper_read_the_same_text(recipes):
     web = {corpus.language for corpus in recipes["xlm_align/base"].monolingual if corpus.path != "wikimedia/wikipedia"}
     wikipedia = sizes(recipes["metaxlm/base"])
     both = sizes(recipes["xlm_align/base"])
-    assert {name.removesuffix("_wiki"): size for name, size in both.items() if "_" in name} == wikipedia
+    assert {name.removesuffix("/wiki"): size for name, size in both.items() if name.endswith("/wiki")} == wikipedia
     assert set(wikipedia) == web
 
 
@@ -264,7 +263,7 @@ def hub_root(recipes, sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer,
     wanted = {}
     for recipe in recipes.values():
         for corpus in recipe.monolingual:
-            columns = ((corpus.text_column, corpus.language.removesuffix("_wiki")),)
+            columns = ((corpus.text_column, corpus.language),)
             wanted.setdefault((corpus.path, False), set()).add((corpus.config, corpus.split, columns))
         for corpus in recipe.bitext:
             # sorted: two recipes may name the sides of one table in different order
