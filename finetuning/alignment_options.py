@@ -36,7 +36,7 @@ Methods, and their options for --matching NAME=VALUE (the defaults are the paper
   ot           optimal transport, then mutual argmax (XLM-Align's published aligner): sinkhorn_iterations=2
                regularization=1.0 epsilon=1e-6 first=rows
   ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labelling):
-               more links, fewer of them right. Those of ot but first=columns, filter_iterations=2 discount=0.9
+               more links, fewer of them right. Those of ot, but with first=columns filter_iterations=2 discount=0.9
                rule=released
   itermax      repeated mutual argmax of cosines (SimAlign's Itermax): filter_iterations=2
   mutual       mutual argmax of cosines (SimAlign's Argmax): the fewest links, the most precise

@@ -158,7 +158,7 @@ def test_help_names_the_methods_with_their_options_and_starts_fast(capsys):
     ]
     described = dict(zip(entries[::2], entries[1::2], strict=True))
     for method, options in METHOD_OPTIONS.items():
-        text = described[method].replace("Those of ot,", described["ot"])
+        text = described[method].replace("Those of ot, but with", described["ot"])
         shown = dict(alignment_options._setting(item) for item in re.findall(r"\w+=\S+", text))
         assert shown == options, method
     code = "import sys, finetuning.align; sys.exit(bool({'torch', 'transformers', 'datasets'} & set(sys.modules)))"

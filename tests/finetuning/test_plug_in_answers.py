@@ -209,7 +209,7 @@ def test_both_sides_are_learnt_from(plug_in_places, tmp_path, sample_corpus_dir,
 
 
 def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(plug_in_veco):
-    kind, data = question_answering.KIND, SimpleNamespace(label_names=[])
+    kind, data = question_answering.KIND, SimpleNamespace(label_names=[], protocol={})
     model = load_model(kind, data, str(plug_in_veco), 1, [], plug_in=True).eval()
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randint(5, 100, (6, length), generator=generator) for length in (7, 9))

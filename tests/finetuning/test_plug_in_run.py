@@ -216,7 +216,7 @@ def test_translations_are_not_ignored_plug_out(write, fields):
 
 def labelled(*names):
     """What a head is made from of the data."""
-    return SimpleNamespace(label_names=list(names))
+    return SimpleNamespace(label_names=list(names), protocol={})
 
 
 @pytest.mark.parametrize(
