@@ -66,10 +66,7 @@ class SentenceRecipe(FeatureRecipe):
         "first token, <s>",
     )
 
-    @staticmethod
-    def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
-        """See the function."""
-        return of_earlier(values)
+    of_earlier = staticmethod(of_earlier)
 
     @property
     def pair_names(self) -> list[str]:

@@ -119,8 +119,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             unknown = lowest if lowest < -1 else highest
             raise ValueError(
                 f"language_ids hold {unknown}, and the model has {number} languages, 0 to {number - 1} "
-                f"({', '.join(self.config.languages or ['unnamed'])}): there is no embedding for it. Use their rows; "
-                "padding may have any, such as 0."
+                f"({', '.join(self.config.languages or ['unnamed'])}): there is no embedding for it. Use their rows, "
+                "or -1 for none; padding may have any."
             )
 
 
