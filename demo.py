@@ -68,11 +68,11 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
 def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     """MetaXLM's first phase: English alone, with pieces of its own. Prints what the shared vocabulary takes over."""
     recipe, own, first = "pretraining/recipes/metaxlm/meta_smoke.yaml", folder / "tokenizer-en", folder / "metaxlm-en"
-    run("-m", "pretraining.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
+    run("-m", "pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
     launch("pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
-    report = run("-m", "pretraining.vocabulary_matching", "--config", recipe, f"tokenizer={tokenizer}", start)
+    report = run("-m", "pretraining.start.vocabulary_matching", "--config", recipe, f"tokenizer={tokenizer}", start)
     console.print(report, markup=False)
     return (start,)
 
@@ -100,7 +100,16 @@ def main() -> None:
     folder = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     tokenizer = folder / "tokenizer"
     recipe = f"pretraining/recipes/{chosen[0]}/smoke.yaml"
-    run("-m", "pretraining.train_tokenizer", "--config", recipe, "--vocab_size", "2000", "--output", str(tokenizer))
+    run(
+        "-m",
+        "pretraining.tools.train_tokenizer",
+        "--config",
+        recipe,
+        "--vocab_size",
+        "2000",
+        "--output",
+        str(tokenizer),
+    )
     results = {model: demonstrate(model, folder, tokenizer) for model in chosen}
     console.rule()
     console.print(summary(results))

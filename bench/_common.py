@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common.provenance import run_facts, write_json
+from zoo_core.provenance import run_facts, write_json
 
 # of the sizes that several benchmarks have: the least, and why
 LEAST = {

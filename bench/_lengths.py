@@ -53,7 +53,7 @@ def from_texts(hub_root: Path, tokenizer: str | None, scratch: Path) -> str:
             "folder that mirrors the Hub, or leave --hub_root out: the counted lengths come with the benchmark."
         )
     if tokenizer is None:
-        from pretraining.train_tokenizer import train_tokenizer
+        from pretraining.tools.train_tokenizer import train_tokenizer
 
         tokenizer = str(scratch / "tokenizer")
         train_tokenizer(_training_texts(hub_root, news), tokenizer, VOCABULARY)

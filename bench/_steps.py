@@ -20,8 +20,8 @@ from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.encoder import MultiHeadAttention
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.collators import Masker
+from pretraining.data.tokenized import Example, Texts
 from pretraining.recipe import ModelStart, Objective, Phase, Recipe
-from pretraining.tokenised import Example, Texts
 from pretraining.training import Training, make_accelerator
 
 PREDICTED = 0.15  # both sides' default

@@ -4,7 +4,7 @@ Parts:
 - batches: pieces a second of masked MLM batches, as the training loop gets them, from prepared shards and tokenised on
   the fly from a stream, by workers; and masking alone against transformers' DataCollatorForLanguageModeling on the same
   rows.
-- preparing: `pretraining.prepare` on one core, and its tokenising alone, against sentencepiece's own `encode` and the
+- preparing: `pretraining.tools.prepare` on one core, and its tokenising alone, against sentencepiece's own `encode` and the
   tokenizer of the library `tokenizers`, on the same text.
 - start: seconds from a recipe to its first batch, with the text in `--shards` files and in one.
 - memory: anonymous memory that grows while a corpus of ten times `--budget_mib` is read at random; mapped files do not
@@ -29,7 +29,7 @@ import numpy as np
 
 from bench._common import check_sizes, in_fresh_process, interleaved, make_parser, median_ratio, show, write_results
 from bench._lengths import read_lengths
-from common.recipes import load_recipe, user_errors
+from zoo_core.recipes import load_recipe, user_errors
 
 NAME = "data"
 PARTS = ("batches", "preparing", "start", "memory")
@@ -88,8 +88,8 @@ def recipe_of(flags: argparse.Namespace, folder: Path, **fields: Any) -> Any:
 
 def loader_of(recipe: Any) -> Iterator[dict]:
     """The training batches of a recipe, opened anew."""
-    from pretraining.corpora import load_corpora, training_batches
-    from pretraining.initialization import load_tokenizer
+    from pretraining.data.corpora import load_corpora, training_batches
+    from pretraining.start.initialization import load_tokenizer
 
     tokenizer = load_tokenizer(recipe)
     return iter(training_batches(load_corpora(recipe, tokenizer), recipe.phases[0], recipe, 0, tokenizer))
@@ -147,8 +147,8 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
 
     from bench._steps import features
     from pretraining.collators import Masker
-    from pretraining.corpora import load_corpora
-    from pretraining.initialization import load_tokenizer
+    from pretraining.data.corpora import load_corpora
+    from pretraining.start.initialization import load_tokenizer
 
     recipe = recipe_of(flags, folder, prepared=str(folder / "prepared"))
     tokenizer = load_tokenizer(recipe)
@@ -197,10 +197,10 @@ def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str,
 
     from sentencepiece import SentencePieceProcessor
 
-    from pretraining.fast_pieces import FastPieces
-    from pretraining.initialization import load_tokenizer
-    from pretraining.prepare import prepare
-    from pretraining.train_tokenizer import MODEL_FILE
+    from pretraining.data.fast_tokenize import FastPieces
+    from pretraining.start.initialization import load_tokenizer
+    from pretraining.tools.prepare import prepare
+    from pretraining.tools.train_tokenizer import MODEL_FILE
 
     logging.disable(logging.INFO)
     recipe = recipe_of(flags, folder)
@@ -254,8 +254,8 @@ def first_batch(flags: argparse.Namespace, folder: Path, prepared: str) -> dict[
     """Seconds from a recipe to corpora, and to the first batch; libraries are imported before."""
     import logging
 
-    from pretraining.corpora import load_corpora, training_batches
-    from pretraining.initialization import load_tokenizer
+    from pretraining.data.corpora import load_corpora, training_batches
+    from pretraining.start.initialization import load_tokenizer
 
     logging.disable(logging.INFO)
     recipe = recipe_of(flags, folder, prepared=str(folder / prepared))
@@ -283,7 +283,7 @@ def measure_start(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any
 
 def write_shards(flags: argparse.Namespace, folder: Path, name: str, shard_bytes: int) -> None:
     """Prepares the text into `folder/name`."""
-    from pretraining.prepare import prepare
+    from pretraining.tools.prepare import prepare
 
     quietly(lambda: prepare(recipe_of(flags, folder), folder / name, 1, None, shard_bytes))
 
@@ -421,7 +421,7 @@ def main(argv: list[str] | None = None) -> None:
             if flags.tokenizer:
                 shutil.copytree(flags.tokenizer, folder / "tokenizer")
             else:
-                from pretraining.train_tokenizer import train_tokenizer
+                from pretraining.tools.train_tokenizer import train_tokenizer
 
                 train_tokenizer(texts, folder / "tokenizer", flags.vocab)
             os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
-from common.recipes import load_recipe, user_errors
+from zoo_core.recipes import load_recipe, user_errors
 
 NAME = "finetuning"
 OURS, ALL_ROWS = "ours", "ours, all rows trained"
@@ -81,7 +81,7 @@ def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> No
     from bench._flops import Size
     from modeling.configuration_metaxlm import MetaXlmConfig
     from modeling.modeling_metaxlm import MetaXlmModel
-    from pretraining.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
+    from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
 
     model = ModelProto.FromString(train_unigram(texts, flags.vocab - SPECIALS_BESIDE_SPM))
     lowest = min(piece.score for piece in model.pieces)
@@ -114,7 +114,7 @@ class Contest:
     """The ways of training and evaluating on one data set, with two models of the same weights."""
 
     def __init__(self, overrides: list[str], models: Path, flags: argparse.Namespace, folder: Path):
-        from finetuning.task_tables import each_part
+        from finetuning.data.task_tables import each_part
         from finetuning.trainer import load_model, open_run
         from finetuning.used_rows import used_pieces
 
@@ -363,7 +363,7 @@ def texts_of(overrides: list[str], flags: argparse.Namespace) -> list[str]:
 
     needed = ["model=none", "output_dir=none", "task=bench", "selection=last", "training.learning_rate=1"]
     recipe = load_recipe(recipe_class(overrides), None, [*needed, f"hub_root={flags.hub_root or 'null'}", *overrides])
-    data = importlib.import_module(f"finetuning.tasks.{recipe.kind}").read(recipe)
+    data = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").read(recipe)
     texts = []
     for rows in (data.train, *data.evaluation.values()):
         if "words" in rows.column_names:

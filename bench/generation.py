@@ -15,7 +15,7 @@ import statistics
 from typing import Any
 
 from bench._common import check_sizes, device_name, interleaved, make_parser, median_ratio, show, write_results
-from common.recipes import user_errors
+from zoo_core.recipes import user_errors
 
 NAME = "generation"
 OURS, PEER = "ours", "transformers"

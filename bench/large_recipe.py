@@ -15,8 +15,8 @@ from typing import NamedTuple
 from bench._common import show
 from bench._flops import BASE, LARGE, Size
 from bench._lengths import read_lengths
-from common.recipes import load_recipe, user_errors
 from pretraining.recipe import Objective, Phase, Recipe, learnt_terms
+from zoo_core.recipes import load_recipe, user_errors
 
 RECIPE = Path("pretraining/recipes/veco/large.yaml")
 PAGE = Path("pretraining/SCALE.md")

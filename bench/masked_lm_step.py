@@ -36,7 +36,7 @@ from bench._common import (
 )
 from bench._flops import Size
 from bench._lengths import lengths_of
-from common.recipes import user_errors
+from zoo_core.recipes import user_errors
 
 NAME = "masked_lm_step"
 PEER, OURS, WITHOUT = "transformers", "ours", "ours, no attention dropout"

@@ -26,7 +26,7 @@ from bench._common import (
 )
 from bench._flops import BASE, LARGE, Size
 from bench._lengths import read_lengths
-from common.recipes import user_errors
+from zoo_core.recipes import user_errors
 
 NAME = "mfu"
 SIZES = {"base": BASE, "large": LARGE}

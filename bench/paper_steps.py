@@ -32,7 +32,7 @@ from bench._common import (
 )
 from bench._flops import LARGE, Size
 from bench._lengths import read_lengths
-from common.recipes import user_errors
+from zoo_core.recipes import user_errors
 
 NAME = "paper_steps"
 PAIRS_PREDICTED, SEGMENTS_PREDICTED = 0.25, 0.15  # VECO, Table 8

@@ -16,7 +16,7 @@ import statistics
 from typing import Any
 
 from bench._common import check_sizes, interleaved, make_parser, median_ratio, show, write_results
-from common.recipes import user_errors
+from zoo_core.recipes import user_errors
 
 NAME = "search"
 FAISS, FP32, BF16 = "faiss, IndexFlatIP, two searches", "ours, fp32 products", "ours, bf16 products"
@@ -83,7 +83,7 @@ def differing(found: Any, other: Any) -> int:
 
 def measure(flags: argparse.Namespace, threads: int) -> list[dict[str, Any]]:
     """Seconds and ratios of every way with so many threads."""
-    from finetuning.neighbor_search import nearest_neighbors
+    from finetuning.tasks.features.neighbors import nearest_neighbors
 
     set_threads(threads)
     source_SH, target_DH = make_vectors(flags)

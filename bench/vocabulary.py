@@ -30,7 +30,7 @@ from bench._common import (
     write_results,
 )
 from bench._flops import Size
-from common.recipes import user_errors
+from zoo_core.recipes import user_errors
 
 NAME = "vocabulary"
 PARTS = ("shares", "adamw", "cross-entropy", "compile")

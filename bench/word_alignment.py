@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from bench._common import check_sizes, device_name, make_parser, show, write_results
-from common.recipes import user_errors
+from zoo_core.recipes import user_errors
 
 # words of source and target; every fifteenth pair of the three gold sets, by length
 PAIR_LENGTHS = (
@@ -268,7 +268,7 @@ def save_encoder(folder: str, flags: argparse.Namespace) -> list[str]:
     import torch
     from transformers import AutoTokenizer, XLMRobertaConfig, XLMRobertaModel
 
-    from pretraining.train_tokenizer import train_tokenizer
+    from pretraining.tools.train_tokenizer import train_tokenizer
 
     corpus = Path(__file__).parents[1] / "sample_corpus"
     texts = [

@@ -10,10 +10,10 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
-from common.provenance import folder_fingerprint
-from common.recipes import nearest
-from common.tables import looks_like_missing_folder, resolve_hub_path
-from common.vocabularies import check_vocabulary, longest_input
+from zoo_core.provenance import folder_fingerprint
+from zoo_core.recipes import nearest
+from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+from zoo_core.vocabularies import check_vocabulary, longest_input
 
 TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
 

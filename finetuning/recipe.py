@@ -1,7 +1,7 @@
 """The fine-tuning recipe: every field that `finetuning/run.py` reads, with its type, default and meaning.
 
 A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them
-(`training.learning_rate=2e-5`). Reading, checking and printing is done by `common.recipes`.
+(`training.learning_rate=2e-5`). Reading, checking and printing is done by `zoo_core.recipes`.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from common.recipes import option
-from common.tables import Table
+from zoo_core.recipes import option
+from zoo_core.tables import Table
 
 INIT_FROM = (
     "folder of a finished run that was fine-tuned from the same `model`: this one starts from its fine-tuned model, of "

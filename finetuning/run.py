@@ -22,8 +22,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from common.recipes import nearest, parse_command_line, read_yaml, user_errors
-from finetuning.published import complete_published
+from finetuning.results.published_rows import complete_published
+from zoo_core.recipes import nearest, parse_command_line, read_yaml, user_errors
 
 FLAGS = {
     "--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept"),
@@ -42,7 +42,7 @@ FLAGS = {
 def main(argv: list[str] | None = None) -> None:
     given = sys.argv[1:] if argv is None else argv
     if any(argument.partition("=")[0] == "--suite" for argument in given):
-        from finetuning import suite
+        from finetuning.experiments import suite
 
         return suite.main(given)
     with user_errors():
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         complete_published(recipe)
         # torch and transformers take seconds to import: after --help and the recipe's errors
-        from common.processes import start_processes
+        from zoo_core.processes import start_processes
 
         start_processes()
         from finetuning.seeds import check_hardware
@@ -61,11 +61,11 @@ def main(argv: list[str] | None = None) -> None:
         # where nothing is trained, precision is a field of the recipe itself
         check_hardware(getattr(recipe, "training", recipe).precision)
         if arguments.check_data:
-            from finetuning.data_report import report_data
+            from finetuning.data.data_report import report_data
 
             return report_data(recipe)
         if arguments.sweep:
-            from finetuning import sweep
+            from finetuning.experiments import sweep
 
             return sweep.run(recipe, arguments.resume, command, run)
         run(recipe, arguments.resume, command)
@@ -97,8 +97,8 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
 
     Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
     """
-    from finetuning import sweep
-    from finetuning.results import build_results, print_results, write_results
+    from finetuning.experiments import sweep
+    from finetuning.results.by_language import build_results, print_results, write_results
     from finetuning.run_folder import RunFolder
     from finetuning.trainer import load_model, open_run, run_seed, task_arguments
 
@@ -126,11 +126,11 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
     """Pairs of sentences; every pair of languages evaluated by itself."""
     from finetuning.checkpoints import describe_model
     from finetuning.run_folder import RunFolder
-    from finetuning.tasks import translation
-    from finetuning.translation_model import build_model, check_architecture
-    from finetuning.translation_recipe import check_recipe
-    from finetuning.translation_results import build_results, print_results, write_results
-    from finetuning.translation_trainer import check_run, run_seed
+    from finetuning.tasks.translation import task as translation
+    from finetuning.tasks.translation.model import build_model, check_architecture
+    from finetuning.tasks.translation.recipe import check_recipe
+    from finetuning.tasks.translation.results import build_results, print_results, write_results
+    from finetuning.tasks.translation.trainer import check_run, run_seed
 
     check_recipe(recipe)
     check_architecture(recipe)
@@ -156,11 +156,12 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
 
 def run_features(recipe: Any, resume: bool, command: list[str]) -> None:
     """What is read from models as they are, by layer; every pair of languages evaluated by itself."""
-    from finetuning import compare, feature_models
+    from finetuning.experiments import compare_runs as compare
     from finetuning.run_folder import RunFolder
+    from finetuning.tasks.features import models as feature_models
 
     importlib.import_module(KINDS[recipe.kind][0]).check_recipe(recipe)
-    task, shown = importlib.import_module(f"finetuning.tasks.{recipe.kind}"), compare.MODULES[recipe.kind]
+    task, shown = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task"), compare.MODULES[recipe.kind]
     models = feature_models.describe_models(recipe)
     first = models[recipe.seeds[0]]
     identity = feature_models.identity_of(recipe, models)
@@ -219,14 +220,14 @@ KINDS = {
     "classification": ("finetuning.recipe", "Recipe", run_by_language),
     "tagging": ("finetuning.recipe", "TaggingRecipe", run_by_language),
     "question_answering": (
-        "finetuning.question_answering_recipe",
+        "finetuning.tasks.question_answering.recipe",
         "QuestionAnsweringRecipe",
         run_by_language,
     ),
-    "translation": ("finetuning.translation_recipe", "TranslationRecipe", run_translation),
-    "word_alignment": ("finetuning.word_alignment_recipe", "WordAlignmentRecipe", run_features),
-    "retrieval": ("finetuning.retrieval_recipe", "RetrievalRecipe", run_features),
-    "mining": ("finetuning.mining_recipe", "MiningRecipe", run_features),
+    "translation": ("finetuning.tasks.translation.recipe", "TranslationRecipe", run_translation),
+    "word_alignment": ("finetuning.tasks.word_alignment.recipe", "WordAlignmentRecipe", run_features),
+    "retrieval": ("finetuning.tasks.retrieval.recipe", "RetrievalRecipe", run_features),
+    "mining": ("finetuning.tasks.mining.recipe", "MiningRecipe", run_features),
 }
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from typing import Any
 
 from accelerate import PartialState
 
-from common.provenance import run_facts, write_json
-from common.recipes import recipe_differences, recipe_of_run, save_recipe
-from finetuning.result_files import write_csv
+from finetuning.results.files import write_csv
+from zoo_core.provenance import run_facts, write_json
+from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
 # seeds may be added to a finished run; the others change no score
 MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name", "compare_with")

@@ -12,7 +12,7 @@ from accelerate import DistributedType, PartialState
 from accelerate.utils import release_memory
 from transformers import Trainer, TrainingArguments
 
-from common.provenance import forget_machine, write_json
+from zoo_core.provenance import forget_machine, write_json
 
 METRICS = Path(__file__).parent / "metrics"
 

@@ -13,7 +13,6 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import SequentialSampler
 from transformers import AutoConfig, EvalPrediction, ProgressCallback, Trainer, TrainingArguments, set_seed
 
-from common.masking import IGNORED
 from finetuning.checkpoints import (
     describe_start,
     last_complete_checkpoint,
@@ -21,12 +20,13 @@ from finetuning.checkpoints import (
     without_load_report,
     without_padding,
 )
-from finetuning.kind import Kind
+from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
 from finetuning.seeds import check_weights, finish, recompute_activations, training_arguments
-from finetuning.task_tables import TRANSLATION, TaskData
+from finetuning.tasks.kind import Kind
 from finetuning.used_rows import TrainsUsedRows
+from zoo_core.masking import IGNORED
 
 
 class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
@@ -214,7 +214,7 @@ def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
 
     Raises ValueError as `check_setting`, `describe_start` and `check_plug_in`.
     """
-    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND
+    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").KIND
     check_setting(recipe, kind)
     path, config, tokenizer, identity = describe_start(recipe, recipe.max_length)
     check_plug_in(recipe, config)

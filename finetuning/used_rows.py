@@ -20,7 +20,7 @@ from datasets import Dataset
 from torch import nn
 from torch.nn import functional as F
 
-from finetuning.task_tables import TRANSLATION
+from finetuning.data.task_tables import TRANSLATION
 
 FIELDS = ("input_ids", TRANSLATION + "input_ids")  # of a training row, that hold pieces
 # Weights, gradient and two moments of the used rows stand beside the frozen matrix, in place of gradient and moments of

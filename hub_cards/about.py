@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from common import published
-from common.recipes import load_recipe, option
+from zoo_core import published
+from zoo_core.recipes import load_recipe, option
 
 FOLDER = Path(__file__).parent / "templates" / "about"
 HUB = "https://huggingface.co"

@@ -23,8 +23,7 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
-from common.provenance import folder_fingerprint, written_aside
-from finetuning.result_files import run_name
+from finetuning.results.files import run_name
 from hub_cards import sections
 from hub_cards.about import about
 from hub_cards.collecting import collect
@@ -32,6 +31,7 @@ from hub_cards.examples import uses
 from hub_cards.licences import check_licence, hub_id
 from hub_cards.metadata import card_data, eval_files, start_of
 from hub_cards.record import Record, read_record, write_record
+from zoo_core.provenance import folder_fingerprint, written_aside
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "<!-- written by hub_cards.card, "  # with a hash of the rest: an edited card is somebody's work

@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from common.provenance import folder_fingerprint
-from common.recipes import read_yaml
-from finetuning.benchmark import KIND as SUITE
-from finetuning.compare import MODULES, read_results
+from finetuning.experiments.benchmark import KIND as SUITE
+from finetuning.experiments.compare_runs import MODULES, read_results
 from hub_cards.licences import data_licences
 from hub_cards.record import CURVES, FOLDER, Record, Result, forget_paths
+from zoo_core.provenance import folder_fingerprint
+from zoo_core.recipes import read_yaml
 
 FIGURES = ("scores.png", "layers.png", "bleu.png")  # what a run leaves beside its results.json
 

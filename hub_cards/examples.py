@@ -16,7 +16,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
-from finetuning.retrieval_recipe import POOLINGS, of_earlier
+from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"

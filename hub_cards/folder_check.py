@@ -25,10 +25,10 @@ import yaml
 from huggingface_hub import ModelCard
 from safetensors import SafetensorError, safe_open
 
-from common.provenance import REPOSITORY
 from hub_cards.card import as_written, count_parameters, render
 from hub_cards.content_check import OUTSIDE, TEXT, Problem, content_problems, read_json, read_text, strings_of
 from hub_cards.record import FOLDER, check_record, read_record
+from zoo_core.provenance import REPOSITORY
 
 JUNK = {"__pycache__", ".cache", ".git", ".ipynb_checkpoints", ".DS_Store", "Thumbs.db", ".pytest_cache", ".ruff_cache"}
 HIDDEN = {".gitattributes", ".eval_results"}

@@ -13,8 +13,8 @@ import yaml
 from huggingface_hub import CardData, DatasetCard, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
 
-from common.recipes import nearest
-from common.tables import HUB_ID, resolve_hub_path
+from zoo_core.recipes import nearest
+from zoo_core.tables import HUB_ID, resolve_hub_path
 
 HUB = "https://huggingface.co"
 SECONDS = 10  # to wait for the Hub: a card is not worth more

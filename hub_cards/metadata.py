@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from finetuning.results import setting_name
+from finetuning.results.by_language import setting_name
 from hub_cards.licences import hub_id
 from hub_cards.record import Record, Result
 from pretraining.recipe import is_selected

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 
-from common.tables import HUB_ID
+from zoo_core.tables import HUB_ID
 
 ATTEMPTS = 3  # of upload and commit; huggingface_hub has tried each upload several times by then
 WAIT_SECONDS = 5  # before the second attempt; twice as long before the third

@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from common.provenance import folder_fingerprint
-from common.tables import HUB_ID
+from zoo_core.provenance import folder_fingerprint
+from zoo_core.tables import HUB_ID
 
 FORMAT = 1
 FOLDER, INDEX = "record", "record/record.json"

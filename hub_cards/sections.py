@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from finetuning import benchmark
-from finetuning.compare import MODULES, check_seeds
-from finetuning.result_files import markdown_table, summary, with_deviation
-from finetuning.results import setting_name
+from finetuning.experiments import benchmark
+from finetuning.experiments.compare_runs import MODULES, check_seeds
+from finetuning.results.by_language import setting_name
+from finetuning.results.files import markdown_table, summary, with_deviation
 from hub_cards.licences import HUB, hub_id
 from hub_cards.metadata import languages_in, languages_of, learnt_corpora, plain_name, start_of
 from hub_cards.record import Record, Result

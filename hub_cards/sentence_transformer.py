@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.provenance import folder_fingerprint, write_json
-from finetuning.retrieval_recipe import POOLINGS, RetrievalRecipe, of_earlier
+from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
+from zoo_core.provenance import folder_fingerprint, write_json
 
 # the first release with MultiVectorMask, which leaves pieces out of the mean
 REQUIRES = ">=6.0"
@@ -95,7 +95,7 @@ def write_modules(
 
 def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vectors:
     """What was asked for; else as the retrieval task's recipe has it where it says nothing."""
-    from finetuning.feature_models import layer_protocol
+    from finetuning.tasks.features.models import layer_protocol
 
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(

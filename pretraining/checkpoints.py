@@ -18,10 +18,10 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from common.provenance import forget_machine, write_json
-from common.recipes import recipe_differences, recipe_of_run, save_recipe
 from pretraining.checksums import damage, write_checksums
 from pretraining.recipe import Recipe
+from zoo_core.provenance import forget_machine, write_json
+from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
 logger = logging.getLogger(__name__)
 

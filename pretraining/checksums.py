@@ -5,7 +5,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common.provenance import write_json
+from zoo_core.provenance import write_json
 
 CHECKSUMS = "checksums.json"
 THREADS = 4  # hashing lets go of the interpreter; weights and optimiser are two files

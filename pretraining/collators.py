@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from common.masking import IGNORED, bits_of, key_stream, mask_rows, row_keys, short_seed, uniform_of
 from modeling.modeling_xlm_align import DRAWS
+from pretraining.data.sampling import Languages
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Texts
 from pretraining.recipe import OBJECTIVES, Objective, ObjectiveKind
-from pretraining.sampling import Languages
-from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Texts
+from zoo_core.masking import IGNORED, bits_of, key_stream, mask_rows, row_keys, short_seed, uniform_of
 
 SIDES = ("x", "y")
 # streams of a row's random numbers: which side comes first, the language of its pseudo tokens, what DWA draws; the

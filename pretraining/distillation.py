@@ -20,16 +20,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from common.masking import IGNORED
-from common.provenance import folder_fingerprint
-from common.tables import resolve_hub_path
-from common.vocabularies import check_vocabulary, longest_input
 from pretraining.collators import pad_rows
-from pretraining.pieces import UNSPACED, Piece, read_pieces, script_of
-from pretraining.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
+from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import MetaPretrained, Recipe, Teacher
-from pretraining.tokenised import tokenizer_fingerprint
-from pretraining.vocabulary_matching import match_vocabularies
+from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
+from pretraining.start.token_texts import UNSPACED, Piece, read_pieces, script_of
+from pretraining.start.vocabulary_matching import match_vocabularies
+from zoo_core.masking import IGNORED
+from zoo_core.provenance import folder_fingerprint
+from zoo_core.tables import resolve_hub_path
+from zoo_core.vocabularies import check_vocabulary, longest_input
 
 logger = logging.getLogger(__name__)
 

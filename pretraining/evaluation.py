@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.masking import IGNORED
 from modeling.attention_masks import cross_stream_mask
 from modeling.encoder import position_ids_of
 from pretraining.collators import encode_rows, pseudo_count
-from pretraining.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
+from pretraining.data.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
+from pretraining.data.sampling import Languages
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, text_length
 from pretraining.distillation import TeacherModel
 from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names, unused_losses, with_examples
-from pretraining.sampling import Languages
-from pretraining.tokenised import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, text_length
 from pretraining.tracking import LossMeter
+from zoo_core.masking import IGNORED
 
 # How the sides of a pair are encoded for their alignment: in one input, or each without seeing the other.
 ENCODINGS = ("joint", "separate")
@@ -268,7 +268,7 @@ def _one_to_one(example: Example, room: int) -> list[np.ndarray]:
             f"evaluation.alignment is true, but a held-out pair of {example.name} has {len(example.sides[0])} pieces "
             f"on one side and {len(example.sides[1])} on the other: piece i of one side cannot be the translation of "
             "piece i of the other throughout. Set evaluation.alignment=false, or evaluate on pairs whose pieces "
-            "correspond, as `python -m pretraining.controlled_pair` writes them."
+            "correspond, as `python -m pretraining.tools.controlled_pair` writes them."
         )
     return [side[: lengths[0]] for side in example.sides]
 

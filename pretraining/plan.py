@@ -10,14 +10,14 @@ from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.collators import inputs_of
-from pretraining.corpora import Corpus, packings, phase_corpora, training_batches
+from pretraining.data.corpora import Corpus, packings, phase_corpora, training_batches
+from pretraining.data.sampling import Languages, corpus_probabilities
 from pretraining.distillation import TeacherModel
-from pretraining.initialization import model_class
-from pretraining.meta_pretrained import carries_rows, source_vocabulary
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, scheduled_together, with_examples
-from pretraining.sampling import Languages, corpus_probabilities
+from pretraining.start.initialization import model_class
+from pretraining.start.meta_pretrained import carries_rows, source_vocabulary
+from pretraining.start.vocabulary_matching import match_vocabularies
 from pretraining.trainable import check_trainable, is_trainable
-from pretraining.vocabulary_matching import match_vocabularies
 
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are no losses
@@ -51,7 +51,7 @@ def print_plan(
         if carries_rows(start):
             routes = match_vocabularies(old, tokenizer, start, recipe.hub_root).routes
             rows = ", ".join(f"{route} {count:,}" for route, count in Counter(routes).most_common())
-            rows += "\n(in full: python -m pretraining.vocabulary_matching)"
+            rows += "\n(in full: python -m pretraining.start.vocabulary_matching)"
         console.print(f"start: {start.initialize} of {start.path}; rows of the vocabulary: {rows}")
     console.print(_corpora_table(corpora, recipe))
     languages = Languages.of(config, corpora, recipe.alpha)

@@ -1,7 +1,7 @@
 """The pre-training recipe: every field that `pretraining/run.py` reads, with its type, default and meaning.
 
 A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them
-(`phases.0.steps=10`). `common.recipes` reads and prints it; `recipe_checks.py` checks it across fields.
+(`phases.0.steps=10`). `zoo_core.recipes` reads and prints it; `recipe_checks.py` checks it across fields.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from common.recipes import option
-from common.tables import SUFFIXES, Table
+from zoo_core.recipes import option
+from zoo_core.tables import SUFFIXES, Table
 
 
 @dataclass
@@ -291,7 +291,7 @@ class Recipe:
     bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
     prepared: str | None = option(
         None,
-        "folder that `python -m pretraining.prepare` wrote for these corpora: ids are read from its shards, and no "
+        "folder that `python -m pretraining.tools.prepare` wrote for these corpora: ids are read from its shards, and no "
         "table is opened; default: tables are read and tokenised when a run starts",
     )
     teacher: Teacher | None = option(None, "model that the objective kd learns from, beside the text")

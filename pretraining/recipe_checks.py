@@ -2,7 +2,6 @@
 
 import re
 
-from common.recipes import nearest
 from pretraining.recipe import (
     OBJECTIVES,
     Bitext,
@@ -15,6 +14,7 @@ from pretraining.recipe import (
     recipe_languages,
     scheduled_together,
 )
+from zoo_core.recipes import nearest
 
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
 OF_EXAMPLES = (

@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.provenance import run_facts, write_json
-from pretraining.corpora import Corpus
+from pretraining.data.corpora import Corpus
+from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.distillation import TeacherModel
-from pretraining.meta_pretrained import start_facts
 from pretraining.recipe import Recipe
-from pretraining.tokenised import tokenizer_fingerprint
+from pretraining.start.meta_pretrained import start_facts
+from zoo_core.provenance import run_facts, write_json
 
 
 class RunRecord:

@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from pretraining.collators import inputs_of
-from pretraining.corpora import Corpus
+from pretraining.data.corpora import Corpus
 from pretraining.recipe import Phase, loss_names
 from pretraining.tracking import LossMeter
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from common.recipes import nearest
-from pretraining.meta_pretrained import of_body
 from pretraining.recipe import Phase, Recipe
+from pretraining.start.meta_pretrained import of_body
+from zoo_core.recipes import nearest
 
 
 def check_trainable(model: nn.Module, phases: list[Phase]) -> None:

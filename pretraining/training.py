@@ -27,8 +27,6 @@ from accelerate.utils import (
 from transformers import get_scheduler
 from transformers.utils import logging as transformers_logging
 
-from common.processes import check_shared_folder, start_processes
-from common.provenance import write_json
 from pretraining.checkpoints import (
     load_checkpoint,
     newest_checkpoint,
@@ -41,17 +39,15 @@ from pretraining.checkpoints import (
     start_run_folder,
     writing,
 )
-from pretraining.corpora import Corpus, load_corpora, phase_corpora, training_batches
+from pretraining.data.corpora import Corpus, load_corpora, phase_corpora, training_batches
+from pretraining.data.sampling import Languages
 from pretraining.distillation import TeacherModel, load_teachers
 from pretraining.evaluation import evaluate
-from pretraining.initialization import build_config, build_model, load_tokenizer
 from pretraining.interruption import Stopped, at_once, hold_signals, received, stop_all
-from pretraining.meta_pretrained import carries_rows, match, report_match
 from pretraining.not_finite import REPORT, LossTrace, describe_first, random_state, set_random_state
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, loss_weights, scheduled_together, unused_losses
 from pretraining.run_lock import run_lock
 from pretraining.run_record import RunRecord, check_same_data, data_facts
-from pretraining.sampling import Languages
 from pretraining.sharding import (
     ShardingAccelerator,
     all_finite,
@@ -60,9 +56,13 @@ from pretraining.sharding import (
     gradient_norm,
     local_parts,
 )
+from pretraining.start.initialization import build_config, build_model, load_tokenizer
+from pretraining.start.meta_pretrained import carries_rows, match, report_match
 from pretraining.step_log import StepLog
 from pretraining.tracking import Events, ProgressLine, plot_curves
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
+from zoo_core.processes import check_shared_folder, start_processes
+from zoo_core.provenance import write_json
 
 logger = logging.getLogger(__name__)
 

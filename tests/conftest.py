@@ -54,7 +54,7 @@ def sample_tokenizer_dir(sample_corpus_dir: Path, tmp_path_factory: pytest.TempP
     """Folder of an XLM-R tokenizer trained on the training sentences of the sample corpus, all five languages."""
     import datasets
 
-    from pretraining.train_tokenizer import train_tokenizer
+    from pretraining.tools.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("sample_tokenizer")
     texts = [

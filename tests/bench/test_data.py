@@ -42,8 +42,8 @@ def test_text_of_the_hub_has_one_line_each(tmp_path):
 
 
 def test_an_enlarged_folder_is_read_as_so_many_copies(folder):
-    from pretraining.corpora import load_corpora
-    from pretraining.initialization import load_tokenizer
+    from pretraining.data.corpora import load_corpora
+    from pretraining.start.initialization import load_tokenizer
 
     flags = read_flags(SMALL)
     one, many = (recipe_of(flags, folder, prepared=str(folder / name)) for name in ("prepared", "large"))

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "bench/README.md", "pretraining/README.md", "finetuning/README.md", "hub_cards/README.md", *(
     f"hub_cards/models/{name}.md" for name in ("veco", "ernie_m", "xlm_align", "metaxlm")
 ))  # fmt: skip
-CODE = ("bench", "common", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "Makefile")
+CODE = ("bench", "zoo_core", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "Makefile")
 TYPES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm", "minilm": "MetaXlm"}
 # twelve layers: recipes name the eighth, the tenth and the twelfth; a head of 64, which converters take for granted
 TINY = dict(
@@ -206,7 +206,8 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
     from transformers import AutoTokenizer
 
     from modeling import convert_ernie_m, convert_veco
-    from pretraining import controlled_pair, run
+    from pretraining import run
+    from pretraining.tools import controlled_pair
 
     top = tmp_path_factory.mktemp("documentation")
     place, hub = top / "zoo", top / "shared" / "hub"

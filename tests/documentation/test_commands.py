@@ -47,8 +47,8 @@ def launched(words: list[str]) -> tuple[str, list[str]]:
 
 def pre_train(words: list[str]) -> None:
     """The plan of a run."""
-    from common.recipes import load_recipe
     from pretraining.recipe import Recipe
+    from zoo_core.recipes import load_recipe
 
     script, arguments = launched(words)
     assert script == "pretraining/run.py" and Path(script).is_file()
@@ -62,7 +62,7 @@ def pre_train(words: list[str]) -> None:
         arguments.append("hub_root=../shared/hub")
     for shards in (word.removeprefix("prepared=") for word in arguments if word.startswith("prepared=")):
         if not Path(shards).exists():  # what an earlier command of the page writes
-            call("pretraining.prepare", "--config", recipe, "--output", shards)
+            call("pretraining.tools.prepare", "--config", recipe, "--output", shards)
     call("pretraining.run", *(word for word in arguments if word not in ("--resume", "--dry_run")), "--dry_run")
 
 
@@ -125,7 +125,7 @@ def only_flags(words: list[str]) -> None:
 
 def planted(words: list[str]) -> None:
     """A table of many runs, each of which is as if it had been run: its results are those of another one."""
-    from finetuning import grid
+    from finetuning.experiments import grid
 
     def run(recipe, resume: bool, command: list[str]) -> None:
         shutil.copytree("runs/suite/topics", recipe.output_dir)

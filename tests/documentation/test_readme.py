@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.recipes import load_recipe
 from pretraining.recipe import Recipe as PreTraining
+from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
@@ -122,7 +122,7 @@ def test_no_block_is_of_a_kind_that_nothing_checks(pages):
 def test_recipes_and_code_name_headings_that_are_there():
     """What says `page.md, "Heading"` in a comment names a heading of that page."""
     named = 0
-    for folder in ("pretraining", "finetuning", "modeling", "hub_cards", "bench", "common"):
+    for folder in ("pretraining", "finetuning", "modeling", "hub_cards", "bench", "zoo_core"):
         for file in [*(ROOT / folder).glob("**/*.yaml"), *(ROOT / folder).glob("**/*.py")]:
             text = re.sub(r"\s*\n# ?", " ", file.read_text(encoding="utf-8"))
             for page, heading in re.findall(r"((?:[\w/]+/)?(?:README|models/\w+)\.md), \"([^\"]+?)\.?\"", text):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from finetuning import align as command
-from finetuning import alignment_options, alignment_output
-from finetuning.align import main
+from finetuning.align import command
+from finetuning.align import options as alignment_options
+from finetuning.align import output as alignment_output
+from finetuning.align.command import main
 
 PAIRS = [
     "ein Mann geht über die Straße ||| a man crosses the street",

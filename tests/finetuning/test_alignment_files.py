@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from finetuning.alignment_files import Gold, describe_left_out, fit_gold, pharaoh_line, read_gold
-from finetuning.alignment_pairs import PairReader
+from finetuning.align.files import Gold, describe_left_out, fit_gold, pharaoh_line, read_gold
+from finetuning.align.pairs import PairReader
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from finetuning.align import main
-from finetuning.alignment_page import MARKER, MATRIX_WORDS, Page
+from finetuning.align.command import main
+from finetuning.align.page import MARKER, MATRIX_WORDS, Page
 from modeling.word_alignment import WordAlignment
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ 1 }}", "المكتبة"]

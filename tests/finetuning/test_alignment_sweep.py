@@ -2,9 +2,9 @@
 
 import pytest
 
-from finetuning.alignment_files import Gold
-from finetuning.alignment_sweep import AER, position_links, score, sweep, sweep_table
-from finetuning.layer_curves import plot_layers
+from finetuning.align.files import Gold
+from finetuning.results.layer_curves import plot_layers
+from finetuning.tasks.word_alignment.layers import AER, position_links, score, sweep, sweep_table
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}

@@ -6,8 +6,17 @@ import json
 import datasets
 import numpy as np
 
-from finetuning.answer_reach import ABSENT, BOUNDARY, LONG, NO_WINDOW, PIECELESS, Reach, nearest_span, obstacles
 from finetuning.run import main
+from finetuning.tasks.question_answering.reach import (
+    ABSENT,
+    BOUNDARY,
+    LONG,
+    NO_WINDOW,
+    PIECELESS,
+    Reach,
+    nearest_span,
+    obstacles,
+)
 
 
 def test_each_obstacle_is_found_by_itself():

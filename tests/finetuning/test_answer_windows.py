@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from finetuning.answer_reach import BOUNDARY, LONG, NO_WINDOW, PIECELESS
-from finetuning.answer_spans import best_spans, predicted_answers, text_of
-from finetuning.answer_windows import encode_windows, shorten, windowing
 from finetuning.seeds import load_metric
-from finetuning.tasks.question_answering import span_cross_entropy
-from pretraining.train_tokenizer import train_tokenizer
+from finetuning.tasks.question_answering.reach import BOUNDARY, LONG, NO_WINDOW, PIECELESS
+from finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
+from finetuning.tasks.question_answering.task import span_cross_entropy
+from finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
+from pretraining.tools.train_tokenizer import train_tokenizer
 
 SENTENCES = {
     "en": "The tower was built in 1889 by a company of engineers; it is 330 metres tall.",

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from finetuning import attention_map
-from finetuning.attention_map import AttentionMap, as_json, choose, draw, fonts_for, main, read_attention
+from finetuning.results import attention_map
+from finetuning.results.attention_map import AttentionMap, as_json, choose, draw, fonts_for, main, read_attention
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
 

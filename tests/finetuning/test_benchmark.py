@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
-from common.provenance import write_json
-from finetuning.benchmark import build, main, score_table, screen_table
+from finetuning.experiments.benchmark import build, main, score_table, screen_table
+from zoo_core.provenance import write_json
 
 SUITE = {
     "name": "two tasks",

@@ -5,9 +5,9 @@ import json
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from common.recipes import load_recipe
 from finetuning.recipe import Recipe
-from finetuning.tasks import classification
+from finetuning.tasks.classification import task as classification
+from zoo_core.recipes import load_recipe
 
 NLI = ["entailment", "neutral", "contradiction"]
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from common.provenance import write_json
-from finetuning.compare import main, read_runs, score_table
+from finetuning.experiments.compare_runs import main, read_runs, score_table
+from zoo_core.provenance import write_json
 
 TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1"}
 

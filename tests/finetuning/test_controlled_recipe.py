@@ -6,11 +6,12 @@ from pathlib import Path
 import datasets
 import pytest
 
-from common.recipes import load_recipe
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.tasks import classification, tagging
+from finetuning.tasks.classification import task as classification
+from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import check_setting
-from pretraining import controlled_pair
+from pretraining.tools import controlled_pair
+from zoo_core.recipes import load_recipe
 
 RECIPE = Path(__file__).parents[2] / "finetuning" / "recipes" / "controlled_sick.yaml"
 FEATURES = datasets.Features(

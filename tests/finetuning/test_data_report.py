@@ -4,7 +4,7 @@ import json
 
 from datasets import Dataset
 
-from finetuning.data_report import as_table
+from finetuning.data.data_report import as_table
 from finetuning.run import main
 
 

@@ -8,16 +8,16 @@ import datasets
 import pytest
 import yaml
 
-from common.recipes import load_recipe, read_yaml
-from finetuning import sweep
-from finetuning.published import complete_published
+from finetuning.data.table_checks import check_tables
+from finetuning.data.task_tables import filled
+from finetuning.experiments import sweep
 from finetuning.recipe import Recipe
+from finetuning.results.published_rows import complete_published
 from finetuning.run import KINDS, kind_of
-from finetuning.table_checks import check_tables
-from finetuning.task_tables import filled
-from finetuning.tasks import tagging
-from finetuning.tasks.classification import KIND
+from finetuning.tasks.classification.task import KIND
+from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import check_setting
+from zoo_core.recipes import load_recipe, read_yaml
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
@@ -39,7 +39,7 @@ COLUMNS = {
     "google/xtreme MLQA": {"question", "context", "answers", "id"},
     "google/xtreme tydiqa": {"question", "context", "answers", "id"},
     "conll": {"tokens", "ner_tags"},
-    # of finetuning/translations.py and label_text.py, or brought along in their form
+    # of finetuning/data/translations.py and label_text.py, or brought along in their form
     "translations/xnli": {"premise", "hypothesis", "premise_en", "hypothesis_en", "label"},
     "translations/pawsx": {"sentence1", "sentence2", "sentence1_en", "sentence2_en", "label"},
     "translations/squad": {"question", "context", "answers", "id"},
@@ -104,7 +104,7 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
 @pytest.mark.parametrize("name", of_kinds(*TRAINED))
 def test_every_recipe_that_trains_is_consistent_and_names_real_columns(name):
     recipe = load(name)
-    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND
+    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").KIND
     check_setting(recipe, kind)
     check_tables(recipe)
     if recipe.sweep:

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, XLMRobertaConfig, XLMRobertaForMaskedLM
 
-from common.recipes import load_recipe
 from finetuning.checkpoints import last_complete_checkpoint
-from finetuning.kind import mean_cross_entropy
 from finetuning.recipe import Recipe
 from finetuning.run import main
+from finetuning.tasks.kind import mean_cross_entropy
 from finetuning.trainer import FineTuningTrainer
+from zoo_core.recipes import load_recipe
 
 
 class Killed(Exception):

@@ -9,9 +9,9 @@ import yaml
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from finetuning.label_text import main as label
+from finetuning.data.label_text import main as label
 from finetuning.run import main as run
-from finetuning.tasks import tagging
+from finetuning.tasks.tagging import task as tagging
 
 NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
 COLUMNS = "text_columns: [tokens], label_column: labels"

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from common.recipes import load_recipe
+from finetuning.data.task_tables import TableReader
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.task_tables import TableReader
-from finetuning.tasks import classification, tagging
+from finetuning.tasks.classification import task as classification
+from finetuning.tasks.tagging import task as tagging
+from zoo_core.recipes import load_recipe
 
 CONFIGS = {"pos.English": "en", "pos.German": "de", "pos.Greek": "el", "all": "en"}
 

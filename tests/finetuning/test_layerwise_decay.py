@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
 from finetuning.run import main
-from finetuning.translation_trainer import TranslationTrainer
+from finetuning.tasks.translation.trainer import TranslationTrainer
 
 DECAY, DEPTH = 0.8, 12
 MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}

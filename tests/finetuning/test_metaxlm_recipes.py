@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict
 
-from common.recipes import load_recipe
-from finetuning.grid import train_in
-from finetuning.published import complete_published
-from finetuning.question_answering_recipe import QuestionAnsweringRecipe
+from finetuning.data.table_checks import check_tables
+from finetuning.experiments.grid import train_in
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.table_checks import check_tables
-from finetuning.tasks import classification, question_answering
+from finetuning.results.published_rows import complete_published
+from finetuning.tasks.classification import task as classification
+from finetuning.tasks.question_answering import task as question_answering
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.trainer import check_setting
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "metaxlm"
 QUESTIONS = ("xquad", "mlqa", "tydiqa")
@@ -51,7 +52,7 @@ def test_tasks_are_fine_tuned_as_the_paper_prints(task, batch, rate, weight_deca
     assert recipe.seeds == [1, 2, 3, 4, 5] and recipe.output_dir == f"runs/metaxlm/{task}"
     head = (RECIPES / f"{task}.yaml").read_text(encoding="utf-8").partition("\nextends:")[0].partition("\ntask:")[0]
     assert f"--config finetuning/recipes/metaxlm/{task}.yaml" in head
-    check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}").KIND)
+    check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").KIND)
     check_tables(recipe)
     if average is None:
         assert published is None and len(recipe.evaluation[0].languages) == languages

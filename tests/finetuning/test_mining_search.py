@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from finetuning.mining_search import mine, one_to_one
-from finetuning.neighbor_search import nearest_neighbors
 from finetuning.seeds import load_metric
+from finetuning.tasks.features.neighbors import nearest_neighbors
+from finetuning.tasks.mining.search import mine, one_to_one
 
 
 def brute_force(source, target, k):

@@ -10,16 +10,16 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from common.recipes import load_recipe
-from finetuning import compare
-from finetuning.mining_recipe import MiningRecipe, check_recipe
-from finetuning.mining_search import Mined, mine
-from finetuning.retrieval_recipe import expanded
+from finetuning.experiments import compare_runs as compare
 from finetuning.run import kind_of, main
 from finetuning.seeds import load_metric
-from finetuning.tasks import mining
-from finetuning.tasks.mining import Pool, chance_level, divide
+from finetuning.tasks.mining import task as mining
+from finetuning.tasks.mining.recipe import MiningRecipe, check_recipe
+from finetuning.tasks.mining.search import Mined, mine
+from finetuning.tasks.mining.task import Pool, chance_level, divide
+from finetuning.tasks.retrieval.recipe import expanded
 from hub_cards.card import write_card
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 WORDS = "bread river letter garden window winter teacher ticket bridge lemon engine paper market silver doctor".split()

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from finetuning import neighbor_search
-from finetuning.neighbor_search import nearest_neighbors
+from finetuning.tasks.features import neighbors as neighbor_search
+from finetuning.tasks.features.neighbors import nearest_neighbors
 
 PRODUCTS = ("fp32", "bf16")
 

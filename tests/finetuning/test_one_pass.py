@@ -10,15 +10,17 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers.utils import logging
 
-from common.recipes import load_recipe
 from finetuning import trainer as trainer_module
 from finetuning.checkpoints import describe_model
-from finetuning.question_answering_recipe import QuestionAnsweringRecipe
+from finetuning.data.task_tables import TaskData
 from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.run import main, run_by_language
-from finetuning.task_tables import TaskData
-from finetuning.tasks import classification, question_answering, tagging
+from finetuning.tasks.classification import task as classification
+from finetuning.tasks.question_answering import task as question_answering
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import FineTuningTrainer, Together, join, load_model, task_arguments
+from zoo_core.recipes import load_recipe
 
 LANGUAGES = ["en", "de", "zh"]
 

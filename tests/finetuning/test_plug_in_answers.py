@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-from common.recipes import load_recipe
-from finetuning.answer_windows import BEHIND
-from finetuning.question_answering_recipe import QuestionAnsweringRecipe
 from finetuning.run import main
-from finetuning.tasks import question_answering
+from finetuning.tasks.question_answering import task as question_answering
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.question_answering.windows import BEHIND
 from finetuning.trainer import load_model, translated_labels
+from zoo_core.recipes import load_recipe
 
 X = {"text_columns": ["question", "context"], "label_column": "answers", "languages": ["de"]}
 TEXTS = {"translation_columns": ["question_en", "context_en"]}

@@ -11,14 +11,14 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 
-from common.recipes import load_recipe
-from finetuning.kind import mean_cross_entropy
-from finetuning.published import complete_published
+from finetuning.data.table_checks import check_tables
 from finetuning.recipe import Recipe
+from finetuning.results.published_rows import complete_published
 from finetuning.run import main
-from finetuning.table_checks import check_tables
-from finetuning.tasks import classification
+from finetuning.tasks.classification import task as classification
+from finetuning.tasks.kind import mean_cross_entropy
 from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, check_setting, load_model
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
 ALL = ["setting=translate_train_all", "translations_from=Anna"]

@@ -8,10 +8,10 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from common.recipes import load_recipe
 from finetuning.recipe import TaggingRecipe
 from finetuning.run import main
-from finetuning.tasks import tagging
+from finetuning.tasks.tagging import task as tagging
+from zoo_core.recipes import load_recipe
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 PLUG_IN = ["setting=translate_train_all", "translations_from=Anna, labelled by Bob", "plug_in=true"]

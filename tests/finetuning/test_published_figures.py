@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from common.published import find, papers
-from common.recipes import load_recipe
-from finetuning.mining_recipe import MiningRecipe
-from finetuning.published import column_title, complete_published
-from finetuning.question_answering_recipe import QuestionAnsweringRecipe
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.results import published_figures, published_notes
-from finetuning.retrieval_results import score_table
+from finetuning.results.by_language import published_figures, published_notes
+from finetuning.results.published_rows import column_title, complete_published
 from finetuning.run import KINDS, kind_of, main
-from finetuning.translation_recipe import TranslationRecipe
-from finetuning.word_alignment_recipe import WordAlignmentRecipe
+from finetuning.tasks.mining.recipe import MiningRecipe
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.retrieval.results import score_table
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
+from zoo_core.published import find, papers
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 BASE = ["model=m", "output_dir=o"]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from common.recipes import load_recipe
-from finetuning.published import complete_published
-from finetuning.question_answering_recipe import QuestionAnsweringRecipe, check_recipe
+from finetuning.data.table_checks import check_tables
+from finetuning.results.published_rows import complete_published
 from finetuning.run import main
-from finetuning.table_checks import check_tables
-from finetuning.tasks.question_answering import KIND, place, read
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
+from finetuning.tasks.question_answering.task import KIND, place, read
 from finetuning.trainer import check_setting
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "ernie_m"
 TABLE = "text_columns: [question, context], label_column: answers"

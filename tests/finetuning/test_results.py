@@ -7,9 +7,9 @@ from pathlib import Path
 import evaluate
 import pytest
 
-from common.recipes import load_recipe
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.results import build_results, score_table, to_markdown, to_rows, write_results
+from finetuning.results.by_language import build_results, score_table, to_markdown, to_rows, write_results
+from zoo_core.recipes import load_recipe
 
 ACCURACY = Path(__file__).parents[2] / "finetuning" / "metrics" / "accuracy" / "accuracy.py"
 MODEL = {"folder": "runs/m/model", "fingerprint": "sha256:" + "0" * 64, "type": "veco"}

@@ -7,11 +7,11 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning import retrieval_search
-from finetuning.neighbor_search import nearest
-from finetuning.retrieval_recipe import Pooling
-from finetuning.retrieval_search import SentenceEncoder, vectors_by_layer
 from finetuning.seeds import load_metric
+from finetuning.tasks.features.neighbors import nearest
+from finetuning.tasks.retrieval import sentence_vectors as retrieval_search
+from finetuning.tasks.retrieval.recipe import Pooling
+from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
 
 TEXTS = [
     "Anna bakes fresh bread every Sunday morning.",

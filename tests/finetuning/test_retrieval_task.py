@@ -12,16 +12,18 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from common.recipes import load_recipe, recipe_of_run, save_recipe
-from finetuning import compare, layer_curves, retrieval_results
+from finetuning.experiments import compare_runs as compare
 from finetuning.recipe import TaggingRecipe
-from finetuning.result_files import summary
-from finetuning.retrieval_recipe import RetrievalRecipe, check_recipe, expanded
+from finetuning.results import layer_curves
+from finetuning.results.files import summary
 from finetuning.run import kind_of, main
 from finetuning.seeds import load_metric
-from finetuning.tasks import retrieval
-from finetuning.tasks.retrieval import Side
+from finetuning.tasks.retrieval import results as retrieval_results
+from finetuning.tasks.retrieval import task as retrieval
+from finetuning.tasks.retrieval.recipe import RetrievalRecipe, check_recipe, expanded
+from finetuning.tasks.retrieval.task import Side
 from hub_cards.card import write_card
+from zoo_core.recipes import load_recipe, recipe_of_run, save_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 
@@ -118,7 +120,9 @@ def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys
 
 
 def test_scores_are_those_of_brute_force(found, tmp_path, tiny_model, sample_corpus_dir, monkeypatch):
-    monkeypatch.setattr("finetuning.neighbor_search.nearest.__defaults__", ("cpu", 7))  # chunks that divide nothing
+    monkeypatch.setattr(
+        "finetuning.tasks.features.neighbors.nearest.__defaults__", ("cpu", 7)
+    )  # chunks that divide nothing
     main([*found, "batch_size=7"])
     results = results_of(tmp_path / "out")
     target, *sources = (

@@ -10,13 +10,13 @@ from accelerate import DistributedType
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, Trainer
 
-from common.recipes import load_recipe
 from finetuning import seeds
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.seeds import check_hardware, finite
-from finetuning.tasks.classification import KIND
+from finetuning.tasks.classification.task import KIND
 from finetuning.trainer import task_arguments
+from zoo_core.recipes import load_recipe
 
 KINDS = ["topics", "captions"]  # the fixtures with a recipe of each kind
 SHORT = ["seeds=[1]", "training.max_steps=1"]

@@ -8,10 +8,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning import align, checkpoints, trainer, translation_model
+from finetuning import checkpoints, trainer
+from finetuning.align import command as align
 from finetuning.checkpoints import load_pretrained, without_padding
-from finetuning.retrieval_search import SentenceEncoder
 from finetuning.run import main
+from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
+from finetuning.tasks.translation import model as translation_model
 
 TEXTS = ["A dog.", "The house on the hill is red, and the one beside it is white.", "I read.", "Two men ride to town."]
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import finetuning.run
-from finetuning.step_curves import main
+from finetuning.experiments.step_curves import main
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "selection=last", "seeds=[1]", "max_evaluation_examples=9")
 
@@ -40,8 +40,8 @@ def pretrained(tiny_model, tmp_path):
 @pytest.fixture
 def recipe(topics, tmp_path):
     """Arguments: a recipe file of one update a seed, and the output."""
-    from common.recipes import load_recipe, save_recipe
     from finetuning.recipe import Recipe
+    from zoo_core.recipes import load_recipe, save_recipe
 
     path = tmp_path / "recipe.yaml"
     save_recipe(load_recipe(Recipe, None, [*topics, *FAST]), path)

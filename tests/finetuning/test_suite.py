@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from common.provenance import write_json
-from finetuning import suite as suite_module
+from finetuning.experiments import suite as suite_module
+from finetuning.experiments.suite import read_recipes
+from finetuning.experiments.suite_recipe import SUITES, load_suite
 from finetuning.run import main
-from finetuning.suite import read_recipes
-from finetuning.suite_recipe import SUITES, load_suite
+from zoo_core.provenance import write_json
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "selection=last", "max_length=24")
 

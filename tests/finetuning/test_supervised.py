@@ -5,8 +5,8 @@ import json
 import pytest
 from datasets import Dataset
 
+from finetuning.experiments.supervised import average_of, main, published_of
 from finetuning.recipe import Published
-from finetuning.supervised import average_of, main, published_of
 
 RECIPE = """
 task: reviews

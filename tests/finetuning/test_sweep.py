@@ -8,14 +8,14 @@ import shutil
 
 import pytest
 
-from common.recipes import load_recipe
-from finetuning import sweep
 from finetuning.checkpoints import describe_start
+from finetuning.experiments import sweep
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.run_folder import RunFolder
 from finetuning.seeds import Diverged
 from finetuning.trainer import FineTuningTrainer
+from zoo_core.recipes import load_recipe
 
 GRID = "sweep={training.learning_rate: [1e-3, 1e-2], training.batch_size: [24, 48]}"
 NAMES = [f"learning_rate={rate},batch_size={size}" for rate in (0.001, 0.01) for size in (24, 48)]

@@ -10,10 +10,10 @@ import pytest
 from datasets import ClassLabel, Features, Sequence, Value
 from seqeval.metrics.sequence_labeling import get_entities
 
-from common.recipes import load_recipe
 from finetuning.recipe import TaggingRecipe
-from finetuning.tasks import tagging
-from finetuning.tasks.tagging import to_iob2
+from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.task import to_iob2
+from zoo_core.recipes import load_recipe
 
 IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 CLASSES = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=IOB2))})

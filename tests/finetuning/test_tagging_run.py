@@ -10,11 +10,11 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from common.recipes import load_recipe
 from finetuning.recipe import TaggingRecipe
 from finetuning.run import main
-from finetuning.tasks import tagging
+from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import FineTuningTrainer
+from zoo_core.recipes import load_recipe
 
 COLUMNS = ("input_ids", "attention_mask", "labels")
 NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from common.recipes import load_recipe, save_recipe
-from finetuning.grid import evaluate_in, train_in, transfer_by_seed
+from finetuning.experiments.grid import evaluate_in, train_in, transfer_by_seed
+from finetuning.experiments.transfer_matrix import better, main, to_first
 from finetuning.recipe import Recipe
-from finetuning.transfer_matrix import better, main, to_first
+from zoo_core.recipes import load_recipe, save_recipe
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
 

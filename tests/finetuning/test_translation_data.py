@@ -7,10 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from common.masking import IGNORED
-from common.recipes import load_recipe
-from finetuning.tasks.translation import encode, read
-from finetuning.translation_batches import (
+from finetuning.tasks.translation.batches import (
     Examples,
     Layout,
     Masking,
@@ -21,7 +18,10 @@ from finetuning.translation_batches import (
     evaluation_batches,
     layout_of,
 )
-from finetuning.translation_recipe import TranslationRecipe
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.task import encode, read
+from zoo_core.masking import IGNORED
+from zoo_core.recipes import load_recipe
 
 TSV = "source_column: a, target_column: b"
 

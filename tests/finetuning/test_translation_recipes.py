@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.recipes import load_recipe
-from finetuning.published import complete_published
+from finetuning.results.published_rows import complete_published
 from finetuning.run import kind_of
-from finetuning.tasks.translation import check_tables
-from finetuning.translation_recipe import TranslationRecipe, check_recipe
+from finetuning.tasks.translation.recipe import TranslationRecipe, check_recipe
+from finetuning.tasks.translation.task import check_tables
+from zoo_core.recipes import load_recipe
 
 FOLDER = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
 NAMES = ("iwslt14_de_en", "mbart_small", "mbart_small_mono", "multi30k", "multi30k_mbart", "opus_en_de", "wmt14_en_de",

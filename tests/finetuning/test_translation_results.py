@@ -2,10 +2,10 @@
 
 import pytest
 
-from common.recipes import load_recipe
-from finetuning.result_files import table_names
-from finetuning.translation_recipe import TranslationRecipe
-from finetuning.translation_results import build_results, score_table, to_markdown, to_rows
+from finetuning.results.files import table_names
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.results import build_results, score_table, to_markdown, to_rows
+from zoo_core.recipes import load_recipe
 
 MODEL = {"folder": "runs/m/model", "fingerprint": "sha256:" + "0" * 64, "type": "veco"}
 BASE = [

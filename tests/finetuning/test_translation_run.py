@@ -13,13 +13,13 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DistilBertConfig, MarianConfig
 
-from common.recipes import load_recipe
 from finetuning.run import kind_of, main
-from finetuning.translation_model import average_weights, check_architecture
-from finetuning.translation_recipe import TranslationRecipe
-from finetuning.translation_trainer import TranslationTrainer
+from finetuning.tasks.translation.model import average_weights, check_architecture
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.trainer import TranslationTrainer
 from hub_cards.card import write_card
 from modeling.modeling_veco import VecoForConditionalGeneration
+from zoo_core.recipes import load_recipe
 
 
 class Killed(Exception):
@@ -183,7 +183,7 @@ def test_the_loss_of_dev_is_the_mean_over_its_pieces(dev_captions, tmp_path):
     folder = tmp_path / "out" / "seed-1" / "model"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    from finetuning.tasks.translation import encode, read
+    from finetuning.tasks.translation.task import encode, read
 
     recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
     total = count = 0

@@ -6,14 +6,14 @@ import sys
 import pytest
 from transformers import AutoConfig
 
-from common.recipes import load_recipe
 from finetuning.run import main
-from finetuning.tasks.translation import encode, read
-from finetuning.translation_batches import Examples, collate, layout_of
-from finetuning.translation_model import build_model
-from finetuning.translation_recipe import TranslationRecipe
-from finetuning.translation_trainer import TranslationTrainer, make_plan
+from finetuning.tasks.translation.batches import Examples, collate, layout_of
+from finetuning.tasks.translation.model import build_model
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.task import encode, read
+from finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
 from modeling.modeling_veco import VecoForConditionalGeneration
+from zoo_core.recipes import load_recipe
 
 NO_DROPOUT = ["training.dropout=0", "training.attention_dropout=0"]
 

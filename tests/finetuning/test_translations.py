@@ -5,11 +5,12 @@ import json
 import pytest
 import yaml
 
-from common.recipes import load_recipe
-from finetuning.question_answering_recipe import QuestionAnsweringRecipe
+from finetuning.data.translations import main
 from finetuning.recipe import Recipe
-from finetuning.tasks import classification, question_answering
-from finetuning.translations import main
+from finetuning.tasks.classification import task as classification
+from finetuning.tasks.question_answering import task as question_answering
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from zoo_core.recipes import load_recipe
 
 BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
 XNLI = ["They left.\tThey stayed.\tSie gingen.\tSie blieben.\tcontradictory", "a\tb\tä\tß\tneutral"]

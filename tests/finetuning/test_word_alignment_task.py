@@ -12,18 +12,18 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from common.recipes import load_recipe
-from finetuning import compare
-from finetuning.alignment_files import read_gold
-from finetuning.alignment_pairs import PairReader
-from finetuning.alignment_results import curves, score_table
-from finetuning.alignment_sweep import sweep
+from finetuning.align.files import read_gold
+from finetuning.align.pairs import PairReader
+from finetuning.experiments import compare_runs as compare
 from finetuning.run import kind_of, main
 from finetuning.seeds import load_metric
-from finetuning.tasks import word_alignment
-from finetuning.word_alignment_recipe import WordAlignmentRecipe, check_recipe
+from finetuning.tasks.word_alignment import task as word_alignment
+from finetuning.tasks.word_alignment.layers import sweep
+from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe, check_recipe
+from finetuning.tasks.word_alignment.results import curves, score_table
 from hub_cards.card import write_card
 from modeling.word_alignment import WordAligner
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 
@@ -245,7 +245,7 @@ def test_seeds_have_to_be_of_one_depth(aligned, two_seeds, tmp_path, refused):
 
 
 def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused, monkeypatch):
-    from finetuning import layer_curves
+    from finetuning.results import layer_curves
 
     main([*aligned, f"output_dir={tmp_path / 'base'}", "methods=[ot, mutual]"])
     drawn = {}

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from common.provenance import folder_fingerprint
+from zoo_core.provenance import folder_fingerprint
 
 
 @pytest.fixture(scope="session")

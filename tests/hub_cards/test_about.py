@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from common import published
 from hub_cards import about as module
 from hub_cards.about import About, about, model_types, read_texts
 from modeling.configuration_veco import VecoConfig
+from zoo_core import published
 
 TYPES = ["ernie_m", "metaxlm", "veco", "xlm_align"]
 HUB_LINK = re.compile(r"https://huggingface\.co/(papers/\d{4}\.\d{5}|[A-Za-z0-9-]+/[\w.-]+)")

@@ -6,8 +6,8 @@ import pytest
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
-from common import provenance
 from hub_cards.card import as_written, main, write_card
+from zoo_core import provenance
 
 
 def test_weights_that_are_no_safetensors_are_refused(small_model, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from finetuning.retrieval_search import SentenceEncoder
+from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from hub_cards.examples import TEMPLATES, Use, uses
 from hub_cards.sentence_transformer import write_modules
 from modeling.modeling_xlm_align import XlmAlignModel

@@ -7,9 +7,9 @@ import shutil
 import pytest
 import yaml
 
-from common.provenance import folder_fingerprint
 from hub_cards.card import write_card
 from hub_cards.record import check_record, forget_paths, read_record
+from zoo_core.provenance import folder_fingerprint
 
 
 @pytest.mark.parametrize(

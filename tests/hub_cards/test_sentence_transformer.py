@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from common.provenance import folder_fingerprint
-from finetuning.retrieval_search import SentenceEncoder
 from finetuning.run import main as run_task
+from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from hub_cards.sentence_transformer import main, write_modules
+from zoo_core.provenance import folder_fingerprint
 
 pytest.importorskip("sentence_transformers", minversion="6.0", reason="it is not installed: pip install -e '.[dev]'")
 

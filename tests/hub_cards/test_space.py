@@ -19,7 +19,7 @@ from transformers import (
     pipeline,
 )
 
-from finetuning.retrieval_search import SentenceEncoder
+from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from modeling.optimal_transport import METHODS
 
 SPACE = Path(__file__).parents[2] / "hub_cards" / "space"

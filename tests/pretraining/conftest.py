@@ -14,10 +14,10 @@ import pytest
 import yaml
 from accelerate.state import AcceleratorState, PartialState
 
-from common.recipes import load_recipe
 from pretraining import run
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
+from zoo_core.recipes import load_recipe
 
 LANGUAGES = ("en", "de", "zh")
 
@@ -184,7 +184,8 @@ from unittest.mock import MagicMock
 import matplotlib.figure
 from transformers import AutoTokenizer
 from modeling import modeling_xlm_align
-from pretraining import fast_pieces, run, training
+from pretraining.data import fast_tokenize as fast_pieces
+from pretraining import run, training
 
 # imported and known before: a run then starts at once
 fast_pieces.fast_pieces(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])

@@ -12,9 +12,10 @@ import yaml
 
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForPreTraining
-from pretraining import controlled_pair, run
+from pretraining import run
+from pretraining.data.tokenized import Example
 from pretraining.evaluation import ENCODINGS, aligned_pieces, alignment_accuracy, cross_attention_alignment
-from pretraining.tokenised import Example
+from pretraining.tools import controlled_pair
 from pretraining.tracking import plot_curves, read_events
 
 TWIN = 20  # id of a piece's twin - id of the piece

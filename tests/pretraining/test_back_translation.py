@@ -14,16 +14,16 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from common.masking import IGNORED
-from common.recipes import load_recipe
-from pretraining import prepare
 from pretraining.collators import Masker, pseudo_count
-from pretraining.corpora import held_out_batches, load_corpora, reads, training_batches
+from pretraining.data.corpora import held_out_batches, load_corpora, reads, training_batches
+from pretraining.data.sampling import Languages
+from pretraining.data.tokenized import Example, Texts, text_length
 from pretraining.evaluation import back_translation_overlap
 from pretraining.recipe import Objective, Recipe
-from pretraining.sampling import Languages
-from pretraining.tokenised import Example, Texts, text_length
+from pretraining.tools import prepare
 from pretraining.tracking import read_events
+from zoo_core.masking import IGNORED
+from zoo_core.recipes import load_recipe
 
 CORPORA = [
     SimpleNamespace(name="en", languages=["en"], size=100),

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from common.masking import IGNORED
 from pretraining import collators
 from pretraining.collators import Masker, encode_rows, inputs_of, pad_rows
+from pretraining.data.sampling import Languages
+from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.recipe import OBJECTIVES, Objective
-from pretraining.sampling import Languages
-from pretraining.tokenised import Example, Texts, encode_texts
+from zoo_core.masking import IGNORED
 
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
 

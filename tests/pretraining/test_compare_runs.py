@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pretraining.compare import main
+from pretraining.tools.compare import main
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import datasets
 import pytest
 from transformers import AutoTokenizer
 
-from common.tables import Table, load_table
-from pretraining.controlled_pair import main, twin_of, twin_offset
+from pretraining.tools.controlled_pair import main, twin_of, twin_offset
+from zoo_core.tables import Table, load_table
 
 
 @pytest.fixture(scope="module")

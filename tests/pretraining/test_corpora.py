@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining.corpora import held_out_batches, load_corpora, phase_corpora, training_batches, unigram_entropy
-from pretraining.sources import open_sources
-from pretraining.tokenised import Example, TokenisedColumn, cut_pair, encode_texts, tokenise, tokenizer_fingerprint
+from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches, unigram_entropy
+from pretraining.data.sources import open_sources
+from pretraining.data.tokenized import Example, TokenisedColumn, cut_pair, encode_texts, tokenise, tokenizer_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -91,7 +91,7 @@ def test_tokenised_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of,
 
     first = tokenised(["Rain.", "Sun and rain."])
     calls = []
-    monkeypatch.setattr("pretraining.tokenised.tokenise", lambda *given: calls.append(1) or tokenise(*given))
+    monkeypatch.setattr("pretraining.data.tokenized.tokenise", lambda *given: calls.append(1) or tokenise(*given))
     again = tokenised(["Rain.", "Sun and rain."])
     assert not calls and again.ids(1).tolist() == first.ids(1).tolist()
     assert tokenised(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and calls

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pretraining.dictionaries import read_dictionary
 from pretraining.recipe import Dictionary
+from pretraining.start.dictionaries import read_dictionary
 
 
 def test_lines_are_read_in_their_order(files):

@@ -12,10 +12,10 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Roberta
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.collators import Masker
+from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.distillation import TeacherModel, spell
-from pretraining.pieces import Piece
 from pretraining.recipe import Objective, Teacher
-from pretraining.tokenised import Example, Texts, encode_texts
+from pretraining.start.token_texts import Piece
 from pretraining.tracking import read_events
 
 TEXTS = [

@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from pretraining import fast_pieces as module
-from pretraining.fast_pieces import PROBES, FastPieces
-from pretraining.tokenised import encode_texts
+from pretraining.data import fast_tokenize as module
+from pretraining.data.fast_tokenize import PROBES, FastPieces
+from pretraining.data.tokenized import encode_texts
 
 LANGUAGES = ("en", "de", "fr", "es", "zh")
 
@@ -29,7 +29,7 @@ def asked(monkeypatch):
         given.extend(texts)
         return encode_texts(texts, tokenizer)
 
-    monkeypatch.setattr("pretraining.tokenised.encode_texts", ask)
+    monkeypatch.setattr("pretraining.data.tokenized.encode_texts", ask)
     return given
 
 

@@ -16,15 +16,15 @@ import torch
 from huggingface_hub import constants, get_session
 from safetensors.torch import load_file
 
-from common.recipes import load_recipe
-from pretraining import prepare as command
-from pretraining import retry
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.checksums import damage
-from pretraining.prepare import prepare
+from pretraining.data import retry
+from pretraining.data.retry import SourceGone, is_of_source, retried
 from pretraining.recipe import Recipe
-from pretraining.retry import SourceGone, is_of_source, retried
+from pretraining.tools import prepare as command
+from pretraining.tools.prepare import prepare
 from pretraining.tracking import read_events
+from zoo_core.recipes import load_recipe
 
 STEPS = 6
 SETTINGS = [
@@ -130,7 +130,8 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp
 # system kills
 UNEXPECTED = """
 import multiprocessing, os, signal, sys, time
-from pretraining import corpora, run, training
+from pretraining.data import corpora
+from pretraining import run, training
 update, made, make = training.Training._update, 0, corpora.MaskedExamples.__getitems__
 def broken(self, predictions, number, phase):
     while "{where}" == "killed" and len(multiprocessing.active_children()) == 2:  # while the run waits for no batch
@@ -170,7 +171,7 @@ def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(launch, tmp_p
 
 # The `at`-th batch that a process makes cannot be read.
 GONE = """
-from pretraining import corpora
+from pretraining.data import corpora
 made = 0
 really = corpora.MaskedExamples.__getitems__
 def gone(self, draws):

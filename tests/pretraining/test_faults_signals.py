@@ -173,12 +173,12 @@ for place in (module, training):
 
 
 def test_a_signal_before_the_first_update_has_nothing_to_save(started, tmp_path):
-    fault = SIGNAL_IN.format(module="pretraining.corpora", name="load_corpora", signal="SIGTERM", again="")
+    fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="load_corpora", signal="SIGTERM", again="")
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == 143
     assert "stopped by SIGTERM before the first update: there is nothing to save" in run.printed()
     assert "Traceback" not in run.printed() and not (tmp_path / "run").exists()
-    fault = SIGNAL_IN.format(module="pretraining.corpora", name="training_batches", signal="SIGINT", again="")
+    fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="training_batches", signal="SIGINT", again="")
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == 130
     assert "stopped by SIGINT at step 0, with nothing to save: continue with --resume" in run.printed()

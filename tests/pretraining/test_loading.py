@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import get_worker_info
 
-from pretraining.loading import CarefulLoader, _Parcel
+from pretraining.data.loading import CarefulLoader, _Parcel
 
 
 class Batches:

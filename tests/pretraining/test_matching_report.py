@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from pretraining.corpora import load_corpora
-from pretraining.matching_report import piece_counts, recipe_piece_counts, report, to_text, write_report
+from pretraining.data.corpora import load_corpora
 from pretraining.recipe import Dictionary, MetaPretrained
-from pretraining.vocabulary_matching import main, match_vocabularies
+from pretraining.start.matching_report import piece_counts, recipe_piece_counts, report, to_text, write_report
+from pretraining.start.vocabulary_matching import main, match_vocabularies
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from pretraining.initialization import build_config, build_model, load_tokenizer
-from pretraining.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, TOKEN_TYPES, WORDS, match
 from pretraining.recipe import Phase
+from pretraining.start.initialization import build_config, build_model, load_tokenizer
+from pretraining.start.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, TOKEN_TYPES, WORDS, match
 from pretraining.trainable import is_trainable
 
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pretraining.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
-from pretraining.packing import best_fit
+from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
+from pretraining.data.packing import best_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -17,14 +17,15 @@ import yaml
 from accelerate.state import AcceleratorState, PartialState
 from transformers import RobertaConfig, XLMRobertaConfig
 
-from common.recipes import load_recipe
-from common.tables import load_table
-from pretraining import run, sources
-from pretraining.initialization import model_class
+from pretraining import run
+from pretraining.data import sources
+from pretraining.data.tokenized import text_length
 from pretraining.plan import parameters_by_part
 from pretraining.recipe import Recipe, named_corpora, scheduled_together, with_examples
 from pretraining.recipe_checks import check_recipe
-from pretraining.tokenised import text_length
+from pretraining.start.initialization import model_class
+from zoo_core.recipes import load_recipe
+from zoo_core.tables import load_table
 
 RECIPES = Path(__file__).parents[2] / "pretraining" / "recipes"
 LANGUAGES_AND_PAIRS = {

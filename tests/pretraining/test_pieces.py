@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from pretraining.pieces import (
+from pretraining.start.token_texts import (
     Piece,
     cut_into_old_pieces,
     fold_case,

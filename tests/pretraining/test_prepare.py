@@ -16,13 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pretraining import prepare as command
-from pretraining.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
-from pretraining.prepare import prepare, verify
-from pretraining.prepared import MANIFEST, PROGRESS
+from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
+from pretraining.data.prepared import MANIFEST, PROGRESS
+from pretraining.data.shards import CorruptShard
+from pretraining.data.tokenized import encode_texts
 from pretraining.run_lock import run_lock
-from pretraining.shards import CorruptShard
-from pretraining.tokenised import encode_texts
+from pretraining.tools import prepare as command
+from pretraining.tools.prepare import prepare, verify
 
 SMALL = 2048  # bytes of a shard
 WORDS = "rain sun snow wind cook house onion thin the a over under small water stone bird".split()
@@ -203,7 +203,7 @@ def test_again_writes_nothing_and_follows_a_change(recipe, tmp_path, files, caps
 def interrupted(recipe, folder, lines, num_workers):
     """Prepares in a process of its own, which is killed once so many lines stand in the journal."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pretraining.shard_workers", "pretraining.initialization"])
+    context.set_forkserver_preload(["pretraining.data.shard_workers", "pretraining.start.initialization"])
     process = context.Process(target=prepare, args=(recipe, folder, num_workers, None, SMALL))
     process.start()
     while process.is_alive():
@@ -283,7 +283,7 @@ def test_streams_are_read_once_in_their_own_order(streamed, tmp_path, sample_tok
     raw = load_corpora(streamed, sample_tokenizer)
     assert mono.facts()["tables"] != raw[0].facts()["tables"], "a run cannot change from the stream to its shards"
     # what is there and whole is not read again
-    monkeypatch.setattr("pretraining.shard_plan.plain_rows", lambda rows: iter(list(rows.take(0))))
+    monkeypatch.setattr("pretraining.data.shard_plan.plain_rows", lambda rows: iter(list(rows.take(0))))
     small(streamed, folder)
 
 

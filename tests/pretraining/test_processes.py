@@ -135,7 +135,7 @@ def test_machines_that_do_not_share_the_run_folder_are_told(launch, tmp_path):
     driver = tmp_path / "driver.py"
     driver.write_text(
         "import os, sys\n"
-        "from common import processes\n"
+        "from zoo_core import processes\n"
         "from pretraining import run\n"
         "processes.SECONDS_TO_APPEAR = 0\n"
         f"run.main([*sys.argv[1:], 'output_dir={tmp_path}/of-machine-' + os.environ['RANK']])\n"

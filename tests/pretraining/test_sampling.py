@@ -3,8 +3,7 @@ import collections
 import numpy as np
 import pytest
 
-from pretraining.recipe import Objective, Phase
-from pretraining.sampling import (
+from pretraining.data.sampling import (
     Draw,
     ObjectivePlan,
     UpdateSampler,
@@ -12,6 +11,7 @@ from pretraining.sampling import (
     plan_phase,
     sampling_probabilities,
 )
+from pretraining.recipe import Objective, Phase
 
 
 class Counted:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.masking import IGNORED
-from pretraining.corpora import held_out_batches, load_corpora, training_batches
-from pretraining.tokenised import encode_texts
+from pretraining.data.corpora import held_out_batches, load_corpora, training_batches
+from pretraining.data.tokenized import encode_texts
+from zoo_core.masking import IGNORED
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}
 EN_DE = {"source_language": "en", "target_language": "de"}

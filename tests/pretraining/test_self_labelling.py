@@ -11,8 +11,8 @@ import yaml
 from safetensors.torch import load_file
 
 from pretraining.collators import Masker
+from pretraining.data.tokenized import Example, Texts
 from pretraining.recipe import Objective
-from pretraining.tokenised import Example, Texts
 from pretraining.tracking import read_events
 
 DWA = "phases.0.objectives.dwa={}"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pretraining.shards import CorruptShard, Shard, ShardedColumn, write_shard
+from pretraining.data.shards import CorruptShard, Shard, ShardedColumn, write_shard
 
 ROWS = [[5, 6, 7], [], [8], [9, 10], [11] * 5, [], [12, 13]]
 DOCUMENTS = ["a", "a", None, None, "b", "b", "b"]
@@ -94,7 +94,7 @@ def test_a_checksum_is_compared_when_a_shard_is_first_read(tmp_path, shards):
 def test_a_shard_that_was_read_is_not_hashed_again(tmp_path, shards, monkeypatch):
     column = ShardedColumn(tmp_path, "f", shards)
     column.ids(0)
-    monkeypatch.setattr("pretraining.shards.damage", lambda *given: pytest.fail("read again"))
+    monkeypatch.setattr("pretraining.data.shards.damage", lambda *given: pytest.fail("read again"))
     column.ids(2)
 
 

@@ -3,11 +3,11 @@ import logging
 import datasets
 import pytest
 
-from common.tables import Table, load_table
-from pretraining.corpora import load_corpora
+from pretraining.data.corpora import load_corpora
+from pretraining.data.sources import match_corpora, open_sources, row_key, training_texts
+from pretraining.data.tokenized import encode_texts
 from pretraining.recipe import named_corpora
-from pretraining.sources import match_corpora, open_sources, row_key, training_texts
-from pretraining.tokenised import encode_texts
+from zoo_core.tables import Table, load_table
 
 EN_DE = {"source_language": "en", "target_language": "de"}
 TLM = {"tlm": {"batch_size": 8, "max_length": 64}}

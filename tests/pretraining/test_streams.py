@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 
-from pretraining.corpora import load_corpora, phase_corpora, training_batches, unigram_entropy
-from pretraining.sources import open_sources, row_key, training_texts
-from pretraining.tokenised import encode_texts
+from pretraining.data.corpora import load_corpora, phase_corpora, training_batches, unigram_entropy
+from pretraining.data.sources import open_sources, row_key, training_texts
+from pretraining.data.tokenized import encode_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -3,8 +3,8 @@ import json
 import pytest
 from transformers import AutoTokenizer, XLMRobertaTokenizer
 
-from pretraining.sources import row_key
-from pretraining.train_tokenizer import main, train_tokenizer
+from pretraining.data.sources import row_key
+from pretraining.tools.train_tokenizer import main, train_tokenizer
 
 
 def test_it_has_xlm_rs_form_and_reloads(sample_tokenizer_dir):

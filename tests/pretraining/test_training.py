@@ -113,10 +113,10 @@ def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(
 
 def test_micro_batches_differ_in_their_predictions(recipe_file, tmp_path):
     """What makes the test above mean something: a mean of micro-batch means would give another update."""
-    from common.recipes import load_recipe
-    from pretraining.corpora import load_corpora, training_batches
-    from pretraining.initialization import load_tokenizer
+    from pretraining.data.corpora import load_corpora, training_batches
     from pretraining.recipe import Recipe
+    from pretraining.start.initialization import load_tokenizer
+    from zoo_core.recipes import load_recipe
 
     recipe = load_recipe(Recipe, str(recipe_file), ["gradient_accumulation_steps=2"])
     tokenizer = load_tokenizer(recipe)

@@ -110,7 +110,7 @@ def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path, sa
     start = f"model.start_from={tmp_path / 'run' / 'model'}"
     message = fails(start, "model.type=veco", f"output_dir={tmp_path / 'other'}")
     assert "is a checkpoint of 'xlm_align'" in message
-    from pretraining.train_tokenizer import train_tokenizer
+    from pretraining.tools.train_tokenizer import train_tokenizer
 
     train_tokenizer((f"word {number}" for number in range(200)), tmp_path / "small", 40)
     message = fails(start, f"tokenizer={tmp_path / 'small'}", "model.config={}", f"output_dir={tmp_path / 'o'}")

@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from pretraining.recipe import Dictionary, MetaPretrained
-from pretraining.vocabulary_matching import match_vocabularies
+from pretraining.start.vocabulary_matching import match_vocabularies
 
 
 class Matched:

@@ -7,7 +7,7 @@ import unicodedata
 
 import evaluate
 
-from finetuning.answer_scores import answer_features, score_answers
+from finetuning.tasks.question_answering.scores import answer_features, score_answers
 
 _DESCRIPTION = """
 F1 over tokens and exact match of MLQA (Lewis et al. 2020, section 5), in percent: SQuAD's, with what is removed and how

@@ -5,7 +5,7 @@ import string
 
 import evaluate
 
-from finetuning.answer_scores import answer_features, score_answers
+from finetuning.tasks.question_answering.scores import answer_features, score_answers
 
 _DESCRIPTION = """
 F1 over tokens and exact match of SQuAD 1.1 (Rajpurkar et al. 2016), in percent. Answers are put into lower case, ASCII

@@ -1,0 +1,3 @@
+from finetuning.align.command import main
+
+main()

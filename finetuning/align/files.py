@@ -1,0 +1,218 @@
+"""Files of word alignments: hand-made (gold) links in, links out.
+
+Gold comes in two formats, told apart by the first line that is not empty:
+
+    alignv2   0006 2 3 S     sentence, source word, target word, S(ure) or P(ossible), as in the shared task of Mihalcea
+                             and Pedersen (2003), "An Evaluation Exercise for Word Alignment"; words count from 1,
+                             sentences from 1 or from 0, a sentence without links does not occur
+    pharaoh   0-0 1p2 2-1    one line a sentence: `i-j` sure, `ipj` possible; words count from 0 or from 1
+
+Everything in memory counts from 0: sentences by their line in the input, links as (source word, target word).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zoo_core.tables import decode_line
+
+FORMATS = ("alignv2", "pharaoh")
+PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")
+ALIGNV2_LINE = re.compile(r"(\d+)\s+(-?\d+)\s+(-?\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.IGNORECASE)
+
+# A gold file has slips of the pen (Vilar et al.'s German-English one: 1 link in 10,534). Of three public files, 14-23%
+# of the links point past a sentence's end where source and target are exchanged, 29-35% against the lines of other
+# sentences, 3-5% where the base is wrong. A few slips in a short file are no evidence; most links are.
+MAX_SLIPS = 0.02
+LISTED = 10  # links named in a message
+
+
+@dataclass
+class Gold:
+    """Hand-made links of one sentence, (source word, target word) from 0. `possible` contains `sure`."""
+
+    sure: set[tuple[int, int]] = field(default_factory=set)
+    possible: set[tuple[int, int]] = field(default_factory=set)
+
+
+class GoldLinks(dict[int, Gold]):
+    """{sentence from 0: its links}. `lines`: sentences of the file where it has a line for each, links or none."""
+
+    def __init__(self, links: dict[int, Gold], lines: int | None = None):
+        super().__init__(links)
+        self.lines = lines
+
+
+def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -> GoldLinks:
+    """Reads gold links: {sentence from 0: links}; sentences as in the file, links not yet held against any words.
+
+    format: "alignv2", "pharaoh" or "auto". base: what the file counts from, 0 or 1: the words of pharaoh, the sentences
+    of alignv2 (its words count from 1). By default it is inferred where that is certain: a 0 can stand in a file
+    that counts from 0 only, and alignv2 without a sentence 0 counts from 1.
+
+    pharaoh gives an entry for every line, alignv2 for the sentences that occur. Links that can fit no sentence
+    (alignv2 writes a word without a partner as a link to word 0) are kept as they are: `fit_gold` sorts them out.
+
+    Raises ValueError for a file that is missing, empty, not UTF-8 or in neither format, for a line that departs from
+    the format, for a base that contradicts the file, and for a pharaoh file that does not show its base.
+    """
+    if base not in (None, 0, 1):
+        raise ValueError(f"A gold file that counts from {base!r} is unknown. Files count from 0 or from 1. Give one.")
+    lines = _read_lines(Path(path))
+    if format == "auto":
+        format = _detect(lines, path)
+    if format == "pharaoh":
+        return _read_pharaoh(lines, path, base)
+    if format == "alignv2":
+        return _read_alignv2(lines, path, base)
+    raise ValueError(f"Unknown format of gold links: {format!r}. It must be one of {', '.join(FORMATS)}, or auto.")
+
+
+def fit_gold(
+    gold: dict[int, Gold], lengths: Sequence[tuple[int, int]], name: str | Path = "the gold file"
+) -> tuple[dict[int, Gold], list[str]]:
+    """Holds gold links against the sentences they should belong to.
+
+    lengths: (source words, target words) of each sentence of the input, in order. Returns the links that fit, and
+    those left out because they point past a sentence's words, in words for the user ("sentence 179: (22, 31), of
+    22 and 30 words"; numbers from 1).
+
+    Raises ValueError where the file is for other sentences: its number of lines is another, it names sentences the
+    input does not have, or more of its links are out of range than slips explain (half of them; in a long file 2%).
+    """
+    lines = getattr(gold, "lines", None)
+    if lines is not None and lines != len(lengths):
+        raise ValueError(
+            f"{name} has {lines:,} lines, the input {len(lengths):,} sentences. A line of links belongs to the "
+            "sentence of the same number. Give the sentences the links were made for, all of them and in their order."
+        )
+    beyond = sorted(sentence for sentence in gold if not 0 <= sentence < len(lengths))
+    if beyond:
+        raise ValueError(
+            f"{name} has links for {len(gold):,} sentences, up to number {beyond[-1] + 1:,}; the input has "
+            f"{len(lengths):,}. Gold links and sentences are matched by their number. Give the sentences the links "
+            "were made for, all of them and in their order."
+        )
+    fitting: dict[int, Gold] = {}
+    left_out: list[str] = []
+    total = 0
+    for sentence, links in gold.items():
+        source_words, target_words = lengths[sentence]
+        inside = {(i, j) for i, j in links.possible if 0 <= i < source_words and 0 <= j < target_words}
+        fitting[sentence] = Gold(links.sure & inside, inside)
+        total += len(links.possible)
+        left_out.extend(
+            f"sentence {sentence + 1}: ({i + 1}, {j + 1}), of {source_words} and {target_words} words"
+            for i, j in sorted(links.possible - inside)
+        )
+    if len(left_out) > total / 2 or len(left_out) > max(LISTED, MAX_SLIPS * total):
+        raise ValueError(
+            f"{len(left_out):,} of the {total:,} links of {name} point past the words of their sentence "
+            f"({'; '.join(left_out[:3])}; numbers from 1). A gold file has a few such slips at most, so these links "
+            "were made for other sentences, for other words, for source and target exchanged, or count from another "
+            "number. Check the order of the files, the splitting into words and the base."
+        )
+    return fitting, left_out
+
+
+def describe_left_out(left_out: Sequence[str], name: str | Path) -> str:
+    """One line about the gold links that `fit_gold` left out; empty where there are none."""
+    if not left_out:
+        return ""
+    more = f"; and {len(left_out) - LISTED:,} more" if len(left_out) > LISTED else ""
+    points, are = ("1 link points", "is") if len(left_out) == 1 else (f"{len(left_out):,} links point", "are")
+    return (
+        f"{name}: {points} past the words of the sentence and {are} not scored (numbers from 1): "
+        f"{'; '.join(left_out[:LISTED])}{more}"
+    )
+
+
+def pharaoh_line(links: Iterable[tuple[int, int]], probabilities: Sequence[float] | None = None) -> str:
+    """Links as `0-0 1-2`, or with probabilities as `0-0:0.9731 1-2:0.4250`; words from 0."""
+    if probabilities is None:
+        return " ".join(f"{i}-{j}" for i, j in links)
+    return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(links, probabilities, strict=True))
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Lines end at "\\n" alone: what `splitlines` takes for an end of line may stand inside a sentence."""
+    if not path.is_file():
+        raise ValueError(f"Gold file not found: {path}. Relative paths start at {Path.cwd()}. Check the path.")
+    with path.open("rb") as stream:
+        lines = [decode_line(raw, path, number) for number, raw in enumerate(stream, start=1)]
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"{path} holds no links. Nothing can be scored against it. Check the path.")
+    return lines
+
+
+def _detect(lines: list[str], path: str | Path) -> str:
+    first = next(line.strip() for line in lines if line.strip())
+    if ALIGNV2_LINE.fullmatch(first):
+        return "alignv2"
+    if PHARAOH_LINK.fullmatch(first.split()[0]):
+        return "pharaoh"
+    raise ValueError(
+        f"{path} is in no known format of gold links: its first line is {first[:60]!r}. Known are `sentence i j S` "
+        "(alignv2) and `i-j ipj ...` with one line a sentence (pharaoh). Convert it to one of them."
+    )
+
+
+def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldLinks:
+    gold: dict[int, Gold] = {}
+    lowest = None
+    for sentence, line in enumerate(lines):
+        links = gold[sentence] = Gold()
+        for item in line.split():
+            match = PHARAOH_LINK.fullmatch(item)
+            if not match:
+                raise ValueError(
+                    f"{path}, line {sentence + 1}: {item[:60]!r} is no link. A link is `i-j` (sure) or `ipj` "
+                    "(possible), two word numbers. Correct that line."
+                )
+            link = int(match[1]), int(match[3])
+            lowest = min(link) if lowest is None else min(lowest, *link)
+            links.possible.add(link)
+            if match[2] == "-":
+                links.sure.add(link)
+    if base is None:
+        if lowest != 0:
+            raise ValueError(
+                f"{path} does not show whether its words count from 0 or from 1: no link has a word 0, and either is "
+                "in use. A wrong guess would shift every link. Say which: `--gold-base 1` or `--gold-base 0` "
+                "(`gold_base` in a recipe)."
+            )
+        base = 0
+    if base > lowest:
+        raise ValueError(f"{path} has a word 0, so its words do not count from 1. Every link would shift. Give base 0.")
+    shifted = {
+        sentence: Gold({(i - base, j - base) for i, j in g.sure}, {(i - base, j - base) for i, j in g.possible})
+        for sentence, g in gold.items()
+    }
+    return GoldLinks(shifted, lines=len(lines))
+
+
+def _read_alignv2(lines: list[str], path: str | Path, base: int | None) -> GoldLinks:
+    gold: dict[int, Gold] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        match = ALIGNV2_LINE.fullmatch(line.strip())
+        if not match:
+            raise ValueError(
+                f"{path}, line {number}: {line.strip()[:60]!r} is no link. A line of this file is `sentence i j`, then "
+                "S or P. Correct that line."
+            )
+        links = gold.setdefault(int(match[1]), Gold())
+        link = int(match[2]) - 1, int(match[3]) - 1
+        links.possible.add(link)
+        if (match[4] or "S").upper() == "S":
+            links.sure.add(link)
+    if base is None:
+        base = 0 if 0 in gold else 1
+    if base == 1 and 0 in gold:
+        raise ValueError(
+            f"{path} has a sentence 0, so its sentences do not count from 1. Every link would go to another sentence. "
+            "Give base 0."
+        )
+    return GoldLinks({sentence - base: links for sentence, links in sorted(gold.items())})

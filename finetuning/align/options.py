@@ -1,0 +1,226 @@
+"""The options of `word-align`: what they are, and which contradict each other."""
+
+import argparse
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from finetuning.align.output import STATE_ENDING, require_writable
+from finetuning.align.pairs import STDIN
+
+DESCRIPTION = """Link the words of sentences to the words of their translations.
+
+  word-align --model runs/xlm_align/model < pairs.txt > links.txt      source ||| target, a pair a line
+  word-align --model runs/xlm_align/model corpus.de corpus.en > links.txt          two files, line by line
+  word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
+                                                         {"source": "...", "target": ["a", "list", "of", "words"]}
+
+Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
+so on. A pair with an empty side gives an empty line. Words are what stands between white space. Chinese and Japanese
+without any are cut into characters: segment such text first where words are wanted. Lines come out in blocks: through
+a pipe nothing is seen before 64 x --batch-size pairs are read, or the input has ended.
+
+A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
+
+  word-align --model runs/xlm_align/model corpus.de corpus.en --output links.txt --device cuda --precision bf16
+  word-align --model runs/xlm_align/model corpus.de corpus.en --output links.txt --device cuda --precision bf16 --resume
+
+See the links, or measure them against links made by hand:
+
+  word-align --model runs/xlm_align/model pairs.txt --html page.html > links.txt
+  word-align --model runs/xlm_align/model test.de test.en --gold alignment.txt > links.txt
+  word-align --model runs/xlm_align/model test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
+
+Methods, and their options for --matching NAME=VALUE (the defaults are the papers'):
+
+  ot           optimal transport, then mutual argmax (XLM-Align's published aligner): sinkhorn_iterations=2
+               regularization=1.0 epsilon=1e-6 first=rows
+  ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labelling):
+               more links, fewer of them right. Those of ot, but with first=columns filter_iterations=2 discount=0.9
+               rule=released
+  itermax      repeated mutual argmax of cosines (SimAlign's Itermax): filter_iterations=2
+  mutual       mutual argmax of cosines (SimAlign's Argmax): the fewest links, the most precise
+  softmax      both softmax directions above a threshold (awesome-align): threshold=0.001"""
+
+METHODS = ("ot", "ot_itermax", "itermax", "mutual", "softmax")  # optimal_transport's; importing it takes seconds
+LINES_ON_PAGE = 100
+PLOT_ENDINGS = (".png", ".pdf", ".svg")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All options, by what they are about."""
+    parser = argparse.ArgumentParser(
+        prog="word-align",
+        description=DESCRIPTION,
+        usage="word-align --model DIR|ID [FILE | SOURCE TARGET] [options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="one file of pairs, or a source and a target file; default: stdin"
+    )
+    group = parser.add_argument_group("input")
+    group.add_argument(
+        "--format",
+        choices=("auto", "text", "jsonl"),
+        default="auto",
+        help="of the pairs; auto: jsonl for one file that ends in .jsonl or .json, text for all else",
+    )
+    group.add_argument(
+        "--keys",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="names of the two sentences in JSONL (default: source target); values are strings or lists of words",
+    )
+    group.add_argument(
+        "--pre-split",
+        action="store_true",
+        help="words are what stands between white space, in Chinese and Japanese too",
+    )
+    group = parser.add_argument_group("output")
+    group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
+    group.add_argument("--resume", action="store_true", help="go on with an --output FILE that was not finished")
+    group.add_argument("--output-format", choices=("pharaoh", "json"), help="default: pharaoh")
+    group.add_argument(
+        "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
+    )
+    group.add_argument("--html", metavar="PAGE", help="write a page to look at the links and the similarity of words")
+    group.add_argument("--html-limit", type=_positive, metavar="N", help="first pairs on it (default: 100)")
+    group.add_argument("--quiet", action="store_true", help="no progress bar and no counts; errors and scores only")
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", required=True, metavar="DIR|ID", help="encoder: a folder, or an id of the Hub")
+    group.add_argument("--tokenizer", metavar="DIR|ID", help="default: the model's")
+    group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
+    group.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of the encoder (default: fp32)")
+    group.add_argument(
+        "--batch-size", type=_positive, default=64, metavar="N", help="inputs to a forward pass (default: 64)"
+    )
+    group = parser.add_argument_group("alignment")
+    group.add_argument("--method", choices=METHODS, default="ot", help="default: ot")
+    group.add_argument(
+        "--layer",
+        type=int,
+        metavar="N",
+        help="whose states to compare, 0: embeddings (default: two thirds of the way up)",
+    )
+    group.add_argument(
+        "--encoding",
+        choices=("joint", "separate"),
+        default="separate",
+        help="both sentences in one input, or each in its own (default: separate)",
+    )
+    group.add_argument(
+        "--window",
+        type=_positive,
+        metavar="N",
+        help="longer inputs are split into windows of N pieces (default: all positions)",
+    )
+    group.add_argument(
+        "--overlap", type=int, metavar="N", help="pieces that neighbouring windows share (default: half a window)"
+    )
+    group.add_argument(
+        "--matching",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="NAME=VALUE",
+        help="option of the method, see above",
+    )
+    group = parser.add_argument_group("evaluation (the input is held in memory)")
+    group.add_argument(
+        "--gold", metavar="FILE", help="links made by hand, `sentence i j S|P` or `i-j ipj`: scores at the end"
+    )
+    group.add_argument(
+        "--gold-base",
+        type=int,
+        choices=(0, 1),
+        help="what --gold counts from: its words, or the sentences of `sentence i j`",
+    )
+    group.add_argument("--sweep-layers", action="store_true", help="scores of every layer, in place of links")
+    group.add_argument("--plot", metavar="FILE", help="draw AER by layer (png, pdf, svg)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    with contextlib.suppress(ValueError):
+        return name, float(value) if not value.lstrip("+-").isdecimal() else int(value)
+    return name, value
+
+
+def check_flags(flags: argparse.Namespace) -> None:
+    """Raises ValueError for options that contradict each other or would do nothing, and for a bad place of the plot."""
+    rules = [
+        (flags.resume and not flags.output, "--resume", "without --output", "only a file can be gone on with"),
+        (flags.resume and flags.html, "--resume", "with --html", "the page shows the pairs of one run"),
+        (flags.resume and flags.gold, "--resume", "with --gold", "scores are of all sentences together"),
+        (flags.sweep_layers and not flags.gold, "--sweep-layers", "without --gold", "layers are told apart by scores"),
+        (
+            flags.sweep_layers and flags.output,
+            "--sweep-layers",
+            "with --output",
+            "it scores layers and writes no links",
+        ),
+        (flags.sweep_layers and flags.html, "--sweep-layers", "with --html", "it scores layers and writes no links"),
+        (
+            flags.sweep_layers and flags.output_format,
+            "--sweep-layers",
+            "with --output-format",
+            "it scores layers and writes no links",
+        ),
+        (
+            flags.sweep_layers and flags.probabilities,
+            "--sweep-layers",
+            "with --probabilities",
+            "it scores layers and writes no links",
+        ),
+        (flags.sweep_layers and flags.layer is not None, "--sweep-layers", "with --layer", "it takes every layer"),
+        (flags.plot and not flags.sweep_layers, "--plot", "without --sweep-layers", "it draws scores by layer"),
+        (flags.html_limit and not flags.html, "--html-limit", "without --html", "it counts the pairs on the page"),
+        (
+            flags.pre_split and flags.gold,
+            "--pre-split",
+            "with --gold",
+            "gold links count words between white space anyway",
+        ),
+        (flags.gold_base is not None and not flags.gold, "--gold-base", "without --gold", "it says how to read it"),
+    ]
+    for is_broken, name, how, reason in rules:
+        if is_broken:
+            change = f"Add {how.split()[1]}" if how.startswith("without") else f"Leave out {name} or {how.split()[1]}"
+            raise ValueError(f"{name} is given {how}: {reason}. {change}.")
+    require_different_files(flags)
+    if flags.plot:
+        require_writable(flags.plot, "--plot")
+        if Path(flags.plot).suffix.lower() not in PLOT_ENDINGS:
+            raise ValueError(
+                f"--plot is {flags.plot}. The ending says what is drawn, and {', '.join(PLOT_ENDINGS)} are known. Name "
+                "a file with one of them."
+            )
+
+
+def require_different_files(flags: argparse.Namespace) -> None:
+    """Raises ValueError where a file to write is also another one to write, or one to read."""
+    written = [("--output", flags.output), ("--html", flags.html), ("--plot", flags.plot)]
+    if flags.output:
+        written.append(("what --resume needs of --output", f"{flags.output}{STATE_ENDING}"))
+    read = [("--gold", flags.gold), *(("the input", name) for name in flags.files if name != STDIN)]
+    names: dict[Path, str] = {}
+    for number, (name, path) in enumerate(written + read):
+        if path is None:
+            continue
+        place = Path(path).resolve()
+        if place in names:
+            raise ValueError(
+                f"{path} is {names[place]} and {name}. One would destroy the other. Name another file for one of them."
+            )
+        if number < len(written):
+            names[place] = name

@@ -1,0 +1,68 @@
+"""One self-contained page to look at word links: sentences with their links, the similarity of all words, a search.
+
+The template takes in style and script; nothing is loaded from anywhere. Words reach it as JSON and are set as text.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from finetuning.align.output import require_writable
+
+TEMPLATE = "alignment_page.html.jinja"
+MARKER = '<meta name="generator" content="word-align">'  # a page without it is somebody else's
+MATRIX_WORDS = 150  # of a side; a browser takes seconds to draw more cells, and nobody can read them
+
+
+class Page:
+    """Collects pairs, then writes the page.
+
+    Raises ValueError for a path that cannot be written, and for a file there that is no such page.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.pairs: list[dict[str, Any]] = []
+        require_writable(path, "--html")
+        if self.path.exists() and MARKER not in self.path.read_text(encoding="utf-8", errors="replace")[:2000]:
+            raise ValueError(
+                f"{self.path} exists and is no page of word links. Nothing else is overwritten. Name another file."
+            )
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def add(self, alignment: Any) -> None:
+        """Takes a `modeling.word_alignment.WordAlignment` with probabilities and similarity.
+
+        The similarity of a pair with more than `MATRIX_WORDS` words on a side is left out.
+        """
+        has_matrix = max(len(alignment.source), len(alignment.target)) <= MATRIX_WORDS
+        self.pairs.append(
+            {
+                "source": alignment.source,
+                "target": alignment.target,
+                "links": [
+                    [i, j, round(probability, 3)]
+                    for (i, j), probability in zip(alignment.links, alignment.probabilities, strict=True)
+                ],
+                # whole hundredths are what a colour can show, and half the bytes
+                "similarity": [[round(100 * value) for value in row] for row in alignment.similarity]
+                if has_matrix
+                else None,
+                "windows": alignment.windows,
+            }
+        )
+
+    def write(self, title: str, facts: dict[str, str], total: int) -> None:
+        """Writes the page. title: of the input; facts: how the links were made; total: pairs of the whole input."""
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            undefined=StrictUndefined,
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        page = environment.get_template(TEMPLATE).render(title=title, facts=facts, total=total, pairs=self.pairs)
+        self.path.write_text(page, encoding="utf-8")

@@ -1,0 +1,277 @@
+"""Labels translated text with a tagger that was trained on another language: training rows of translate-train-all.
+
+    accelerate launch finetuning/run.py --config finetuning/recipes/xtreme/panx.yaml model=runs/veco/model \\
+      output_dir=runs/veco/panx_teacher
+    python -m finetuning.data.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
+      --input 'translated/panx/{language}.jsonl' --output 'labelled/panx/{language}/train.jsonl'
+
+A word of a translation does not stand where its original stood, so labels cannot be copied: a model trained on English
+labels the translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
+translations of its POS and NER data; bring your own.
+
+Input is a table, read like any other: a file, a folder in the Hub's layout or an id of the Hub, with a column of lists
+of words, or of text that is cut at white space. Its other columns stay, so that a translation can stand beside the
+original for plug-in. Each row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of its
+labels) and `labelled_by`, which names the teacher: results of a run that trains on these rows repeat it. Beside each
+FILE.jsonl, FILE.yaml tells teacher, input, counts and mean confidence (YAML, so that a folder of JSONL stays one).
+"""
+
+import argparse
+import collections
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo_core.provenance import run_facts, write_rows
+from zoo_core.recipes import user_errors
+from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+LANGUAGE = "{language}"
+# written without spaces between words, or with spaces between phrases
+UNSPACED = {"bo", "dz", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="the teacher: folder or Hub id of a fine-tuned tagger")
+    parser.add_argument("--input", required=True, help=f"text to label: file, folder or Hub id; may hold {LANGUAGE}")
+    parser.add_argument("--config", help=f"configuration of the input, where it has several; may hold {LANGUAGE}")
+    parser.add_argument("--split", default="train", help="split of the input; a file has none")
+    parser.add_argument("--column", help="column of words or text; default: `tokens` where there is one, else `text`")
+    parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="what the text is in")
+    parser.add_argument("--output", required=True, help=f"JSONL file to write; holds {LANGUAGE} for several languages")
+    parser.add_argument("--hub_root", help="folder that mirrors the Hub (<hub_root>/<owner>/<name>)")
+    parser.add_argument("--max_length", type=int, default=128, help="pieces of a window; longer sentences are split")
+    parser.add_argument("--batch_size", type=int, default=64, help="windows in a forward pass")
+    options = parser.parse_args(argv)
+    with user_errors():
+        label(options, sys.argv if argv is None else ["finetuning/data/label_text.py", *argv])
+
+
+def label(options: argparse.Namespace, command: list[str]) -> None:
+    """Labels the text of every language. Everything is read and checked before the first is labelled.
+
+    Raises ValueError for a model that is no tagger or needs translations, outputs that are there already or not one a
+    language, and input that cannot be read or labelled.
+    """
+    outputs = _outputs(options)
+    texts = {language: Text(options, language) for language in outputs}
+    teacher = Teacher(options)
+    facts = run_facts(command)
+    for language, output in outputs.items():
+        text = texts[language]
+        rows, counts = teacher.label(text)
+        about = {"language": language, "teacher": teacher.identity, "input": text.identity, **counts, "run": facts}
+        write_rows(output, rows, lambda about=about: about)
+        print(
+            f"{output}: {counts['rows']:,} rows, {counts['words']:,} words, mean confidence "
+            f"{counts['mean_confidence']:.3f}; {counts['left_out_rows']:,} rows without words left out"
+        )
+
+
+def _outputs(options: argparse.Namespace) -> dict[str, Path]:
+    languages = options.languages
+    if len(set(languages)) < len(languages):
+        raise ValueError(f"--languages is {languages}. Each is labelled into one file. Name each once.")
+    for name in ("input", "output"):
+        text = f"{getattr(options, name)} {options.config or ''}" if name == "input" else options.output
+        if len(languages) > 1 and LANGUAGE not in text:
+            raise ValueError(
+                f"--{name} is {getattr(options, name)}, and there are {len(languages)} languages. They would all be "
+                f"the same {'text' if name == 'input' else 'file'}. Write {LANGUAGE} where the language's code stands."
+            )
+    outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in languages}
+    for output in outputs.values():
+        if output.suffix != ".jsonl":
+            raise ValueError(f"--output is {output}. Rows are written as JSON lines. Name a file that ends in .jsonl.")
+        for file in (output, output.with_suffix(".yaml")):
+            if file.exists():
+                raise ValueError(
+                    f"{file} is there already. It is not overwritten. Remove it, or name another --output."
+                )
+    return outputs
+
+
+class Text:
+    """The sentences of one language, as lists of words, and the rows that they come from; read when it is made.
+
+    Raises ValueError for a missing column, one of another type, a name that would be given twice, a language whose
+    words cannot be told, and a table without any word.
+    """
+
+    def __init__(self, options: argparse.Namespace, language: str):
+        from finetuning.data.task_tables import LABELLED_BY
+
+        path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
+        split = "train" if Path(path).is_file() else options.split
+        table = Table(path=path, config=config, split=split)
+        self.name, self.language = describe(table), language
+        self.rows: Dataset = load_table(table, options.hub_root)
+        names = self.rows.column_names
+        self.column = options.column or ("tokens" if "tokens" in names else "text")
+        feature = require_column(self.rows, self.column, self.name)
+        taken = [name for name in ("tokens", "labels", "confidence", LABELLED_BY) if name in names]
+        if taken := [name for name in taken if name != self.column]:
+            raise ValueError(
+                f"{self.name} has a column {taken[0]}, which is written here. It would be lost. Rename it, or leave it "
+                "out."
+            )
+        self.sentences = self._words(feature)
+        if not any(self.sentences):
+            raise ValueError(
+                f"{self.name}: none of its {len(self.rows)} rows has a word in column {self.column}. There is nothing "
+                "to label. Name the column of the words or of the text by --column."
+            )
+        fingerprint = table_fingerprint(table, options.hub_root, self.rows)
+        self.identity = {
+            "path": path,
+            "config": config,
+            "split": split,
+            "column": self.column,
+            "fingerprint": fingerprint,
+        }
+
+    def _words(self, feature: Any) -> list[list[str]]:
+        values = self.rows[self.column][:]
+        item = getattr(feature, "feature", None)
+        kind = getattr(item if item is not None else feature, "dtype", None)
+        if kind not in ("string", "large_string"):
+            raise ValueError(
+                f"{self.name}: column {self.column} holds {getattr(feature, 'dtype', feature)}, neither text nor lists "
+                f"of words. A tagger labels words. Name another by --column: {', '.join(self.rows.column_names)}."
+            )
+        if item is None:
+            if self.language.split("-")[0].split("_")[0] in UNSPACED:
+                raise ValueError(
+                    f"{self.name}: column {self.column} holds text in {self.language}, which is not written with "
+                    "spaces between words. What its words are cannot be told here, and a whole phrase would get one "
+                    "label. Cut it into words with a segmenter of the language, and give a column of lists of words."
+                )
+            return [(text or "").split() for text in values]
+        for row, words in enumerate(values):
+            if None in (words or ()):
+                raise ValueError(
+                    f"{self.name}, row {row} (from 0): column {self.column} has a word that is missing. Fill or remove "
+                    "it."
+                )
+        return [list(words or ()) for words in values]
+
+
+class Teacher:
+    """A fine-tuned tagger, on this process' device, and what is written of it.
+
+    Raises ValueError for a model without the head of a tagger, with labels that have no names, or fine-tuned plug-in.
+    """
+
+    def __init__(self, options: argparse.Namespace):
+        import torch
+        from accelerate import PartialState
+        from transformers import AutoModelForTokenClassification
+
+        from finetuning.checkpoints import describe_model, load_pretrained
+
+        if options.max_length < 8 or options.batch_size < 1:
+            raise ValueError(
+                f"--max_length is {options.max_length} and --batch_size {options.batch_size}: nothing can be labelled "
+                "with that. Windows have 8 pieces or more, batches 1 window or more."
+            )
+        name = options.model
+        path, config, self.tokenizer, identity = describe_model(name, None, options.hub_root, options.max_length)
+        self.tokenizer.padding_side = "right"
+        if getattr(config, "plug_in", False):
+            raise ValueError(
+                f"{name} was fine-tuned plug-in: it reads each text beside its translation. A teacher labels text "
+                "alone. Name one that was fine-tuned with plug_in=false."
+            )
+        self.model = load_pretrained(AutoModelForTokenClassification, path, name, dtype=torch.float32)
+        self.model.to(PartialState().device)
+        self.names = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
+        if all(re.fullmatch(r"LABEL_\d+", label) for label in self.names):
+            raise ValueError(
+                f"The labels of {name} are {', '.join(self.names)}: it does not say what they mean, and rows would be "
+                "labelled with these. Name a tagger that finetuning/run.py left, or write id2label into config.json."
+            )
+        self.max_length, self.batch_size = options.max_length, options.batch_size
+        self.label_subword = getattr(config, "label_subword", "first")  # taggers of others: the first, as is usual
+        tuned = list(getattr(config, "fine_tuned_on", None) or [])
+        self.identity = {**identity, "fine_tuned_on": tuned, "labels": self.names}
+        origin = f"fine-tuned on {', then '.join(tuned)}" if tuned else name
+        self.signature = f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
+
+    def label(self, text: Text) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The labelled rows of one language, without those that have no words, and counts of them."""
+        from datasets import Dataset
+
+        from finetuning.data.task_tables import LABELLED_BY
+        from finetuning.tasks.tagging.task import CHUNK_LABEL, OUTSIDE, to_iob2, windows_of, words_of_sentences
+
+        kept = [row for row, words in enumerate(text.sentences) if words]
+        sentences = [text.sentences[row] for row in kept]
+        windows = Dataset.from_dict({"words": sentences, "tags": [[0] * len(words) for words in sentences]}).map(
+            windows_of,
+            batched=True,
+            with_indices=True,
+            remove_columns=["words", "tags"],
+            fn_kwargs={
+                "tokenizer": self.tokenizer,
+                "max_length": self.max_length,
+                "label_subword": self.label_subword,
+            },
+            desc=f"Encoding {text.language}",
+        )
+        numbers, probabilities = self._predict(windows, text.language)
+        labels = [[self.names[number] for number in words] for words in words_of_sentences(windows, numbers)]
+        if all(name == OUTSIDE or CHUNK_LABEL.fullmatch(name) for name in self.names):
+            labels = [to_iob2(sentence) for sentence in labels]
+        sure = words_of_sentences(windows, probabilities)
+        rows = [
+            {
+                **row,
+                "tokens": words,
+                "labels": own,
+                "confidence": round(statistics.fmean(probability), 4),
+                LABELLED_BY: self.signature,
+            }
+            for row, words, own, probability in zip(text.rows.select(kept), sentences, labels, sure, strict=True)
+        ]
+        counts = {
+            "rows": len(rows),
+            "left_out_rows": len(text.sentences) - len(kept),
+            "words": sum(map(len, sentences)),
+            "words_without_pieces": sum(windows["without_pieces"][:]),
+            "cut_words": sum(windows["cut"][:]),
+            "split_sentences": sum(windows["is_further"][:]),
+            "labels": dict(collections.Counter(label for sentence in labels for label in sentence).most_common()),
+            "mean_confidence": statistics.fmean(value for sentence in sure for value in sentence),
+        }
+        return rows, counts
+
+    def _predict(self, windows: "Dataset", language: str) -> tuple[list[list[int]], list[list[float]]]:
+        """The likeliest label (W, T) of each piece of the windows and its probability; the longest windows first."""
+        import numpy as np
+        import torch
+        from rich.progress import track
+
+        order = np.argsort(-np.asarray(windows["length"][:]), kind="stable")
+        numbers: list[Any] = [None] * len(windows)
+        probabilities: list[Any] = [None] * len(windows)
+        starts = range(0, len(order), self.batch_size)
+        for start in track(starts, f"Labelling {language}", disable=not sys.stderr.isatty()):
+            own = order[start : start + self.batch_size]
+            fields = windows.select_columns(["input_ids", "attention_mask"]).select(own)
+            batch = self.tokenizer.pad(fields.to_dict(), return_tensors="pt").to(self.model.device)
+            with torch.no_grad():
+                best = self.model(**batch).logits.softmax(-1).max(-1)
+            for window, found, sure in zip(own, best.indices.tolist(), best.values.tolist(), strict=True):
+                numbers[window], probabilities[window] = found, sure
+        return numbers, probabilities
+
+
+if __name__ == "__main__":
+    main()

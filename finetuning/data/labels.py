@@ -1,0 +1,124 @@
+"""Labels of any kind of task: from class labels, whole numbers or strings to ids, matched by name.
+
+What ties training and evaluation together is the *name* of a label: ids are those of the training data, and evaluated
+labels are looked up by name, so that two datasets that number the same classes differently cannot be mixed up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import ClassLabel
+
+from finetuning.data.task_tables import Rows
+from zoo_core.recipes import nearest
+
+
+@dataclass
+class LabelColumn:
+    """The labels of some rows: `values` as they are in the table, and the type (`datasets` feature) of one of them.
+
+    `row_of` tells the row of a value, where a row has several.
+    """
+
+    rows: Rows
+    feature: Any
+    values: list[Any]
+    row_of: Callable[[int], int] = lambda number: number
+
+    @property
+    def declared(self) -> list[str]:
+        """Names of the labels 0, 1, ... where recipe or data declare them."""
+        if self.rows.table.label_names:
+            return list(self.rows.table.label_names)
+        return list(self.feature.names) if isinstance(self.feature, ClassLabel) else []
+
+    @property
+    def is_number(self) -> bool:
+        """Whether labels are numbers, not names. Raises ValueError for what is neither."""
+        kind = getattr(self.feature, "dtype", str(self.feature))
+        is_number = isinstance(self.feature, ClassLabel) or kind == "bool" or "int" in kind
+        if not is_number and kind not in ("string", "large_string"):
+            raise ValueError(
+                f"{self.rows.name}: column {self.rows.table.label_column} holds {kind}. Labels are whole numbers, "
+                "class labels or strings. Name another label column, or convert this one."
+            )
+        return is_number
+
+
+def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
+    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared.
+
+    Raises ValueError for values that cannot be labels.
+    """
+    for column in columns:
+        _ = column.is_number
+    if declared := next((column.declared for column in columns if column.declared), []):
+        return declared, True
+    seen = {value for column in columns for value in column.values if value is not None}
+    return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))], False
+
+
+def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, warnings: list[str]) -> list[int]:
+    """Ids in `names` of the values. Raises ValueError for a label that is not there, with row and names."""
+    rows, declared, is_number = column.rows, column.declared, column.is_number
+    name_of_column = rows.table.label_column
+    places = {name: place for place, name in enumerate(names)}
+
+    def id_of(value: Any) -> int | None:
+        name = value
+        digits = is_number or (isinstance(value, str) and value.isdecimal() and value not in declared)
+        if declared and digits and value is not None:  # PAWS-X has "0" and "1" as strings
+            name = declared[int(value)] if 0 <= int(value) < len(declared) else value
+        elif is_number and value is not None:
+            name = str(int(value))
+        return places.get(name)
+
+    ids = {value: id_of(value) for value in dict.fromkeys(column.values)}
+    if is_number and not declared and is_order_declared and None in ids.values():
+        # bare numbers beside training labels whose names have an order: by value, and say so
+        ids = {value: int(value) if value is not None and 0 <= value < len(names) else None for value in ids}
+        warnings.append(
+            f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"
+        )
+    unknown = [value for value, found in ids.items() if found is None]
+    if unknown and set(ids) <= {None, -1}:
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: none of the {len(column.values)} values in column "
+            f"{name_of_column} is a label. Those of this split were not published, or were taken out: nothing can be "
+            "learnt from it or scored on it. Name another split, or a copy of the data that has its labels."
+        )
+    if unknown:
+        row = column.row_of(column.values.index(unknown[0]))
+        hidden = "no label" if unknown[0] in (None, -1) else f"label {unknown[0]!r}"
+        raise ValueError(
+            f"{rows.name}, language {rows.language}, row {row} (from 0): {hidden} in column {name_of_column}. The "
+            f"training data know: {', '.join(names)}. {_advice(unknown[0], names)}"
+        )
+    return [ids[value] for value in column.values]
+
+
+def _advice(value: Any, names: list[str]) -> str:
+    if value in (None, -1):
+        return "Unlabelled rows cannot be used: remove them."
+    hint = nearest(str(value), names) if isinstance(value, str) else ""
+    advice = "Where the same labels have other names or numbers, give their names in order as `label_names`."
+    return f"{hint} {advice}" if hint.startswith("Did") else advice
+
+
+def check_label_names(where: str, names: list[str]) -> None:
+    """Raises ValueError for `label_names` that are not all different."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"{where}.label_names is {names}. Labels need different names. Correct it.")
+
+
+def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
+    """Raises the ValueError of an evaluated language in which all of `count` rows or words have one label.
+
+    Some public copies of test sets have every label replaced by a constant: a score on them is noise.
+    """
+    raise ValueError(
+        f"{rows.name}, language {rows.language}: all {count} {what} have the label {name!r}. These are placeholders, "
+        "not gold labels: any score on them is meaningless. Use a copy of the data that has its labels, or evaluate "
+        "another split."
+    )

@@ -1,0 +1,166 @@
+"""Tables of sentences and their translations: two columns of one table, or one column of each of two tables."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, concatenate_datasets
+
+from finetuning.data.task_tables import Rows, names_of
+from finetuning.tasks.translation.recipe import PairTable
+from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
+
+SIDES = ("source", "target")
+ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
+
+
+@dataclass
+class PairRows(Rows):
+    """Pairs in columns `source` and `target`; `language` is that of both, such as de-en.
+
+    unpaired: rows of the source's and of the target's table whose id the other one does not have.
+    """
+
+    unpaired: tuple[int, int] = (0, 0)
+
+
+def tables_of(table: PairTable) -> list[Table]:
+    """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
+
+    tables = [with_split(table, table.split)]
+    if (target := table.target) is not None:
+        tables.append(target if target.split else with_split(target, table.split))
+    return tables
+
+
+def with_split(table: Table, split: str) -> Table:
+    """The table with the split that is read: a file has none, all of its rows are read."""
+    return replace(table, split="train" if Path(table.path).is_file() else split)
+
+
+def open_pairs(
+    table: PairTable, name: str, language: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
+) -> PairRows:
+    """The pairs of a table, both sides text, under the name of their languages; `loaded` keeps what was read.
+
+    Raises ValueError for a table that is streamed, a column that is missing or holds no text, and two tables that do
+    not align; `name` is the table's place in the recipe.
+    """
+    table, *targets = tables_of(table)
+    table = replace(table, target=targets[0] if targets else None)
+    tables = [table, table.target or table]
+    found = [load_whole(one, name, hub_root, loaded) for one in tables]
+    sides = []
+    for side, (rows, _), one in zip(SIDES, found, tables, strict=True):
+        wanted = getattr(table, f"{side}_column")
+        require_text(rows, wanted, f"{name}.{side}_column", f"{name} ({describe(one)})")
+        sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
+    sizes = [len(side) for side in sides]
+    if table.target is not None:
+        sides = _aligned(table, name, [rows for rows, _ in found], sides)
+    fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
+    pairs = concatenate_datasets(sides, axis=1)
+    return PairRows(table, language, pairs, fingerprint, unpaired=tuple(size - len(pairs) for size in sizes))
+
+
+def load_whole(
+    table: Table, name: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
+) -> tuple[Dataset, str]:
+    """The rows of a table, structs as columns, and its fingerprint; `loaded` keeps what was read.
+
+    Raises ValueError for a table that is streamed; `name` is its place in the recipe.
+    """
+    if table.streaming:
+        raise ValueError(
+            f"{name}.streaming is true. Sentences are put together by their lengths, or looked for among each other, "
+            "for which all must be known. Leave it out."
+        )
+    key = tuple(getattr(table, item.name) for item in fields(Table))
+    if key not in loaded:
+        rows = load_table(table, hub_root)
+        loaded[key] = rows.flatten(), table_fingerprint(table, hub_root, rows)
+    return loaded[key]
+
+
+def require_text(rows: Dataset, column: str, field: str, where: str) -> None:
+    """Raises ValueError for a column that is missing `where`, or holds no text; `field` of the recipe names it."""
+    dtype = getattr(require_column(rows, column, where), "dtype", None)
+    if dtype not in ("string", "large_string"):
+        raise ValueError(
+            f"{field} is {column}, which holds {dtype or 'no text'}. Only text can be translated. Name a column of "
+            "text; a field of a struct is named by a dotted path, such as translation.en."
+        )
+
+
+def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dataset]) -> list[Dataset]:
+    """The two sides with row i of one belonging to row i of the other."""
+    where = f"{name} ({describe(table)}; {describe(table.target)})"
+    if table.join_on is None:
+        if len(sides[0]) != len(sides[1]):
+            raise ValueError(
+                f"{where} is aligned row by row, and its sides have {len(sides[0])} and {len(sides[1])} rows. From the "
+                "first missing row on, every pair would be wrong. Repair the tables, or set join_on if they share ids."
+            )
+        return sides
+    ids = []
+    for rows in tables:
+        require_column(rows, table.join_on, where)
+        ids.append(rows[table.join_on][:])
+        if len(set(ids[-1])) < len(ids[-1]):
+            raise ValueError(
+                f"{where}: ids occur more than once in column {table.join_on}. It is unknown which rows belong "
+                "together. Make the ids unique, or leave join_on out if the tables are aligned row by row."
+            )
+    place = {value: position for position, value in enumerate(ids[1])}
+    matched = [(position, place[value]) for position, value in enumerate(ids[0]) if value in place]
+    if not matched:
+        raise ValueError(
+            f"{where}: no id of column {table.join_on} occurs in both tables. They have ids such as {ids[0][0]!r} and "
+            f"{ids[1][0]!r}. Nothing can be joined. Check that the ids have the same form."
+        )
+    return [side.select([pair[number] for pair in matched]) for number, side in enumerate(sides)]
+
+
+def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> Dataset:
+    """The pairs that have text on both sides. Raises ValueError for an evaluated pair without, and where none has."""
+
+    def has_text(texts: pa.ChunkedArray) -> np.ndarray:
+        return pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0).fill_null(False).to_numpy()
+
+    table = rows.dataset.with_format("arrow")
+    full = []
+    for start in range(0, len(table), ROWS_AT_ONCE):
+        batch = table[start : start + ROWS_AT_ONCE]
+        full.append(np.logical_and(*(has_text(batch.column(side)) for side in SIDES)))
+    is_full = np.concatenate(full)
+    missing = np.flatnonzero(~is_full)
+    if len(missing) and is_evaluated:
+        raise ValueError(
+            f"{name} ({rows.name}), row {missing[0]}: a side is empty, as in {len(missing)} of {len(is_full)} rows. "
+            "A score over fewer sentences is not the benchmark's. Repair the data, or name another split."
+        )
+    if len(missing) == len(is_full):
+        raise ValueError(
+            f"{name} ({rows.name}) has no pair with text on both sides. There is nothing to read. Check "
+            "source_column and target_column."
+        )
+    return rows.dataset.select(np.flatnonzero(is_full)) if len(missing) else rows.dataset
+
+
+def pair_identity(rows: PairRows) -> dict[str, Any]:
+    """What was read, for results.json."""
+    table = rows.table
+    identity = {
+        **names_of(table),
+        "columns": [table.source_column, table.target_column],
+        "target": names_of(table.target) if table.target else None,
+        "languages": [rows.language],
+        "rows": len(rows.dataset),
+        "fingerprint": rows.fingerprint,
+    }
+    if getattr(table, "source_mask_probability", 0):
+        identity |= {"source_mask_probability": table.source_mask_probability, "predict": table.predict}
+    return identity

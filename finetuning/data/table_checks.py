@@ -1,0 +1,129 @@
+"""What the tables of a recipe may not be, before any is read: missing, streamed, trained on and evaluated at once."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetuning.data.task_tables import filled, training_languages, translation_table
+from zoo_core.tables import Table, describe, resolve_hub_path
+
+if TYPE_CHECKING:
+    from finetuning.recipe import EvaluationTable, LabelledTable, Recipe, TrainingTable
+
+
+def named_tables(recipe: "Recipe") -> dict[str, "LabelledTable"]:
+    """The tables by their place in the recipe, such as `train.0`, as errors name them."""
+    parts = {"train": recipe.train, "evaluation": recipe.evaluation}
+    return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
+
+
+def check_tables(recipe: "Recipe") -> None:
+    """Raises ValueError for tables that are missing or streamed, and where training or selection sees evaluated rows.
+
+    Also for languages and translations that the setting has no use for, or cannot do without.
+    """
+    for part, tables in (("train", recipe.train), ("evaluation", recipe.evaluation)):
+        if not tables:
+            raise ValueError(f"The recipe has no {part} table. There is nothing to read. Add one under `{part}:`.")
+        for position, table in enumerate(tables):
+            if table.streaming:
+                raise ValueError(
+                    f"{part}.{position}.streaming is true. Fine-tuning shuffles all rows and groups them by length, "
+                    "so it cannot stream. Leave it out."
+                )
+            _check_translations(table, f"{part}.{position}", recipe.plug_in)
+    for position, table in enumerate(recipe.train):
+        if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
+            raise ValueError(
+                f"train.{position}.languages is {table.languages}, and setting is zero_shot: it trains on the source "
+                f"language {recipe.source_language} alone. Leave it out, or use setting=translate_train_all, or "
+                "setting=supervised where the rows were labelled in their language."
+            )
+        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
+            raise ValueError(
+                f"train.{position}.dev_split is {table.dev_split!r}, of the training rows. A checkpoint that knows "
+                "them by heart would be selected. Name another split, or leave it out: dev_fraction is held out then."
+            )
+        for split in filter(None, (table.split, table.dev_split)):
+            for number, evaluated in enumerate(recipe.evaluation):
+                if _shares_rows(recipe, replace(table, split=split), evaluated):
+                    raise ValueError(
+                        f"train.{position} reads {describe(replace(table, split=split))}, which is evaluated by "
+                        f"evaluation.{number}. A score on rows that were trained or selected on means nothing. "
+                        "Evaluate another split."
+                    )
+    for position, table in enumerate(recipe.evaluation):
+        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
+            raise ValueError(
+                f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Selecting on "
+                "evaluated rows flatters the score. Name another split, or leave it out."
+            )
+    if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
+        raise ValueError(
+            "selection is mean_dev, and no evaluation table has a dev_split. The mean is over the languages' "
+            "development rows. Name their split, or use selection=source_dev or selection=last."
+        )
+
+
+def _check_translations(table: "LabelledTable", where: str, plug_in: bool) -> None:
+    """Raises ValueError where a table of a plug-in run says its translations not at all or twice, or another's does."""
+    named = [name for name in ("translation_columns", "translations") if getattr(table, name)]
+    if named and not plug_in:
+        raise ValueError(
+            f"{where}.{named[0]} is given, and plug_in is false: heads read each text alone, and it would be ignored. "
+            "Leave it out, or set plug_in=true. To train on the translations as rows, give them a table of their own."
+        )
+    if plug_in and len(named) != 1:
+        said = "says its translations twice" if named else "says no translations"
+        raise ValueError(
+            f"{where} {said}, and plug_in is true: heads read [H:S] of a text and one translation of it, in training "
+            "and at test time. Give either `translation_columns` or `translations`. For evaluated texts they are the "
+            "benchmark's translate-test texts."
+        )
+
+
+def _shares_rows(recipe: "Recipe", trained: "TrainingTable", evaluated: "EvaluationTable") -> bool:
+    """Whether any evaluated text or its translation is trained on, in any language.
+
+    Two joined translations are not compared: which of their rows are read is up to the tables that they are joined to.
+    """
+
+    def tables(table: Any, languages: list[str]) -> list[list[Table]]:
+        each = [filled(table, name) for name in languages or [""]]
+        return [each, [translation_table(one) for one in each if one.translations]]
+
+    texts, translations = tables(trained, training_languages(recipe, trained))
+    evaluated_texts, evaluated_translations = tables(evaluated, evaluated.languages)
+    pairs = [(one, other) for one in texts + translations for other in evaluated_texts]
+    pairs += [(one, other) for one in texts for other in evaluated_translations]
+    return any(overlap(one, other, recipe.hub_root) for one, other in pairs)
+
+
+def _place(table: Table, hub_root: str | None) -> str:
+    """The path of a table, the same however it is spelt."""
+    path = resolve_hub_path(table.path, hub_root)
+    return str(Path(path).resolve()) if Path(path).exists() else path
+
+
+def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
+    """Whether two tables share rows; two slices of a split, as in train[:9], are taken for a division of it.
+
+    Nor do they where `where` asks for different values of a column.
+    """
+    if _place(one, hub_root) != _place(other, hub_root) or one.config != other.config:
+        return False
+    wanted, others = (getattr(table, "where", {}) for table in (one, other))
+    if any(_exclude(text, others.get(column, "*")) for column, text in wanted.items()):
+        return False
+    both_sliced = "[" in one.split and "[" in other.split
+    same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
+    return same_split or Path(one.path).is_file()
+
+
+def _exclude(one: str, other: str) -> bool:
+    """Whether no text fits both values of `where`, in which `*` stands for any text."""
+    if "*" not in one + other:
+        return one != other
+    begins = sorted((one.partition("*")[0], other.partition("*")[0]), key=len)
+    ends = sorted((one.rpartition("*")[2], other.rpartition("*")[2]), key=len)
+    return not (begins[1].startswith(begins[0]) and ends[1].endswith(ends[0]))

@@ -1,0 +1,303 @@
+"""Turns XTREME's published translations into the JSON lines that recipes read.
+
+    python -m finetuning.data.translations --input xtreme_translations --output translations
+
+The files are those of github.com/google-research/xtreme, "Translations" (the storage bucket xtreme_translations), under
+the names and in the folders that they have there; some of them are enough, and other folders above do not matter:
+
+    XNLI/translate-train/en-<language>-translated.tsv           -> xnli/<language>/train.jsonl
+    XNLI/translate-test/test-<language>-en-translated.tsv       -> xnli/<language>/test.jsonl
+    PAWSX/translate-train/en-<language>-translated.tsv          -> pawsx/<language>/train.jsonl
+    PAWSX/translate-test/test-<language>-en-translated.tsv      -> pawsx/<language>/test.jsonl
+    SQuAD/translate-train/squad.translate.train.en-<language>.json          -> squad/<language>/train.jsonl
+    SQuAD/translate-dev/squad.translate.dev.en-<language>.json              -> squad/<language>/validation.jsonl
+    TyDiQA-GoldP/translate-train/tydiqa.translate.train.en-<language>.json  -> tydiqa/<language>/train.jsonl
+    TyDiQA-GoldP/translate-test/tydiqa.translate.test.<language>-en.json    -> tydiqa/<language>/validation.jsonl
+    XQuAD/translate-test/xquad.translate.test.<language>-en.json            -> xquad/<language>/validation.jsonl
+    MLQA/translate-test/mlqa.translate.test.<language>-en.json              -> mlqa/<language>/test.jsonl
+
+Splits are named as those of google/xtreme that the rows belong to. TSV files have no header, no quoting and five
+columns: two texts, their two translations and the label. XNLI's become premise, hypothesis, premise_en, hypothesis_en
+and label ("contradictory" is MultiNLI's "contradiction"), PAWS-X's sentence1, sentence2, sentence1_en, sentence2_en and
+label (0 or 1). JSON files are SQuAD's: rows of id, question, context and answers; of the translate-test files,
+question_en, context_en and answers_en, to be joined to the test's own rows by their id, as the English SQuAD is to
+translate-train.
+
+What is known of the files, and what is not: XTREME describes them in issues 37, 95 and 98 of its repository and in no
+documentation. Of PAWS-X some rows are malformed; they, and all others that cannot be read, are left out, counted and
+listed. Copies of the TSV files from before September 2020 have three columns, without the original text, and are
+refused. Public readers of translate-test take the English from the third and fourth column and do not read a label, so
+a copy may be without; such a file is refused too. MLQA's German translate-test file was never published. Pseudo test
+sets (English tests translated into further languages) are not gold: they are passed over.
+
+Beside each FILE.jsonl, FILE.yaml tells the source file with its SHA-256, counts and what was left out. A file that was
+turned before is not turned again, and nothing is overwritten.
+"""
+
+import argparse
+import collections
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zoo_core.provenance import write_rows
+from zoo_core.recipes import user_errors
+from zoo_core.tables import decode_line
+
+LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
+PAIRS = {  # by the name of a folder above the file, without punctuation: names of the two texts, and of the labels
+    "xnli": (
+        ("premise", "hypothesis"),
+        {name: name for name in ("entailment", "neutral", "contradiction")} | {"contradictory": "contradiction"},
+    ),
+    "pawsx": (("sentence1", "sentence2"), {"0": 0, "1": 1}),
+}
+PAIR_FILES = {  # split by form of the name; whether the original is the English side
+    rf"en-{LANGUAGE}-translated\.tsv": ("train", True),
+    rf"test-{LANGUAGE}-en-translated\.tsv": ("test", False),
+}
+ANSWER_FILES = {  # task, split, and whether the English side is what the file holds
+    rf"squad\.translate\.train\.en-{LANGUAGE}\.json": ("squad", "train", False),
+    rf"squad\.translate\.dev\.en-{LANGUAGE}\.json": ("squad", "validation", False),
+    rf"tydiqa\.translate\.train\.en-{LANGUAGE}\.json": ("tydiqa", "train", False),
+    rf"tydiqa\.translate\.test\.{LANGUAGE}-en\.json": ("tydiqa", "validation", True),
+    rf"xquad\.translate\.test\.{LANGUAGE}-en\.json": ("xquad", "validation", True),
+    rf"mlqa\.translate\.test\.{LANGUAGE}-en\.json": ("mlqa", "test", True),
+}
+PSEUDO = re.compile(r"pseudo[-_.]?test", re.IGNORECASE)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", required=True, type=Path, help="folder with XTREME's translations, or one such file")
+    parser.add_argument(
+        "--output", required=True, type=Path, help="folder to write <task>/<language>/<split>.jsonl into"
+    )
+    options = parser.parse_args(argv)
+    with user_errors():
+        convert(options.input, options.output)
+
+
+@dataclass
+class Source:
+    """A published file, and the rows that are read from it."""
+
+    file: Path
+    task: str
+    language: str
+    split: str
+    has_english: bool  # TSV: the original is English; JSON: the text is
+    left_out: list[tuple[int, str]] = field(default_factory=list)  # line, or question from 1, and why
+    kept: int = 0
+
+    def output(self, folder: Path) -> Path:
+        return folder / self.task / self.language / f"{self.split}.jsonl"
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The well-formed rows. Raises ValueError, at the end, where there is none or more are malformed."""
+        read = self._pairs() if self.task in PAIRS else self._questions()
+        for row, problem in read:
+            if problem is None:
+                self.kept += 1
+                yield row
+        if not self.kept and not self.left_out:
+            raise ValueError(f"{self.file} has no rows. There is nothing to write. Fetch the file again, whole.")
+        if len(self.left_out) > self.kept:
+            reasons = collections.Counter(reason for _, reason in self.left_out)
+            (reason, count), *_ = reasons.most_common(1)
+            raise ValueError(
+                f"{self.file}: {len(self.left_out):,} of {len(self.left_out) + self.kept:,} rows cannot be read, "
+                f"{count:,} of them because: {reason}. This is not the published form (see --help). {_advice(reason)}"
+            )
+
+    def _leave_out(self, number: int, reason: str) -> tuple[None, str]:
+        self.left_out.append((number, reason))
+        return None, reason
+
+    def _pairs(self) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
+        names, labels = PAIRS[self.task]
+        english = [f"{name}_en" for name in names]
+        columns = [*english, *names] if self.has_english else [*names, *english]
+        with self.file.open("rb") as stream:
+            for number, raw in enumerate(stream, start=1):
+                fields = decode_line(raw, self.file, number).split("\t")
+                if len(fields) != 5:
+                    yield self._leave_out(number, f"{len(fields)} columns, not 5")
+                elif (label := fields[4].strip()) not in labels:
+                    yield self._leave_out(number, f"the fifth column is no label ({', '.join(labels)})")
+                elif not all(text.strip() for text in fields[:4]):
+                    yield self._leave_out(number, "a text is blank")
+                else:
+                    texts = dict(zip(columns, fields, strict=False))
+                    ordered = {name: texts[name] for name in (*names, *english)}
+                    yield {**ordered, "label": labels[label]}, None
+
+    def _questions(self) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
+        ids: set[str] = set()
+        for number, (context, question) in enumerate(self._squad(), start=1):
+            answers = question.get("answers") or []
+            texts = [answer.get("text") for answer in answers]
+            starts = [answer.get("answer_start") for answer in answers]
+            if not isinstance(question.get("id"), str) or question["id"] in ids:
+                yield self._leave_out(number, "no id, or one that another question has")
+            elif not all(isinstance(text, str) and text.strip() for text in (context, question.get("question"))):
+                yield self._leave_out(number, "question or context is blank")
+            elif not answers or not all(isinstance(text, str) and text.strip() for text in texts):
+                yield self._leave_out(number, "no answer, or one without text")
+            elif not all(isinstance(start, int) for start in starts):
+                yield self._leave_out(number, "an answer without answer_start")
+            else:
+                ids.add(question["id"])
+                row = {
+                    "question": question["question"],
+                    "context": context,
+                    "answers": {"text": texts, "answer_start": starts},
+                }
+                suffix = "_en" if self.has_english else ""
+                yield {"id": question["id"], **{name + suffix: value for name, value in row.items()}}, None
+
+    def _squad(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Context and question of SQuAD's JSON. Raises ValueError for a file of another form."""
+        try:
+            content = json.loads(self.file.read_text(encoding="utf-8-sig"))
+            found = [
+                (paragraph["context"], dict(question))
+                for article in content["data"]
+                for paragraph in article["paragraphs"]
+                for question in paragraph["qas"]
+            ]
+        except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+            raise ValueError(
+                f"{self.file} is not JSON of SQuAD's form, data / paragraphs / context and qas: {error!r}. Its "
+                "questions cannot be read. Fetch the file again, whole."
+            ) from error
+        return iter(found)
+
+    def about(self, digest: str) -> dict[str, Any]:
+        """What is written beside the rows."""
+        reasons = collections.Counter(reason for _, reason in self.left_out)
+        return {
+            "source": {"file": "/".join(self.file.parts[-3:]), "sha256": digest},
+            "task": self.task,
+            "language": self.language,
+            "rows": self.kept,
+            "left_out": dict(reasons.most_common()),
+            "left_out_rows": [list(item) for item in self.left_out],
+        }
+
+
+def _advice(reason: str) -> str:
+    if reason.startswith("3 columns"):
+        return "It is a copy from before September 2020, without the original texts: fetch the present one."
+    if reason.startswith("4 columns"):
+        return "It has no labels, as it seems: add them as a fifth column, from the test set in the same order."
+    return "Check that it was fetched whole and is in the folder of its task."
+
+
+def convert(folder: Path, output: Path) -> None:
+    """Writes the rows of every published file in `folder` into `output`, and shows what was left out.
+
+    Raises ValueError, before anything is written, where there is no such file, one whose name is not known, two of the
+    same task, language and split, or an output that came from other content; and for a file of another form.
+    """
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    sources, passed_over = find_sources(folder)
+    digests = {source.file: _digest(source.file) for source in sources}
+    waiting = [source for source in sources if not _is_done(source.output(output), source.file, digests[source.file])]
+    for source in track(waiting, "Translations"):
+        write_rows(
+            source.output(output),
+            source.rows(),
+            lambda source=source: source.about(digests[source.file]),
+        )
+    table = Table("file", "rows", "left out")
+    for source in sources:
+        is_new = source in waiting
+        cells = (f"{source.kept:,}", f"{len(source.left_out):,}") if is_new else ("done before", "")
+        table.add_row(str(source.output(output)), *cells)
+    screen = Console()
+    screen.print(table)
+    if any(source.left_out for source in waiting):
+        screen.print("Which rows were left out, and why, is said in the .yaml beside each file.")
+    if passed_over:
+        screen.print(f"{len(passed_over)} files of pseudo test sets passed over: {passed_over[0]}, ...")
+
+
+def find_sources(folder: Path) -> tuple[list[Source], list[Path]]:
+    """The published files in a folder by task, language and split, and those of pseudo test sets."""
+    if not folder.exists():
+        raise ValueError(
+            f"--input is {folder}, which does not exist. There is nothing to read. Name a folder or a file."
+        )
+    files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
+    files = [file for file in files if file.suffix in (".tsv", ".json") and not file.name.startswith(".")]
+    passed_over = [file for file in files if any(PSEUDO.search(part) for part in file.parts[-2:])]
+    found: dict[tuple[str, str, str], Source] = {}
+    unknown = []
+    for file in [file for file in files if file not in passed_over]:
+        source = _source(file)
+        if source is None:
+            unknown.append(file)
+            continue
+        key = (source.task, source.language, source.split)
+        if key in found:
+            raise ValueError(
+                f"{found[key].file} and {file} are both {' '.join(key)}. They would be one file. Name a folder with "
+                "one of them."
+            )
+        found[key] = source
+    if unknown or not found:
+        what = (
+            f"{unknown[0]} is no file of XTREME's translations" if unknown else f"{folder} holds no .tsv or .json file"
+        )
+        more = f" ({len(unknown)} such files)" if len(unknown) > 1 else ""
+        raise ValueError(
+            f"{what}{more}. What its columns are is not known. --help names the files, which keep their names and, "
+            "TSV, the folder of their task (XNLI or PAWSX). Name a folder that holds no others."
+        )
+    return list(found.values()), passed_over
+
+
+def _source(file: Path) -> Source | None:
+    for pattern, (task, split, is_english) in ANSWER_FILES.items():
+        if match := re.fullmatch(pattern, file.name):
+            return Source(file, task, match["language"], split, is_english)
+    folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts[:-1]]
+    task = next((name for name in reversed(folders) if name in PAIRS), None)
+    for pattern, (split, is_english) in PAIR_FILES.items():
+        if task and (match := re.fullmatch(pattern, file.name)):
+            return Source(file, task, match["language"], split, is_english)
+    return None
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _is_done(output: Path, file: Path, digest: str) -> bool:
+    """Whether the output was made of this file. Raises ValueError where there is one that was not."""
+    if not output.exists():
+        return False
+    beside = output.with_suffix(".yaml")
+    about = yaml.safe_load(beside.read_text(encoding="utf-8")) if beside.exists() else None
+    if isinstance(about, dict) and (about.get("source") or {}).get("sha256") == digest:
+        return True
+    raise ValueError(
+        f"{output} is there already, and was not made of {file}. It is not overwritten. Remove it, or name another "
+        "--output."
+    )
+
+
+if __name__ == "__main__":
+    main()

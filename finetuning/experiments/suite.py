@@ -1,0 +1,428 @@
+"""Fine-tunes and evaluates one model on every task of a benchmark, and makes one table of it.
+
+    accelerate launch finetuning/run.py --suite xtreme model=runs/xlm_align/model
+    accelerate launch finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base seeds=[1,2,3]
+    accelerate launch finetuning/run.py --suite small model=runs/m/model hub_root=mirror --skip_missing
+
+A suite is a YAML file that names a recipe for each task (finetuning/suites/). `field=value` sets a field in every
+recipe that has it, `task.field=value` in that of one task. Each task is what finetuning/run.py does with its recipe, in
+a folder of its own, output_dir/<task>; output_dir is runs/<model>/<suite> unless it is named.
+
+The same command again goes on where it stopped: finished tasks are read, not run, and an interrupted one goes on from
+its last checkpoint. A task that fails is told at the end, and the others are run. Fine-tuned models are kept only where
+another task starts from them, or with save_models=true.
+
+Writes into output_dir: results.json, results.md, results.csv and results.png of the whole benchmark.
+"""
+
+import argparse
+import dataclasses
+import functools
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
+from finetuning.results.files import run_name
+from finetuning.results.published_rows import complete_published
+from zoo_core.provenance import write_json
+from zoo_core.recipes import load_recipe, nearest, user_errors
+from zoo_core.tables import Table, describe
+
+MARKER = "suite.json"  # in the folder of a suite: which one it is
+FINISHED, BEGUN, WAITING = "finished", "interrupted", "to do"
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of `finetuning/run.py --suite`."""
+    parser = argparse.ArgumentParser(
+        prog="finetuning/run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--suite", required=True, metavar="NAME", help="a suite of finetuning/suites, or a YAML file")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="only these tasks of the suite")
+    parser.add_argument(
+        "--skip_missing",
+        action="store_true",
+        help="leave out languages whose tables cannot be found, and tasks without any; the results say which",
+    )
+    parser.add_argument(
+        "--check_data",
+        action="store_true",
+        help="read and encode the data of every task, say by language what is cut, split or left out, and stop",
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in that of a task"
+    )
+    options = parser.parse_intermixed_args(argv)
+    with user_errors():
+        suite, path = load_suite(options.suite)
+        chosen = choose_tasks(suite, options)
+        recipes = read_recipes(suite, path, options.overrides, chosen)
+        from zoo_core.processes import start_processes
+
+        start_processes()
+        left_out = leave_out_missing(recipes) if options.skip_missing else {}
+        if options.check_data:
+            return check_data(recipes, left_out)
+        run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
+
+
+def check_data(recipes: dict[str, Any], left_out: dict[str, str]) -> None:
+    """What `--check_data` of run.py tells, task by task; one that starts from another is read with the model itself."""
+    from finetuning.data.data_report import report_data
+
+    for name, recipe in recipes.items():
+        print(f"\n{name}")
+        report_data(dataclasses.replace(recipe, init_from=None))
+    for name, reason in left_out.items():
+        print(f"{name}: {reason}")
+
+
+def choose_tasks(suite: Suite, options: argparse.Namespace) -> list[str]:
+    """The names of the tasks to run. Raises ValueError for one that the suite does not have."""
+    names = [task.name for task in suite.tasks]
+    chosen = options.tasks or names
+    # `--tasks xnli model=...`: what follows a list is taken for a part of it
+    options.overrides += [name for name in chosen if "=" in name]
+    chosen = [name for name in chosen if "=" not in name]
+    if unknown := [name for name in chosen if name not in names]:
+        raise ValueError(
+            f"--tasks has {unknown[0]}, which is no task of suite {suite.name}. It could not be run. Its tasks are "
+            f"{', '.join(names)}. {nearest(unknown[0], names)}"
+        )
+    return chosen
+
+
+def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str]) -> dict[str, Any]:
+    """The recipes of the chosen tasks, in the order in which they can be run, with what the command line sets.
+
+    Fine-tuned models are kept where another task starts from them; others where an override asks for it.
+
+    Raises ValueError for an override of a field that no recipe has or a task that is not there, without a model, and as
+    `load_recipe`.
+    """
+    names = [task.name for task in suite.tasks]
+    own: dict[str, list[str]] = {name: [] for name in names}
+    shared: dict[str, str] = {}
+    for override in overrides:
+        first, _, rest = override.partition(".")
+        if first in names and "=" in rest:
+            own[first].append(rest)
+        else:
+            shared[override.partition("=")[0].strip()] = override
+    if "model" not in shared:
+        raise ValueError(
+            f"No model is named. Suite {suite.name} fine-tunes one on each of its tasks. Name a folder or an id of the "
+            "Hub, as in model=runs/xlm_align/model."
+        )
+    output = Path(shared.pop("output_dir", "").partition("=")[2] or _default_output(shared["model"], path))
+    used: set[str] = set()
+    recipes = {}
+    needed = {task.init_from for task in suite.tasks}
+    wanted = set(chosen)
+    while new := {suite.task(name).init_from for name in wanted} - wanted - {None}:
+        wanted |= new
+    for task in in_order(suite):
+        _refuse_what_the_suite_sets(task, own[task.name])
+        config = str((path.parent / task.recipe).resolve())
+        recipe_class, is_trained = _recipe_class(config)
+        fields = {field.name for field in dataclasses.fields(recipe_class)}
+        if "init_from" not in fields:
+            raise ValueError(
+                f"Task {task.name} of suite {suite.name} has a recipe ({task.recipe}) that cannot start from another "
+                "run, a translation's. A suite's tasks are scored by language or pair in one table. Run it by itself."
+            )
+        fitting = [name for name in shared if name.partition(".")[0] in fields and (name != "seeds" or is_trained)]
+        used |= set(fitting)
+        kept = ["save_models=" + str(task.name in needed).lower()] if "save_models" in fields else []
+        start = [f"init_from={output / task.init_from}"] if task.init_from else []
+        given = [*kept, *task.overrides, *(shared[name] for name in fitting), *own[task.name], *start]
+        try:
+            recipes[task.name] = load_recipe(recipe_class, config, [*given, f"output_dir={output / task.name}"])
+            complete_published(recipes[task.name])
+        except ValueError as error:
+            raise ValueError(f"Task {task.name}: {error}") from error
+    if unused := [name for name in shared if name not in used]:
+        raise ValueError(
+            f"Override `{shared[unused[0]]}`: no recipe of suite {suite.name} has a field {unused[0]}, and there is no "
+            f"task of that name. It would do nothing. {nearest(unused[0].partition('.')[0], [*names, *fields])}"
+        )
+    return {name: recipe for name, recipe in recipes.items() if name in wanted}
+
+
+def _refuse_what_the_suite_sets(task: SuiteTask, overrides: list[str]) -> None:
+    """Raises ValueError for an override of a single task's field that is the whole suite's."""
+    for override in overrides:
+        field = override.partition("=")[0].strip()
+        if field in ("output_dir", "model") or (field == "init_from" and task.init_from):
+            raise ValueError(
+                f"Override `{task.name}.{override}`: a suite is one model's, in one folder, and says which task starts "
+                "from which. A table of several models would have one name. Set it for the whole suite, or run the "
+                "task's recipe by itself."
+            )
+
+
+def _default_output(model: str, suite: Path) -> Path:
+    return Path("runs") / run_name(model.partition("=")[2]) / suite.stem
+
+
+def _recipe_class(config: str) -> tuple[type, bool]:
+    """The class of a recipe file, and whether its kind of task trains anything."""
+    from finetuning.run import KINDS, kind_of, run_features
+
+    module, name, execute = KINDS[kind_of(["--config", config])]
+    return getattr(importlib.import_module(module), name), execute is not run_features
+
+
+def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
+    """Removes languages whose tables are not there, and tasks without training rows or any language.
+
+    Changes `recipes`; returns what was left out of each task, in words. A table of several languages
+    (`language_column`) is read as it is.
+    """
+    left_out = {}
+    for name, recipe in list(recipes.items()):
+        missing: list[str] = []
+        trained = _training_tables(recipe)
+        if absent := [table for table, language in trained if not is_there(table, language, recipe.hub_root)]:
+            left_out[name] = f"its training rows are not there: {describe(absent[0])}"
+            del recipes[name]
+            continue
+        tables = recipe.evaluation if hasattr(recipe, "evaluation") else recipe.pairs
+        for table in list(tables):
+            there = [language for language in table.languages or [""] if is_there(table, language, recipe.hub_root)]
+            first = next(_tables_in(table)).path  # pools have several, and no path of their own
+            missing += [language or first for language in table.languages or [""] if language not in there]
+            if not there:
+                tables.remove(table)
+            elif table.languages:
+                table.languages = there
+        if missing:
+            left_out[name] = f"not there: {', '.join(missing)}"
+        if not tables:
+            del recipes[name]
+    # what starts from a task that is left out cannot be run either
+    for name in [
+        name for name, recipe in recipes.items() if _source(recipe) in left_out and _source(recipe) not in recipes
+    ]:
+        left_out[name] = f"it starts from {_source(recipes.pop(name))}, which is not run"
+    return left_out
+
+
+def _source(recipe: Any) -> str:
+    """The task of the same suite that a recipe starts from; empty where it is none."""
+    start = Path(recipe.init_from or "")
+    return start.name if start.parent == Path(recipe.output_dir).parent else ""
+
+
+def _training_tables(recipe: Any) -> list[tuple[Any, str]]:
+    """Tables to train on, with the language of each."""
+    from finetuning.data.task_tables import training_languages
+
+    tables = getattr(recipe, "train", [])
+    return [(table, language) for table in tables for language in training_languages(recipe, table) or [""]]
+
+
+def is_there(table: Any, language: str, hub_root: str | None) -> bool:
+    """Whether the table of a language, and its split, can be found, and has rows in it."""
+    from finetuning.data import task_tables
+    from finetuning.tasks.retrieval import recipe as retrieval_recipe
+    from zoo_core.tables import load_table, split_names
+
+    if hasattr(table, "label_column"):
+        table = task_tables.filled(table, language)
+    elif language:
+        (table,) = retrieval_recipe.expanded([dataclasses.replace(table, languages=[language])])
+    try:
+        for one in _tables_in(table):
+            split = one.split or table.split  # the other side of a pair has that of the first, where it names none
+            if split.partition("[")[0] not in split_names(one, hub_root):
+                return False
+            if getattr(one, "where", None):
+                task_tables.selected(one, load_table(one, hub_root))
+    except ValueError:
+        return False
+    return True
+
+
+def _tables_in(item: Any) -> Iterator[Table]:
+    """The tables that a part of a recipe names, itself and below it: a pool of sentences has several."""
+    if isinstance(item, Table):
+        yield item
+    if dataclasses.is_dataclass(item):
+        for value in vars(item).values():
+            yield from _tables_in(value)
+
+
+def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], command: list[str]) -> None:
+    """Runs what is not finished, and writes and shows the table of all that is.
+
+    Ends the program with exit code 1 where a task has failed.
+    """
+    from accelerate import PartialState
+
+    from finetuning.checkpoints import check_model
+    from finetuning.experiments.grid import models_of
+    from finetuning.run_folder import check_same_recipe
+    from finetuning.seeds import check_hardware
+    from zoo_core.provenance import folder_fingerprint
+
+    if not recipes:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise ValueError(
+            f"No task of suite {suite.name} can be run ({reasons}). There would be nothing in the table. Check "
+            "hub_root, or the connection."
+        )
+    is_main = PartialState().is_main_process
+    fingerprint = functools.cache(folder_fingerprint)
+    first = next(iter(recipes.values()))
+    output = Path(first.output_dir).parent
+    check_folder(suite, output)
+    for path in models_of(first):
+        check_model(path, first.hub_root)
+    for name, recipe in recipes.items():
+        check_hardware(getattr(recipe, "training", recipe).precision)
+        check_length(name, recipe)
+        if (Path(recipe.output_dir) / "recipe.yaml").is_file():
+            check_same_recipe(Path(recipe.output_dir), recipe)
+    states = {name: state_of(recipe, fingerprint) for name, recipe in recipes.items()}
+    PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
+    if is_main:
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(output / MARKER, _names(suite))
+        show_plan(suite, recipes, states, left_out, output)
+    failed: dict[str, str] = {}
+    waiting = sum(state != FINISHED for state in states.values())
+    number, run = 0, set()
+    for name, recipe in recipes.items():
+        source = _source(recipe)
+        if states[name] == FINISHED and source not in run:
+            continue
+        number += states[name] != FINISHED
+        try:
+            if source in failed:
+                raise ValueError(f"{name} starts from {source}, which has failed. Mend that first.")
+            state = state_of(recipe, fingerprint, is_lenient=False)  # what it starts from may have been run since
+            if state == FINISHED:
+                continue
+            if is_main:
+                print(f"\n[{number}/{waiting}] {name}: {recipe.output_dir}", flush=True)
+            _execute(recipe)(recipe, state == BEGUN, command)
+            run.add(name)
+        except ValueError as error:
+            failed[name] = str(error)
+            if is_main:
+                print(f"{name} failed: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print(f"interrupted in {name}: the same command goes on here", file=sys.stderr)
+            sys.exit(130)
+    PartialState().wait_for_everyone()
+    if is_main:
+        report(suite, recipes, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
+    if failed:
+        names = ", ".join(failed)
+        raise ValueError(
+            f"{names} failed; what went wrong is told above. No figure of them, or an older one, is in the table. Mend "
+            "it: the same command runs them alone again."
+        )
+
+
+def check_folder(suite: Suite, output: Path) -> None:
+    """Raises ValueError for a folder that holds something else than runs of this suite."""
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        marker = output / MARKER
+        found = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else None
+        if found != _names(suite):
+            held = (
+                f"the suite {found['name']} with the tasks {', '.join(found['tasks'])}" if found else "something else"
+            )
+            raise ValueError(
+                f"output_dir {output} holds {held}. Its files would be overwritten or mixed with those of suite "
+                f"{suite.name}. Name another folder, as in output_dir=runs/mine."
+            )
+
+
+def _names(suite: Suite) -> dict[str, Any]:
+    return {"name": suite.name, "tasks": [task.name for task in suite.tasks]}
+
+
+def check_length(name: str, recipe: Any) -> None:
+    """Raises ValueError for a task whose inputs are longer than the model has positions."""
+    from transformers import AutoConfig
+
+    from finetuning.checkpoints import find_model
+    from finetuning.experiments.grid import models_of
+    from zoo_core.vocabularies import longest_input
+
+    for model in models_of(recipe):
+        positions = longest_input(
+            AutoConfig.from_pretrained(find_model(model, recipe.hub_root), trust_remote_code=True)
+        )
+        if recipe.max_length is not None and recipe.max_length > positions:
+            raise ValueError(
+                f"Task {name} has max_length {recipe.max_length}, and the model of {model} has {positions} positions. "
+                f"Longer inputs have no position embeddings. Set {name}.max_length={positions}."
+            )
+
+
+def _execute(recipe: Any) -> Callable[..., Any]:
+    from finetuning.run import KINDS
+
+    return KINDS[recipe.kind][2]
+
+
+def state_of(recipe: Any, fingerprint: Callable[[str], str], is_lenient: bool = True) -> str:
+    """Whether a task's run is finished, begun or to do.
+
+    A finished run that does not fit the recipe counts as begun (`is_lenient`: it fails when its turn comes, and the
+    other tasks are run), or raises ValueError.
+    """
+    from finetuning.experiments.grid import is_finished
+
+    folder = Path(recipe.output_dir)
+    try:
+        if (not recipe.init_from or Path(recipe.init_from, "results.json").is_file()) and is_finished(
+            recipe, fingerprint
+        ):
+            return FINISHED
+    except ValueError:
+        if not is_lenient:
+            raise
+    return BEGUN if folder.is_dir() and any(folder.iterdir()) else WAITING
+
+
+def show_plan(suite: Suite, recipes: dict, states: dict[str, str], left_out: dict[str, str], output: Path) -> None:
+    """What is done and what is left, before anything is run."""
+    from finetuning.results.files import print_table
+
+    rows = [
+        [task.name, recipes[task.name].kind, states[task.name], left_out.get(task.name, "")]
+        if task.name in recipes
+        else [task.name, "", "left out", left_out.get(task.name, "not asked for")]
+        for task in suite.tasks
+    ]
+    columns = ["task", "kind", "state", ""]
+    print_table(f"{suite.name} in {output}", (columns, rows), [], "", names=4)
+
+
+def report(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], output: Path) -> None:
+    """Writes results.{json,md,csv,png} of the suite into `output`, and shows the table.
+
+    Tasks that were run by an earlier command, and are no part of this one, are in it too.
+    """
+    from finetuning.experiments import benchmark
+    from finetuning.experiments.compare_runs import read_results
+
+    found = [task.name for task in suite.tasks if (output / task.name / "results.json").is_file()]
+    results = {name: [read_results(output / name)] for name in found}
+    if not results:
+        return
+    name = run_name(next(iter(results.values()))[0]["model"]["folder"])
+    definition = dataclasses.asdict(suite)
+    benchmark.check_one_model(str(output), {task: records[0] for task, records in results.items()})
+    made = benchmark.build({name: definition}, {name: results}, left_out)
+    benchmark.write(made, {name: results}, output, "results")
+    benchmark.show(made, f"{output}/results.json, results.md, results.csv, results.png")

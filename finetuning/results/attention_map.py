@@ -1,0 +1,293 @@
+"""Attention between the pieces of two sentences as a heat map, after Figure 1 of VECO (Luo et al., ACL 2021).
+
+    python -m finetuning.results.attention_map --model runs/veco/model --source "Take a seat and have a rest" \\
+        --target "坐下来休息一下" --output attention.png
+    python -m finetuning.results.attention_map --model runs/veco/model --kind cross --layer 6 --source ... --target ...
+
+- `joint`: self-attention of an encoder over both sentences in one input, `<s> x </s></s> y </s>`; any encoder that
+  AutoModel loads. Each layer says how much of the attention of a sentence's pieces goes to the other sentence.
+- `cross`: VECO's cross-attention, where x reads the last states of y and y those of x. Of a translation model: what
+  each decoder input (`</s>`, then y piece by piece) reads of the source `<s> x </s>`, with y given.
+
+Rows attend to columns; a row sums to 1. Without --layer all layers are drawn; the paper's figure is the mean over the
+heads of the middle layer of base-size XLM and XLM-R.
+"""
+
+import argparse
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo_core.recipes import user_errors
+
+MISSING_GLYPH = "□"
+
+
+@dataclass
+class AttentionMap:
+    """Attention of one sequence to another, or to itself.
+
+    name: for the titles; rows, columns: their pieces (T and S); row_sides, column_sides: 0 for a piece of the source,
+    1 for one of the target, None for special tokens; weights: (L, A, T, S), layers and heads.
+    """
+
+    name: str
+    rows: list[str]
+    columns: list[str]
+    row_sides: list[int | None]
+    column_sides: list[int | None]
+    weights: np.ndarray
+
+    def across(self, matrix_TS: np.ndarray) -> float | None:
+        """Mean share that a piece gives to the other sentence's pieces; None where the columns are one sentence's."""
+        rows, columns = np.array(self.row_sides, dtype=float), np.array(self.column_sides, dtype=float)
+        if len(set(self.column_sides) - {None}) < 2:
+            return None
+        other_TS = rows[:, None] == 1 - columns[None]  # special tokens are nan: unequal to everything
+        return float((matrix_TS * other_TS).sum(1)[~np.isnan(rows)].mean())
+
+
+def read_attention(
+    model: str, source: str, target: str, kind: str = "joint", hub_root: str | None = None, tokenizer: str | None = None
+) -> list[AttentionMap]:
+    """Attention of all layers and heads: one map for `joint` and for a translation model, two for VECO's `cross`.
+
+    Raises ValueError for an empty sentence; `cross` of a model without cross-attention; sentences longer than the model
+    has positions; a model that cannot be found or has no tokenizer.
+    """
+    import torch
+
+    from finetuning.checkpoints import describe_model, longest_input
+
+    for name, text in (("source", source), ("target", target)):
+        if not text.strip():
+            raise ValueError(f"{name} is {text!r}. Attention is between two sentences. Give both.")
+    path, config, tokenizer, _ = describe_model(model, tokenizer, hub_root)
+    translates = bool(getattr(config, "is_encoder_decoder", False))
+    if kind == "cross" and not translates and not getattr(config, "cross_attention", False):
+        raise ValueError(
+            f"kind is cross, and {model} ({config.model_type}) has no cross-attention: its sentences meet in "
+            "self-attention alone. Use kind joint, or name the folder of a VECO encoder or translation model."
+        )
+    if kind == "joint":
+        inputs = [tokenizer(source, target)]
+    else:
+        inputs = [tokenizer(source), tokenizer(target)]
+    longest = max(len(encoding["input_ids"]) for encoding in inputs)
+    if longest > longest_input(config):
+        raise ValueError(
+            f"The input has {longest} pieces, and {model} has {longest_input(config)} positions. The rest has no "
+            "position embeddings. Give shorter sentences."
+        )
+    for name, side, encoding in zip(("source", "target"), (0, -1), (inputs[0], inputs[-1]), strict=True):
+        if (1 if kind == "joint" and side else 0) not in encoding.sequence_ids(0):
+            raise ValueError(f"{name} has no piece left once it is tokenised. Give a sentence in its place.")
+    with torch.no_grad():
+        read = _joint if kind == "joint" else _translation if translates else _cross
+        return read(_load(path, model, translates and kind == "cross"), tokenizer, *inputs)
+
+
+def _load(path: str, name: str, translates: bool):
+    from transformers import AutoModel, AutoModelForSeq2SeqLM
+
+    from finetuning.checkpoints import load_pretrained
+
+    # the other implementations keep no weights to show
+    return load_pretrained(AutoModelForSeq2SeqLM if translates else AutoModel, path, name, attn_implementation="eager")
+
+
+def _ids(encoding, device):
+    import torch
+
+    return torch.tensor([encoding["input_ids"]], device=device)
+
+
+def _joint(model, tokenizer, pair) -> list[AttentionMap]:
+    attentions = model(_ids(pair, model.device), output_attentions=True).attentions
+    pieces, sides = tokenizer.convert_ids_to_tokens(pair["input_ids"]), pair.sequence_ids(0)
+    return [AttentionMap("self-attention", pieces, pieces, sides, sides, _stack(attentions))]
+
+
+def _cross(model, tokenizer, source, target) -> list[AttentionMap]:
+    """x reads H_y, y reads H_x: the S stream of `VecoForPreTraining`; causal where it was trained so."""
+    import torch
+
+    sides = []
+    for number, encoding in enumerate((source, target)):
+        ids_1T = _ids(encoding, model.device)
+        pieces = tokenizer.convert_ids_to_tokens(encoding["input_ids"])
+        numbers = [None if place is None else number for place in encoding.sequence_ids(0)]
+        sides.append((ids_1T, model(ids_1T).last_hidden_state, pieces, numbers))
+    maps = []
+    for name, own, other in (("source reads target", *sides), ("target reads source", *reversed(sides))):
+        length = own[0].shape[1]
+        mask_1TT = torch.ones(1, length, length, dtype=torch.bool, device=model.device)
+        if getattr(model.config, "cross_stream", None) == "causal":
+            mask_1TT = mask_1TT.tril()
+        outputs = model(own[0], attention_mask=mask_1TT, encoder_hidden_states=other[1], output_attentions=True)
+        maps.append(AttentionMap(name, own[2], other[2], own[3], other[3], _stack(outputs.cross_attentions)))
+    return maps
+
+
+def _translation(model, tokenizer, source, target) -> list[AttentionMap]:
+    import torch
+
+    pieces = [piece for piece, side in zip(target["input_ids"], target.sequence_ids(0), strict=True) if side == 0]
+    labels_1T = torch.tensor([[*pieces, tokenizer.eos_token_id]], device=model.device)
+    inputs_1T = model.prepare_decoder_input_ids_from_labels(labels_1T)
+    outputs = model(_ids(source, model.device), decoder_input_ids=inputs_1T, output_attentions=True, use_cache=False)
+    rows, columns = (tokenizer.convert_ids_to_tokens(ids) for ids in (inputs_1T[0].tolist(), source["input_ids"]))
+    row_sides, column_sides = [None, *[1] * len(pieces)], source.sequence_ids(0)
+    weights = _stack(outputs.cross_attentions)
+    return [AttentionMap("decoder reads source", rows, columns, row_sides, column_sides, weights)]
+
+
+def _stack(attentions) -> np.ndarray:
+    """L of (1, A, T, S) -> (L, A, T, S)."""
+    return np.stack([layer[0].float().cpu().numpy() for layer in attentions])
+
+
+def choose(maps: list[AttentionMap], layer: int | None, head: str) -> list[tuple[int, AttentionMap, np.ndarray]]:
+    """(layer, map, matrix (T, S)) of each panel; `layer` counts from 1, None: all; `head` is `mean` or counts from 1.
+
+    Raises ValueError for a layer or head that the model does not have.
+    """
+    layers, heads = maps[0].weights.shape[:2]
+    if layer is not None and not 1 <= layer <= layers:
+        raise ValueError(
+            f"layer is {layer}, and this attention has {layers} layers. Give a number from 1 to {layers}, or leave it "
+            "out for all."
+        )
+    if head != "mean" and not (head.isdecimal() and 1 <= int(head) <= heads):
+        raise ValueError(
+            f"head is {head}, and this attention has {heads} heads. Give a number from 1 to {heads}, or mean."
+        )
+    panels = []
+    for index in range(layers) if layer is None else [layer - 1]:
+        for item in maps:
+            weights_ATS = item.weights[index]
+            panels.append((index + 1, item, weights_ATS.mean(0) if head == "mean" else weights_ATS[int(head) - 1]))
+    return panels
+
+
+def as_json(panels: list[tuple[int, AttentionMap, np.ndarray]]) -> list[dict[str, Any]]:
+    """The panels as JSON has them."""
+    return [
+        {
+            "attention": item.name,
+            "layer": layer,
+            "rows": item.rows,
+            "columns": item.columns,
+            "across": item.across(matrix),
+            "weights": [[round(float(weight), 6) for weight in row] for row in matrix],
+        }
+        for layer, item, matrix in panels
+    ]
+
+
+def fonts_for(text: str) -> tuple[list[str], str]:
+    """Names of installed fonts that have the glyphs of `text` together, matplotlib's own first, and what none has."""
+    from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+    own = FontProperties(family="DejaVu Sans")
+    families = ["DejaVu Sans"]
+    missing = set(map(ord, text)) - set(get_font(findfont(own)).get_charmap())
+    covered = {}
+    if missing:
+        # matplotlib's font of last resort has a box for every character
+        fonts = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
+        covered = {font.name: missing & set(get_font(font.fname).get_charmap()) for font in fonts}
+    while any(found & missing for found in covered.values()):
+        best = max(covered, key=lambda name: len(covered[name] & missing))
+        families.append(best)
+        missing -= covered[best]
+    return families, "".join(map(chr, sorted(missing)))
+
+
+def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output: str | Path) -> str:
+    """Writes the heat maps, one a panel; returns the characters that no installed font can draw, shown as boxes."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    maps = list({id(item): item for _, item, _ in panels}.values())
+    families, missing = fonts_for("".join(piece for item in maps for piece in (*item.rows, *item.columns)))
+    boxes = {ord(character): MISSING_GLYPH for character in missing}
+    pieces = max(len(side) for item in maps for side in (item.rows, item.columns))
+    inches = min(9.0, max(2.6, 0.17 * pieces + 1.0))  # of a panel
+    size = min(8.0, 50 * inches / pieces)  # of a label, in points
+    columns = len(maps) * max(1, math.ceil(math.sqrt(len(panels)) / len(maps)))
+    columns = min(columns, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    highest = max(matrix.max() for _, _, matrix in panels)  # one scale, so that panels can be compared
+    with matplotlib.rc_context({"font.family": families}):
+        figure = Figure(figsize=(inches * columns, (inches + 0.3) * rows + 0.4), layout="constrained")
+        for place, (layer, item, matrix_TS) in enumerate(panels):
+            axes = figure.add_subplot(rows, columns, place + 1)
+            image = axes.imshow(matrix_TS, cmap="Blues", vmin=0.0, vmax=highest, interpolation="nearest", aspect="auto")
+            axes.set_xticks(range(len(item.columns)), [piece.translate(boxes) for piece in item.columns], rotation=90)
+            axes.set_yticks(range(len(item.rows)), [piece.translate(boxes) for piece in item.rows])
+            axes.tick_params(labelsize=size, length=0)
+            across = item.across(matrix_TS)
+            share = "" if across is None else f", {across:.0%} across"
+            axes.set_title(f"layer {layer}: {item.name}{share}", fontsize=9)
+            if across is not None:  # a line where the target's part of the input begins
+                border = item.column_sides.index(1) - 1.5
+                axes.axhline(border, color="tab:orange", linewidth=0.8)
+                axes.axvline(border, color="tab:orange", linewidth=0.8)
+        figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 4 / (inches * rows)), aspect=30, pad=0.01)
+        figure.suptitle(title.translate(boxes), fontsize=10)
+        figure.savefig(output, dpi=110)
+    return missing
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, metavar="DIR", help="model folder or Hub id")
+    parser.add_argument("--source", required=True, metavar="TEXT", help="first sentence, x")
+    parser.add_argument("--target", required=True, metavar="TEXT", help="second sentence, y: its translation")
+    parser.add_argument("--output", required=True, metavar="FILE", help="image to write: .png, .pdf, .svg")
+    parser.add_argument("--kind", choices=("joint", "cross"), default="joint", help="see above (default joint)")
+    parser.add_argument("--layer", type=int, metavar="N", help="one layer, counted from 1 (default: all)")
+    parser.add_argument("--head", default="mean", metavar="N", help="one head, counted from 1 (default: mean of all)")
+    parser.add_argument("--json", metavar="FILE", help="also write pieces and matrices of the drawn panels")
+    parser.add_argument("--hub_root", "--hub-root", metavar="DIR", help="folder that mirrors the Hub")
+    parser.add_argument("--tokenizer", metavar="DIR", help="folder or Hub id of the tokenizer (default: the model's)")
+    flags = parser.parse_args(argv)
+    with user_errors():
+        from matplotlib.backend_bases import FigureCanvasBase
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()  # the heads that are not read
+        logging.disable_progress_bar()
+        output, formats = Path(flags.output), FigureCanvasBase.get_supported_filetypes()
+        if output.suffix[1:] not in formats:
+            raise ValueError(
+                f"output is {flags.output}. Its ending says what kind of image to write, and there is none of that "
+                f"kind. Use one of {', '.join('.' + name for name in sorted(formats))}."
+            )
+        maps = read_attention(flags.model, flags.source, flags.target, flags.kind, flags.hub_root, flags.tokenizer)
+        panels = choose(maps, flags.layer, flags.head)
+        heads = "mean of all heads" if flags.head == "mean" else f"head {flags.head}"
+        output.parent.mkdir(parents=True, exist_ok=True)
+        missing = draw(panels, f"{flags.model}, {heads}; rows attend to columns", output)
+        print(f"written: {output}")
+        if missing:
+            print(
+                f"No installed font can draw {missing}: shown as {MISSING_GLYPH}. Install one that can, such as Noto "
+                "Sans CJK for Chinese, Japanese and Korean, and run this again."
+            )
+        if flags.json:
+            Path(flags.json).parent.mkdir(parents=True, exist_ok=True)
+            facts = {"model": flags.model, "kind": flags.kind, "source": flags.source, "target": flags.target}
+            content = {**facts, "head": flags.head, "maps": as_json(panels)}
+            Path(flags.json).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            print(f"written: {flags.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The published figures of a recipe, looked up in the papers' tables by paper, table and row.
+
+    published: {paper: xlm_align, table: Table 18, row: "XLM-Align base, zero-shot"}
+
+names a row of hub_cards/published/xlm_align.yaml. Figures of a paper that is no file there stand in the recipe itself.
+"""
+
+from typing import Any
+
+from finetuning.tasks.retrieval.recipe import of_earlier
+from zoo_core.published import Row, Table, find, load, papers
+from zoo_core.recipes import nearest
+
+# by kind of task: the metric whose figures stand beside its scores; others are further ones
+MAIN = {
+    "classification": "accuracy",
+    "tagging": "f1",
+    "question_answering": "f1",
+    "word_alignment": "aer",
+    "retrieval": "accuracy",
+    "mining": "f1",
+}
+FIGURES = ("languages", "further", "average", "sacrebleu", "bleu")  # what a recipe may say in place of a known row
+# By what XTREME's scripts score (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py): published rows are theirs where
+# they say nothing else.
+XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
+XTREME_SCORES = {"tatoeba": ["target_to_source"]}
+
+
+def complete_published(recipe: Any) -> None:
+    """Fills in, from the papers' tables, the figures of every row that a recipe names by paper, table and row.
+
+    Columns that are languages or pairs give scores by language, with the average as printed. Of a table whose columns
+    are tasks, the recipe's task gives the average. What a table or row has as its note comes along. Figures of papers
+    that are no file are left as they are; so is what is filled in already.
+
+    Raises ValueError for a paper, table or row that is not known, a table of another task, a row without a legible
+    figure, a reference that has figures of its own as well, and an average whose languages cannot be told.
+    """
+    given = getattr(recipe, "published", None)
+    for item in given if isinstance(given, list) else [given] if given else []:
+        own = _figures(item)
+        if item.paper in papers():
+            _fill(item, recipe, own)
+        elif not own:
+            raise ValueError(
+                f"published.paper is {item.paper!r}, and there are no figures beside it. There is nothing to show. "
+                f"Name a paper whose tables are known, or give the figures themselves. {nearest(item.paper, papers())}"
+            )
+
+
+def _figures(item: Any) -> list[str]:
+    """The fields that hold figures."""
+    return [name for name in FIGURES if getattr(item, name, None) not in ({}, None)]
+
+
+def _fill(item: Any, recipe: Any, own: list[str]) -> None:
+    paper, place = item.paper, f"published: {item.paper}, {item.table}, {item.row}"
+    table, row = find(paper, item.table, item.row)
+    if own:
+        raise ValueError(
+            f"{place} has {own[0]} as well. The figures of that row are known already, and two sets may differ. Leave "
+            f"{own[0]} out, or name another paper."
+        )
+    if table.columns_are == "tasks":
+        _fill_from_tasks(item, recipe, table, row, place)
+    else:
+        _fill_by_column(item, recipe, table, row, place)
+    if not _figures(item):
+        raise ValueError(
+            f"{place} has no legible figure of {recipe.task}. There is nothing to show. Name another row, or leave it "
+            "out."
+        )
+    if hasattr(item, "pooling"):
+        item.pooling = item.pooling or row.pooling or XTREME_POOLING.get(recipe.task)
+    item.note = item.note or " ".join(text for text in (table.note, row.note) if text) or None
+    item.paper = load(paper).paper
+
+
+def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) -> None:
+    if table.task is not None and table.task not in (recipe.task, recipe.kind):
+        raise ValueError(
+            f"{place} is of task {table.task}, and the recipe's is {recipe.task}. Figures of another task cannot stand "
+            "beside its scores. Name a table of that task, or set published=null."
+        )
+    scores = {metric: table.scores(row, metric) for metric in table.metrics}
+    if recipe.kind == "translation":
+        item.sacrebleu, item.bleu = scores.get("sacrebleu", {}), scores.get("bleu", {})
+        return
+    names = dict(zip(table.columns, table.columns, strict=True))
+    if hasattr(recipe, "pair_names"):
+        names = {column: _pair_of(column, recipe.pair_names) for column in table.columns}
+    figures = {metric: {names[column]: score for column, score in found.items()} for metric, found in scores.items()}
+    main = MAIN[recipe.kind]
+    item.languages = figures.pop(main, {})
+    item.further = {metric: found for metric, found in figures.items() if found}
+    item.average = row.average.get(main)
+    if item.average is not None:
+        item.average_over = item.average_over or list(names.values())
+    if row.average_from:
+        item.table = f"{item.table} (average: {row.average_from})"
+
+
+def _fill_from_tasks(item: Any, recipe: Any, table: Table, row: Row, place: str) -> None:
+    if recipe.task not in table.columns:
+        raise ValueError(
+            f"{place} has no column {recipe.task}, the recipe's task. Its figure cannot be looked up. "
+            f"{nearest(recipe.task, table.columns)}"
+        )
+    item.average = table.scores(row, table.metrics[0]).get(recipe.task)
+    if not item.average_over:
+        columns = _languages_of(recipe.task, table)
+        if columns is None:
+            raise ValueError(
+                f"{place} is an average over languages that no table names for {recipe.task}. It could stand beside "
+                "another average. Say them as published.average_over."
+            )
+        names = getattr(recipe, "pair_names", None)
+        item.average_over = [_pair_of(column, names) for column in columns] if names is not None else columns
+
+
+def _languages_of(task: str, table: Table) -> list[str] | None:
+    """The languages of a task: the columns of a table of it, of the same paper if there is one."""
+    known = sorted((load(name) for name in papers()), key=lambda paper: table not in paper.tables)
+    found = (item.columns for paper in known for item in paper.tables if item.task == task)
+    return next(found, None)
+
+
+def _pair_of(column: str, pairs: list[str]) -> str:
+    """The name of a pair as the recipe has it: a language alone is one with English, and the order does not matter."""
+    languages = set(column.split("-")) if "-" in column else {column, "en"}
+    return next((pair for pair in pairs if set(pair.split("-")) == languages), column)
+
+
+def marks(protocol: dict[str, Any], pooling: str | None = None) -> list[str]:
+    """In a few words each, how what a results.json scored differs from what a published row did.
+
+    `pooling` is that of the row's sentence vectors, None where there are none or it is not known.
+    """
+    of_row = [pooling.replace("_", " ")] if pooling not in (None, of_earlier(protocol).get("pooling")) else []
+    return [*protocol.get("differs", []), *of_row]
+
+
+def column_title(item: dict[str, Any], protocol: dict[str, Any]) -> str:
+    """Paper, table and row of published figures in results.json, and in brackets what differs from ours."""
+    found = marks(protocol, item.get("pooling"))
+    name = f"{item['paper']}, {item['table']}, {item['row']}"
+    return f"{name} [{', '.join(found)}]" if found else name
+
+
+def marks_in_suite(task: dict[str, Any], results: dict[str, Any], table: Table, row: Row) -> list[str]:
+    """`marks` of a row whose columns are tasks, at a task of a suite; also another score, or other languages."""
+    name = task["name"]
+    found = marks(results["protocol"], (row.pooling or XTREME_POOLING[name]) if name in XTREME_POOLING else None)
+    if task["scores"] != XTREME_SCORES.get(name, task["scores"]):
+        found.append("from English")
+    columns, ours = _languages_of(name, table), list(results["languages"])
+    if columns is not None and {_pair_of(column, ours) for column in columns} != set(ours):
+        found.append("other languages")
+    return found

@@ -1,0 +1,190 @@
+"""Text classification: rows of one or two text columns and a label, to encoded rows by language.
+
+XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text; nothing here knows the benchmarks.
+"""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
+
+from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.data.table_checks import check_tables, named_tables
+from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, gather, open_tables
+from finetuning.recipe import Recipe
+from finetuning.seeds import load_metric
+from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
+from zoo_core.tables import require_column
+
+TEXTS = ("text", "pair")  # names of the text columns once they are read
+
+
+def read(recipe: Recipe) -> TaskData:
+    """Reads and checks every table of the recipe, before a model is loaded.
+
+    Rows have `text`, perhaps `pair`, and `labels` (ids); plug-in, also the texts of the translation, with
+    `translation_` before their names.
+
+    Raises ValueError for missing columns, texts, translations or labels, labels that the training data do not have, an
+    evaluated language whose labels are all the same, and what `task_tables` refuses.
+    """
+    check_tables(recipe)
+    _check_columns(recipe)
+    tables = open_tables(recipe)
+    names, is_declared = label_names([_label_column(rows) for rows in tables.train])
+    warnings: list[str] = []
+    normalise = functools.partial(_normalise, names=names, is_order_declared=is_declared, warnings=warnings)
+    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
+    for language, dataset in evaluation.items():
+        if len(found := dataset.unique("labels")) == 1:
+            refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
+    data = gather(recipe, tables, evaluation, normalise, names, warnings)
+    if len(used := data.train.unique("labels")) < 2:
+        raise ValueError(
+            f"All {len(data.train)} training rows have the label {names[used[0]]!r}. There is nothing to tell apart. "
+            f"Check the label column {recipe.train[0].label_column}."
+        )
+    data.protocol["majority_share"] = {language: _majority_share(rows) for language, rows in data.evaluation.items()}
+    return data
+
+
+def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
+    """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
+
+    Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language. A translation is an
+    input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
+    """
+    cut: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
+
+    def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
+        sides = {
+            prefix: columns
+            for prefix in ("", TRANSLATION)
+            if (columns := [prefix + column for column in TEXTS if prefix + column in dataset.column_names])
+        }
+        dataset = dataset.map(
+            _encode_batch,
+            batched=True,
+            remove_columns=[column for columns in sides.values() for column in columns],
+            fn_kwargs={"sides": sides, "tokenizer": tokenizer, "max_length": max_length},
+            desc=f"Encoding {part} {language}".strip(),
+        )
+        if part == "train" and TRANSLATION in sides:
+            dataset = dataset.add_column(TRANSLATION + "labels", dataset["labels"][:])
+        cut[part][language or "all"] = int(np.sum(dataset["cut"][:]))
+        return dataset.remove_columns("cut")
+
+    return replace(
+        each_part(data, encode_rows),
+        protocol={**data.protocol, "max_length": max_length, "cut_texts": cut},
+    )
+
+
+def _encode_batch(
+    batch: dict[str, list], sides: dict[str, list[str]], tokenizer: Any, max_length: int
+) -> dict[str, list]:
+    """Fields of each side, `length` and `cut` over all of them; `sides` are the text columns by prefix."""
+    rows = len(batch["labels"])
+    fields: dict[str, list] = {"length": [0] * rows, "cut": [0] * rows}
+    for prefix, columns in sides.items():
+        texts = [batch[column] for column in columns]
+        encoded = tokenizer(*texts, truncation=True, max_length=max_length)
+        fields |= {prefix + name: values for name, values in encoded.items()}
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        fields["length"] = [sum(both) for both in zip(fields["length"], lengths, strict=True)]
+        # only an input that fills the limit can have been cut: encode those once more to know
+        full = [row for row, length in enumerate(lengths) if length == max_length]
+        if full:
+            whole = tokenizer(*[[column[row] for row in full] for column in texts], verbose=False)
+            for row, ids in zip(full, whole["input_ids"], strict=True):
+                fields["cut"][row] += int(len(ids) > max_length)
+    return fields
+
+
+def _check_columns(recipe: Recipe) -> None:
+    wanted = len(recipe.train[0].text_columns)
+    for where, table in named_tables(recipe).items():
+        if len(table.text_columns) not in (1, 2):
+            raise ValueError(
+                f"{where}.text_columns is {table.text_columns}. A classifier reads one text or a pair. Name one column "
+                "or two."
+            )
+        if len(table.text_columns) != wanted:
+            raise ValueError(
+                f"{where}.text_columns names {len(table.text_columns)} and train.0.text_columns {wanted}. A classifier "
+                "of pairs cannot judge single texts, nor the reverse. Give all tables as many."
+            )
+        translations = table.translation_columns or (table.translations and table.translations.text_columns)
+        if translations and len(translations) != len(table.text_columns):
+            raise ValueError(
+                f"{where} has {len(table.text_columns)} text_columns and {len(translations)} of translations, "
+                f"{', '.join(translations)}. Each text has one translation. Name as many, in the same order."
+            )
+        check_label_names(where, table.label_names)
+
+
+def _normalise(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
+    """Columns `text`, `pair`, those of their translations, and `labels` (ids in `names`), checked."""
+    table = rows.table
+    ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
+    sides = {"": table.text_columns, TRANSLATION: table.translation_columns}
+    texts = {
+        prefix + new: _texts(rows, old, "translation" if prefix else "text")
+        for prefix, columns in sides.items()
+        for new, old in zip(TEXTS, columns, strict=False)
+    }
+    if table.translation_columns and all(texts[name] == texts[TRANSLATION + name] for name in TEXTS if name in texts):
+        warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+    return Dataset.from_dict({**texts, "labels": ids})
+
+
+def _texts(rows: Rows, column: str, what: str) -> list[str]:
+    """A column of text. Raises ValueError for another type and a row without text; plug-in, for blank text too."""
+    feature = require_column(rows.dataset, column, rows.name)
+    if getattr(feature, "dtype", None) not in ("string", "large_string"):
+        raise ValueError(
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not text. Only text can be "
+            f"encoded. Name a text column in `text_columns`; the columns are {', '.join(rows.dataset.column_names)}."
+        )
+    texts = rows.dataset[column][:]
+    for row, text in enumerate(texts):
+        if text is None or (rows.table.translation_columns and not text.strip()):
+            why = "Plug-in reads both sides" if rows.table.translation_columns else "It cannot be classified"
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has no {what}. {why}. "
+                "Fill or remove the row."
+            )
+    return texts
+
+
+def _label_column(rows: Rows) -> LabelColumn:
+    column = rows.table.label_column
+    feature = require_column(rows.dataset, column, rows.name)
+    return LabelColumn(rows, feature, rows.dataset[column][:])
+
+
+def _majority_share(dataset: Dataset) -> float:
+    """Accuracy of always answering the commonest label, in [0, 1]."""
+    return float(np.bincount(dataset["labels"][:]).max() / len(dataset))
+
+
+def _score(recipe: Recipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> dict[str, float]:
+    gold = getattr(data, part)[language]["labels"][:]
+    return load_metric("accuracy").compute(predictions=predictions, references=gold)
+
+
+KIND = Kind(
+    read=read,
+    encode=lambda data, tokenizer, recipe: encode(data, tokenizer, recipe.max_length),
+    auto_class=AutoModelForSequenceClassification,
+    head=lambda data: {**label_options(data), "problem_type": "single_label_classification"},
+    collator=DataCollatorWithPadding,
+    metric=lambda recipe: load_metric("accuracy"),
+    score_name="accuracy",
+    score=_score,
+    loss=mean_cross_entropy,
+    predictions=likeliest,
+)

@@ -1,0 +1,83 @@
+"""What recipes have in common that train nothing: a model's vectors, as they are, are evaluated by layer."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from omegaconf import MISSING
+
+from finetuning.recipe import INIT_FROM, check_ranges
+from zoo_core.recipes import option
+
+SEED = "{seed}"
+
+
+@dataclass
+class FeatureRecipe:
+    """Evaluation of the vectors of a model, by layer, on pairs of languages."""
+
+    model: str = option(
+        MISSING,
+        "checkpoint, a folder or a Hub id: an encoder of the zoo, or another like XLM-R; `{seed}` stands for each of "
+        "`seeds`, as in runs/xlm_align-{seed}/model",
+    )
+    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
+    init_from: str | None = option(None, INIT_FROM)
+    output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, layers.png, one folder per seed")
+    hub_root: str | None = option(
+        None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
+    )
+    kind: str = option(MISSING, "kind of task")
+    task: str = option(MISSING, "name of the task in the results, such as word_alignment")
+    layer: int | None = option(
+        None, "layer whose scores are the results, 0: embeddings; default: at two thirds of the layers, 8 of 12"
+    )
+    layers: list[int] = option([], "layers that are scored; default: all, embeddings included")
+    batch_size: int = option(64, "inputs in a forward pass")
+    precision: Literal["fp32", "bf16"] = option("fp32", "of the weights and the forward pass")
+    name: str | None = option(None, "name of the model beside those of compare_with; default: that of its run")
+    compare_with: dict[str, list[str]] = option(
+        {},
+        "by the name of another model: folders of results of this task, several are its seeds; comparison.{md,csv,png} "
+        "then show the scores over layers of all models",
+    )
+    seeds: list[int] = option(
+        [1], "of the models that `{seed}` stands for; scores are reported by seed, with mean and standard deviation"
+    )
+
+    @property
+    def pair_names(self) -> list[str]:
+        """The evaluated pairs of languages, as results name them."""
+        raise NotImplementedError
+
+
+def check_features(recipe: FeatureRecipe) -> None:
+    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+    check_ranges(
+        recipe,
+        ("batch_size", recipe.batch_size, recipe.batch_size > 0),
+        ("layers", recipe.layers, all(layer >= 0 for layer in recipe.layers)),
+    )
+    if not recipe.pairs:
+        raise ValueError("The recipe has no pairs of languages. There is nothing to evaluate. Add one under `pairs:`.")
+    names = recipe.pair_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"The pair {twice[0]} is evaluated twice. A result has one score per pair of languages. Remove one, or "
+            "evaluate it in another output_dir."
+        )
+    if recipe.layer is not None and recipe.layers and recipe.layer not in recipe.layers:
+        raise ValueError(
+            f"layer is {recipe.layer}, and layers is {recipe.layers}. The layer that is reported has to be scored. Add "
+            "it, or leave layers out to score all."
+        )
+    if recipe.init_from and SEED in recipe.model:
+        raise ValueError(
+            f"model is {recipe.model}, and init_from is {recipe.init_from}: a run is fine-tuned from one model, and "
+            "here each seed has another. Name the fine-tuned models by model=runs/xnli/seed-{seed}/model."
+        )
+    several = len(recipe.seeds) > 1
+    if several and SEED not in recipe.model:
+        raise ValueError(
+            f"seeds is {recipe.seeds}, and model is {recipe.model}. Nothing is drawn at random here: every seed would "
+            "have the same scores. Write {seed} where the model's folder names its own, or give one seed."
+        )

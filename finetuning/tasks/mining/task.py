@@ -1,0 +1,407 @@
+"""Mining of translations: two pools of sentences and the gold pairs in them, checked; and how many a model finds.
+
+Equal texts of a pool are one candidate, under whichever id: a mined pair is right where gold has a pair of these texts.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
+from finetuning.data.table_checks import overlap
+from finetuning.data.task_tables import DATA_SEED, names_of, split_name
+from finetuning.seeds import load_metric
+from finetuning.tasks.features.models import SeedModel, record_seed, span
+from finetuning.tasks.mining.recipe import MiningPools, MiningRecipe, Pools, PoolTable
+from finetuning.tasks.mining.search import Mined, mine
+from finetuning.tasks.retrieval import task as retrieval
+from finetuning.tasks.retrieval.recipe import expanded
+from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
+from finetuning.tasks.retrieval.task import Side
+from zoo_core.tables import Table, describe, require_column
+
+load = retrieval.load  # the encoder of one seed's model
+SMALL_POOL = 1_000  # sentences; BUCC's own pools have 89,000 and more
+MOST_GOLD = 0.1  # of the smaller pool; BUCC: 2% to 3%
+FEW_GOLD = 100  # pairs to fit a threshold on
+SHARES = ("f1", "precision", "recall")
+
+
+@dataclass
+class Pool:
+    """The different texts of two languages, and which of them are translations: numbers of source and target."""
+
+    source: list[str]
+    target: list[str]
+    gold: set[tuple[int, int]]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Texts of the source and of the target."""
+        return [len(self.source), len(self.target)]
+
+
+@dataclass
+class MiningData:
+    """What is mined, by pair of languages; how it was read, for results.json; and what a reader must be told."""
+
+    pools: dict[str, Pool]
+    dev: dict[str, Pool]  # where a pair has none, its threshold is fitted on the evaluated gold
+    neighbors: int
+    protocol: dict[str, Any]
+    warnings: list[str]
+
+
+class PoolReader:
+    """Reads pools with their gold, each table once; empty sentences are left out, and the gold pairs that name them.
+
+    Raises ValueError for tables that cannot be read or are streamed, columns that are missing or of the wrong type, ids
+    that occur twice, gold of which no pair is in the pools, and fewer than two different texts on a side.
+    """
+
+    def __init__(self, hub_root: str | None):
+        self.hub_root = hub_root
+        self._loaded: dict[tuple, Any] = {}
+
+    def read(self, pools: Pools, where: str, pair: str) -> tuple[Pool, dict[str, Any]]:
+        """The pools of a place `where` in the recipe, and what was read, for results.json."""
+        tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
+        tables = {name: with_split(table, table.split) for name, table in tables.items() if table is not None}
+        read = {
+            name: load_whole(table, f"{where}.{name}", self.hub_root, self._loaded) for name, table in tables.items()
+        }
+        sides, gold, empty = (self._with_pools if pools.source else self._of_pairs)(tables, read, where)
+        for name, side in zip(SIDES, sides, strict=True):
+            if len(side.texts) < 2:
+                raise ValueError(
+                    f"{where}: the {name} has {len(side.texts)} different text. There is nothing to choose from, and "
+                    "whatever is found is right. Check the columns, or name larger pools."
+                )
+        rows = len(read["gold"][0])
+        entry = {
+            **names_of(tables["gold"]),
+            "columns": [pools.gold.source_column, pools.gold.target_column],
+            "languages": [pair],
+            "rows": rows,
+            "fingerprint": "+".join(dict.fromkeys(fingerprint for _, fingerprint in read.values())),
+            "pools": {name: names_of(tables[name]) for name in SIDES} if pools.source else None,
+            "sizes": [len(side.of_pairs) for side in sides],
+            "empty": empty,
+            "repeated": [side.repeated for side in sides],
+            "not_in_pools": rows - len(gold),
+        }
+        return Pool(sides[0].texts, sides[1].texts, set(gold)), entry
+
+    def _with_pools(self, tables: dict[str, Any], read: dict[str, Any], where: str) -> tuple:
+        """Sides, gold as numbers of their texts, and empty sentences, of pools that have tables of their own."""
+        sides, empty, numbers, ids = [], [], [], []
+        for name in SIDES:
+            of_side, texts, left_out = self._sentences(tables[name], read[name][0], f"{where}.{name}")
+            side = Side.of(texts)
+            sides.append(side)
+            empty.append(left_out)
+            numbers.append(dict(zip(of_side, side.of_pairs, strict=True)))
+            column = getattr(tables["gold"], f"{name}_column")
+            ids.append(_names(read["gold"][0], column, f"{where}.gold.{name}_column", tables["gold"]))
+        gold = [
+            (numbers[0][source], numbers[1][target])
+            for source, target in zip(*ids, strict=True)
+            if source in numbers[0] and target in numbers[1]
+        ]
+        if not gold:
+            named, known = ([next(iter(of_side), None) for of_side in both] for both in (ids, numbers))
+            raise ValueError(
+                f"{where}: gold has {len(ids[0])} pairs, and no pair has both sentences in the pools. The first names "
+                f"{named[0]!r} and {named[1]!r}, the pools begin with {known[0]!r} and {known[1]!r}. Nothing could be "
+                "found. Check the columns of ids."
+            )
+        return sides, gold, empty
+
+    def _of_pairs(self, tables: dict[str, Any], read: dict[str, Any], where: str) -> tuple:
+        """The same of pools that the gold pairs make."""
+        rows, texts = read["gold"][0], []
+        for name in SIDES:
+            column = getattr(tables["gold"], f"{name}_column")
+            require_text(rows, column, f"{where}.gold.{name}_column", f"{where}.gold ({describe(tables['gold'])})")
+            texts.append(rows[column][:])
+        empty = [sum(not _has_text(text) for text in of_side) for of_side in texts]
+        full = [pair for pair in zip(*texts, strict=True) if all(map(_has_text, pair))]
+        sides = [Side.of(list(of_side)) for of_side in zip(*full, strict=True)] or [Side([], []), Side([], [])]
+        return sides, list(zip(*(side.of_pairs for side in sides), strict=True)), empty
+
+    def _sentences(self, table: PoolTable, rows: Any, where: str) -> tuple[list[str], list[str], int]:
+        """Ids and texts of a pool, and how many empty ones were left out."""
+        ids = _names(rows, table.id_column, f"{where}.id_column", table)
+        if len(set(ids)) < len(ids):
+            twice = next(name for name, count in Counter(ids).items() if count > 1)
+            raise ValueError(
+                f"{where} ({describe(table)}): id {twice!r} occurs more than once in column {table.id_column}. Which "
+                "sentence gold means cannot be told. Make the ids unique."
+            )
+        require_text(rows, table.text_column, f"{where}.text_column", f"{where} ({describe(table)})")
+        full = [(name, text) for name, text in zip(ids, rows[table.text_column][:], strict=True) if _has_text(text)]
+        return [name for name, _ in full], [text for _, text in full], len(ids) - len(full)
+
+
+def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
+    """The ids in a column, as text: one table may hold them as numbers, the other one as text."""
+    dtype = str(getattr(require_column(rows, column, f"{field} ({describe(table)})"), "dtype", None))
+    if "string" not in dtype and "int" not in dtype:
+        raise ValueError(
+            f"{field} is {column}, which holds {dtype}. An id is text or a whole number. Name the column of the ids."
+        )
+    return [str(name) for name in rows[column][:]]
+
+
+def _has_text(text: str | None) -> bool:
+    return bool(text and text.strip())
+
+
+def read(recipe: MiningRecipe) -> MiningData:
+    """Reads and checks the pools of every two languages, before a model is loaded.
+
+    Raises ValueError as `PoolReader` and `divide`, and for dev pools that share a table with the evaluated ones.
+    """
+    reader = PoolReader(recipe.hub_root)
+    data = MiningData({}, {}, recipe.neighbors, {}, [])
+    entries, dev_entries, splits = [], [], []
+    for table in expanded(recipe.pairs):
+        pool, entry = reader.read(table, f"pairs ({table.name})", table.name)
+        warnings = _left_out(table.name, entry)
+        if table.dev is not None:
+            _check_apart(table, recipe.hub_root)
+            data.dev[table.name], of_dev = reader.read(table.dev, f"pairs ({table.name}).dev", table.name)
+            dev_entries.append(of_dev)
+            entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], of_dev["fingerprint"])))
+            warnings += _left_out(f"{table.name}, dev", of_dev)
+        elif recipe.dev_fraction:
+            data.dev[table.name], pool = divide(pool, recipe.dev_fraction, table.name)
+            data.warnings.append(
+                f"{recipe.dev_fraction:.0%} of the pools were kept apart for the threshold, drawn at random: the "
+                "evaluated pools are smaller than the benchmark's"
+            )
+        data.pools[table.name] = pool
+        data.warnings += warnings + _of_sizes(table.name, pool, data.dev.get(table.name), recipe.neighbors)
+        data.warnings += [table.note] if table.note else []
+        entries.append(entry)
+        splits.append(split_name(table.gold))
+    data.warnings = list(dict.fromkeys(data.warnings))
+    data.protocol = {
+        "training_data": [],
+        "training_rows": 0,
+        "evaluation_data": entries,
+        "dev_data": dev_entries,
+        "evaluated_split": ", ".join(dict.fromkeys(splits)),
+        "evaluated_rows": {name: len(pool.gold) for name, pool in data.pools.items()},
+        "differs": [
+            *(["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []),
+            *(["part of the pools"] if recipe.dev_fraction else []),
+            *(["threshold of the evaluated gold"] if recipe.threshold == "evaluated" else []),
+        ],
+        "pool_sizes": {name: pool.sizes for name, pool in data.pools.items()},
+        "dev_rows": {name: len(pool.gold) for name, pool in data.dev.items()},
+        "dev_sizes": {name: pool.sizes for name, pool in data.dev.items()},
+        "dev_fraction": recipe.dev_fraction,
+        "chance": {name: chance_level(pool) for name, pool in data.pools.items()},
+    }
+    return data
+
+
+def _check_apart(table: MiningPools, hub_root: str | None) -> None:
+    """Raises ValueError for pools of dev that are, or share rows with, those that are evaluated."""
+    for name in ("gold", *SIDES):
+        one, other = getattr(table, name), getattr(table.dev, name)
+        if one is not None and other is not None and overlap(one, other, hub_root):
+            raise ValueError(
+                f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}. What the threshold is "
+                "fitted on must not be evaluated, nor may the pairs of one gold hide in the other's pools. Name tables "
+                "that share no rows, keep a part of the pools apart by dev_fraction, or say threshold=evaluated."
+            )
+
+
+def _left_out(name: str, entry: dict[str, Any]) -> list[str]:
+    """What of the tables is not mined, in words."""
+    warnings = []
+    if any(entry["empty"]):
+        source, target = entry["empty"]
+        warnings.append(f"{name}: {source} sentences of the source and {target} of the target are empty, and left out")
+    if entry["not_in_pools"]:
+        warnings.append(
+            f"{name}: {entry['not_in_pools']} of {entry['rows']} gold pairs have a sentence that is not in the pools, "
+            "and are left out: recall is of the others"
+        )
+    return warnings
+
+
+def _of_sizes(name: str, pool: Pool, dev: Pool | None, neighbors: int) -> list[str]:
+    """What follows from how large pools and gold are, in words."""
+    warnings = []
+    smaller, gold = min(pool.sizes), len(pool.gold)
+    if smaller < SMALL_POOL or gold > MOST_GOLD * smaller:
+        source, target = pool.sizes
+        warnings.append(
+            f"{name}: {gold:,} gold pairs are to be found among {source:,} and {target:,} sentences: with so few "
+            "others, F1 is far higher than on BUCC's own pools, where 89,000 sentences and more have 2% to 3% gold"
+        )
+    if neighbors > smaller:
+        warnings.append(
+            f"{name}: a pool has {smaller} sentences, and all of them are neighbors (neighbors={neighbors})"
+        )
+    if dev is None:
+        warnings.append(
+            f"{name}: the threshold is fitted on the evaluated gold itself: F1 is an upper bound, and compares to "
+            "nothing that was fitted on dev"
+        )
+        return warnings
+    if len(dev.gold) < FEW_GOLD:
+        warnings.append(
+            f"{name}: the threshold is fitted on {len(dev.gold)} gold pairs, and another draw's would differ"
+        )
+    texts = [{(one.source[s], one.target[t]) for s, t in one.gold} for one in (pool, dev)]
+    if shared := len(texts[0] & texts[1]):
+        warnings.append(f"{name}: {shared} of {gold} evaluated gold pairs are in the gold of dev too")
+    return warnings
+
+
+def chance_level(pool: Pool) -> dict[str, float]:
+    """Scores, in percent, of pairing all of the smaller pool with sentences of the other one that are drawn at random.
+
+    Of m pairs, m x gold / (S x D) are expected to be right; F1 is that of the expected counts.
+    """
+    smaller, larger, gold = min(pool.sizes), max(pool.sizes), len(pool.gold)
+    right = gold / larger
+    f1 = 2 * right / (smaller + gold)
+    return {"f1": 100 * f1, "precision": 100 * right / smaller, "recall": 100 * right / gold}
+
+
+def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
+    """(dev, rest): two pools without a common text; `fraction` of the gold pairs, and of all other texts, are in dev.
+
+    Drawn with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError where a part has no gold pair,
+    or fewer than two texts of a side; `name` is that of the languages.
+    """
+    random = np.random.default_rng(DATA_SEED)
+    groups = _together(pool.gold)
+    is_dev = [np.zeros(size, dtype=bool) for size in pool.sizes]
+    wanted, taken = round(fraction * len(pool.gold)), 0
+    for number in random.permutation(len(groups)):
+        if taken < wanted:
+            taken += len(groups[number])
+            for pair in groups[number]:
+                for side, text in enumerate(pair):
+                    is_dev[side][text] = True
+    for side, marks in enumerate(is_dev):
+        in_gold = {pair[side] for pair in pool.gold}
+        others = random.permutation([text for text in range(len(marks)) if text not in in_gold])
+        marks[others[: round(fraction * len(others))].astype(int)] = True
+    parts = [_part(pool, [marks == of_dev for marks in is_dev]) for of_dev in (True, False)]
+    for part, title in zip(parts, ("dev", "evaluation"), strict=True):
+        if not part.gold or min(part.sizes) < 2:
+            raise ValueError(
+                f"pairs ({name}): dev_fraction is {fraction:g}, and for {title} it leaves {len(part.gold)} of "
+                f"{len(pool.gold)} gold pairs among {part.sizes[0]} and {part.sizes[1]} sentences. Nothing can be "
+                "fitted or scored there. Choose another dev_fraction, or name pools for dev."
+            )
+    return parts[0], parts[1]
+
+
+def _together(gold: set[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The gold pairs in groups that share no text."""
+    group_of: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for pair in sorted(gold):
+        keys = list(enumerate(pair))  # (side, text)
+        groups = {id(group): group for key in keys if (group := group_of.get(key)) is not None}
+        merged = [pair, *(one for group in groups.values() for one in group)]
+        for one in merged:
+            group_of |= dict.fromkeys(enumerate(one), merged)
+    return list({id(group): group for group in group_of.values()}.values())
+
+
+def _part(pool: Pool, kept: list[np.ndarray]) -> Pool:
+    """The pool of the texts that are kept of each side."""
+    places = [np.cumsum(of_side) - 1 for of_side in kept]
+    source, target = (
+        [text for text, is_kept in zip(texts, of_side, strict=True) if is_kept]
+        for texts, of_side in zip((pool.source, pool.target), kept, strict=True)
+    )
+    gold = {(int(places[0][s]), int(places[1][t])) for s, t in pool.gold if kept[0][s] and kept[1][t]}
+    return Pool(source, target, gold)
+
+
+def complete_protocol(data: MiningData, recipe: MiningRecipe, depth: int) -> None:
+    """Adds to the protocol how vectors are read from a model of `depth` layers, how pairs are mined, and by what."""
+    retrieval.complete_protocol(data, recipe, depth)
+    data.protocol |= {"margin": "ratio", "neighbors": recipe.neighbors, "threshold": recipe.threshold}
+
+
+def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedModel, folder: Path) -> dict:
+    """Mines the pools of every pair at every layer; leaves scores.json in the folder of the seed."""
+    layers = data.protocol["layers"]
+
+    def evaluate() -> dict[str, Any]:
+        scores, mining, cut, blank = {}, {}, {}, {}
+        for name, pool in data.pools.items():
+            print(f"Seed {seed}: {name}, {len(pool.source):,} x {len(pool.target):,} sentences, layers {span(layers)}")
+            pools = [pool, *([data.dev[name]] if name in data.dev else [])]
+            pieces = [tuple(encoder.pieces(side) for side in (one.source, one.target)) for one in pools]
+            sides = [sum(of_side, []) for of_side in zip(*pieces, strict=True)]
+            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in sides]
+            blank[name] = [sum(not ids for ids in of_side) for of_side in sides]
+            # dev first: of it only the threshold is kept
+            fitted = {
+                layer: score(data.dev[name], mined)
+                for of_dev in pieces[1:]
+                for layer, mined in _mined_by_layer(encoder, of_dev, layers, data.neighbors)
+            }
+            scores[name], mining[name] = {encoder.pooling: {}}, {}
+            for layer, mined in _mined_by_layer(encoder, pieces[0], layers, data.neighbors):
+                threshold = fitted[layer]["threshold"] if layer in fitted else None
+                found = score(pool, mined, threshold)
+                scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
+                mining[name][str(layer)] = _outcome(found, fitted.get(layer), mined)
+        metric = load_metric("mining_f1")
+        return {
+            "metric": {"name": "f1", "module": metric.name, "version": metric.version},
+            "max_length": encoder.max_length,
+            "cut_texts": cut,
+            "texts_without_pieces": blank,
+            "scores": scores,
+            "mining": mining,
+        }
+
+    return record_seed(seed, model, encoder.states.model, folder, "mining_f1", evaluate)
+
+
+def _mined_by_layer(
+    encoder: SentenceEncoder, pieces: tuple[list[list[int]], list[list[int]]], layers: list[int], neighbors: int
+) -> Iterator[tuple[int, Mined]]:
+    for layer, *vectors in vectors_by_layer(encoder, pieces, layers):
+        yield layer, mine(*vectors, neighbors, encoder.states.device)
+
+
+def score(pool: Pool, mined: Mined, threshold: float | None = None) -> dict[str, Any]:
+    """What the metric says of mined pairs; the threshold is fitted on the pool's gold where none is given."""
+    pairs = zip(mined.source.tolist(), mined.target.tolist(), strict=True)
+    return load_metric("mining_f1").compute(
+        predictions=mined.scores.tolist(),
+        references=[pair in pool.gold for pair in pairs],
+        gold=len(pool.gold),
+        threshold=threshold,
+    )
+
+
+def _outcome(found: dict[str, Any], fitted: dict[str, Any] | None, mined: Mined) -> dict[str, Any]:
+    """What a layer's figures are made of: counts, threshold, and how that was fitted, for results.json."""
+    of_dev = fitted or found
+    return {
+        "threshold": of_dev["threshold"] if np.isfinite(of_dev["threshold"]) else None,
+        "edge": of_dev["edge"],
+        "dev_f1": fitted["f1"] if fitted else None,
+        "candidates": len(mined.scores),
+        **{count: found[count] for count in ("mined", "right", "gold")},
+        "without_margin": list(mined.without_margin),
+    }

@@ -1,0 +1,125 @@
+"""Which gold answers no prediction can equal, and why: counted by language and listed.
+
+A prediction is the text of a span of pieces in one window, of at most so many pieces. An answer that begins or ends
+within a piece, that is longer, or that no window holds is out of reach, whatever the model: it takes from the exact
+match that is possible, and a reader has to know how many there are.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finetuning.tasks.question_answering.spans import text_of
+
+NAME = "answer_spans"  # of the listing, and of the counts in the protocol
+COLUMNS = ("part", "language", "row", "answer", "nearest_span", "reason")
+ABSENT, PIECELESS, BOUNDARY, LONG, NO_WINDOW = (
+    "not_in_context",
+    "without_pieces",
+    "not_at_piece_boundaries",
+    "over_the_limit",
+    "in_no_window",
+)
+REASONS = {
+    ABSENT: "not in its context",
+    PIECELESS: "with characters that have no piece",
+    BOUNDARY: "not at piece boundaries",
+    LONG: "of more pieces than a prediction may have",
+    NO_WINDOW: "in no window as a whole",
+}
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The span of pieces that an answer touches: first and last piece, counted in the whole context."""
+
+    first: int
+    last: int
+
+    def in_window(self, number: int, stride: int, pieces: int) -> tuple[int, int] | None:
+        """The same counted in the window `number`, which holds so many pieces; None where it is not all there."""
+        first, last = self.first - number * stride, self.last - number * stride
+        return (first, last) if first >= 0 and last < pieces else None
+
+
+def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> Nearest | None:
+    """The pieces of the characters [start, end) of a context; None for characters that the normaliser removes.
+
+    `offsets_P2` are begin and end of each piece, rising. Pieces may share characters: all that do are in the span.
+    """
+    first = int(np.searchsorted(offsets_P2[:, 1], start, side="right"))  # the first that ends behind `start`
+    last = int(np.searchsorted(offsets_P2[:, 0], end, side="left")) - 1  # the last that begins before `end`
+    return Nearest(first, last) if first <= last else None
+
+
+def obstacles(
+    context: str, answer: str, start: int, offsets_P2: np.ndarray, held: list[int], stride: int, limit: int
+) -> tuple[str, list[str]]:
+    """The text of the nearest span of an answer at `start` (-1: not in the context), and what keeps it out of reach.
+
+    The nearest span is the shortest that covers the answer: of pieces that share characters as few as it takes. `held`
+    are the numbers of pieces of the context that its windows hold, which begin `stride` pieces apart; `limit` is that
+    of a prediction, in pieces. White space around an answer does not count.
+    """
+    if start < 0:
+        return "", [ABSENT]
+    begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
+    span = nearest_span(offsets_P2, begin, end)
+    if span is None:
+        return "", [PIECELESS]
+    begins, ends = offsets_P2[:, 0], offsets_P2[:, 1]
+    touched = range(span.first, span.last + 1)
+    first = max((piece for piece in touched if begins[piece] <= begin), default=span.first)
+    last = min((piece for piece in touched if ends[piece] >= end), default=span.last)
+    if first > last:  # each of the pieces between has all of the answer's characters
+        first = last = min(range(last, first + 1), key=lambda piece: ends[piece] - begins[piece])
+    span, text = Nearest(first, last), text_of(context, [*begins, len(context)], ends, first, last)
+    found = []
+    if answer.strip() not in text:
+        found.append(PIECELESS)
+    elif text != answer.strip():
+        found.append(BOUNDARY)
+    if span.last - span.first >= limit:
+        found.append(LONG)
+    if not any(span.in_window(number, stride, pieces) for number, pieces in enumerate(held)):
+        found.append(NO_WINDOW)
+    return text, found
+
+
+class Reach:
+    """Collects what is out of reach, part by part and language by language."""
+
+    def __init__(self):
+        self.counts: dict[str, dict[str, dict[str, int]]] = {"train": {}, "dev": {}, "evaluation": {}}
+        self.listed: list[dict[str, Any]] = []
+
+    def add(self, part: str, language: str, row: int, found: str) -> None:
+        """Counts and lists the answers of a row, which `encode_windows` leaves as JSON: answer, nearest span, reasons.
+
+        Every one of the row's answers is there, also those within reach.
+        """
+        counts = self.counts[part].setdefault(language, {"answers": 0, "exact": 0, **dict.fromkeys(REASONS, 0)})
+        for answer, nearest, reasons in json.loads(found):
+            counts["answers"] += 1
+            counts["exact"] += not reasons
+            for reason in reasons:
+                counts[reason] += 1
+            if reasons:
+                why = ", ".join(REASONS[reason] for reason in reasons)
+                self.listed.append(dict(zip(COLUMNS, (part, language, row, answer, nearest, why), strict=True)))
+
+    def fact(self) -> str:
+        """One line for the results: how many of the evaluated answers are out of reach, and why."""
+        counts: Counter = Counter()
+        for of_language in self.counts["evaluation"].values():
+            counts.update(of_language)
+        reasons = ", ".join(f"{counts[name]:,} {text}" for name, text in REASONS.items() if counts[name])
+        missed = counts["answers"] - counts["exact"]
+        return (
+            f"{missed:,} of {counts['answers']:,} evaluated answers are no span of pieces that can be predicted"
+            + (f": {reasons}" if missed else "")
+            + f"; with those of other rows they are listed in {NAME}.csv"
+        )

@@ -1,0 +1,44 @@
+"""The recipe of extractive question answering: what it has beside the fields of every task."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from finetuning.data.table_checks import named_tables
+from finetuning.recipe import Recipe, check_values
+from zoo_core.recipes import option
+
+
+@dataclass
+class QuestionAnsweringRecipe(Recipe):
+    """Fine-tuning of one model to find answers in a context, evaluated in every language.
+
+    Tables name two `text_columns`, question and context, and as `label_column` one with the fields `text` and
+    `answer_start`, lists of as many entries, as SQuAD, MLQA, XQuAD and TyDiQA-GoldP have it.
+    """
+
+    kind: Literal["question_answering"] = option("question_answering", "kind of task")
+    metric: Literal["squad", "mlqa"] = option(
+        "squad", "squad: SQuAD's F1 in every language, as for XQuAD and TyDiQA; mlqa: MLQA's, by language"
+    )
+    max_length: int = option(384, "positions of a window: question, a part of the context, special tokens")
+    doc_stride: int = option(128, "pieces of the context by which a window begins after the one before it")
+    max_question_length: int = option(64, "pieces of a question; longer ones are cut and counted")
+    n_best: int = option(20, "likeliest starts, and ends, of a window that are tried with each other")
+    max_answer_length: int = option(30, "pieces of an answer")
+
+
+def check_recipe(recipe: QuestionAnsweringRecipe) -> None:
+    """Raises ValueError for values that cannot be run and for tables that are not of questions and contexts."""
+    fields = ("doc_stride", "max_question_length", "n_best", "max_answer_length")
+    check_values(recipe, *((name, getattr(recipe, name), getattr(recipe, name) > 0) for name in fields))
+    for where, table in named_tables(recipe).items():
+        if len(table.text_columns) != 2:
+            raise ValueError(
+                f"{where}.text_columns is {table.text_columns}. A question is answered from a context. Name their two "
+                "columns, as in text_columns: [question, context]."
+            )
+        if table.label_names:
+            raise ValueError(
+                f"{where}.label_names is {table.label_names}. Answers are parts of the context, not names: it would be "
+                "ignored. Leave it out."
+            )

@@ -1,0 +1,286 @@
+"""Extractive question answering: rows of question, context and answers, to windows by language, to F1.
+
+The tables are SQuAD's, and MLQA's, XQuAD's and TyDiQA-GoldP's of XTREME: every question has an answer in its context.
+"""
+
+import functools
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
+
+from finetuning.data.table_checks import check_tables
+from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, gather, open_tables
+from finetuning.data.translated_rows import check_translation_columns, translation_of
+from finetuning.seeds import load_metric
+from finetuning.tasks.kind import Kind, mean_of_sides
+from finetuning.tasks.question_answering.reach import NAME, Reach
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
+from finetuning.tasks.question_answering.spans import predicted_answers
+from finetuning.tasks.question_answering.windows import encode_windows, windowing
+from zoo_core.tables import require_column
+
+
+def read(recipe: QuestionAnsweringRecipe) -> TaskData:
+    """Reads and checks every table of the recipe, before a model is loaded.
+
+    Rows have `question`, `context`, `answers` (texts), `places` (where each begins in the context, -1 where it is not
+    there) and `start` and `end`, the characters of the first answer that is in the context, -1 where none is; also
+    `language` and `number`, the row in its table. Training rows without an answer in their context are left out.
+    Plug-in, the same of the translation, with `translation_` before the names: question and context, in training with
+    their answers.
+
+    Raises ValueError for missing columns, for questions, contexts or answers that are missing or empty, for a table
+    none of whose rows has its answer in its context, languages that the metric does not know, and what `task_tables`
+    refuses.
+    """
+    check_tables(recipe)
+    check_translation_columns(recipe, "question and context", "answers")
+    tables = open_tables(recipe)
+    scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
+    for language in dict.fromkeys(scored):
+        _measure(recipe, language, ["a"], [["a"]])  # before hours of training
+    warnings: list[str] = []
+    normalise = functools.partial(_normalise, warnings=warnings)
+    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
+    data = gather(recipe, tables, evaluation, normalise, [], warnings)
+    kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
+    trained = data.train["language"][:]
+    left_out = Counter(trained) - Counter(trained[row] for row in kept)
+    if left_out:
+        data.warnings.append(f"{left_out.total()} training rows were left out: their answer is not in their context")
+    protocol = {**data.protocol, "training_rows": len(kept), "left_out_rows": dict(left_out)}
+    return replace(data, train=data.train.select(kept), protocol=protocol)
+
+
+def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> TaskData:
+    """Rows to windows (`answer_windows`). The protocol says how many there are, and how many questions were cut.
+
+    It also says by language how many answers no prediction can equal; `lists` tells which (`answer_reach`).
+
+    Raises ValueError as `windowing`.
+    """
+    cutting = windowing(
+        tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length, recipe.max_answer_length
+    )
+    cut, split, windows, cut_translations = ({"train": {}, "dev": {}, "evaluation": {}} for _ in range(4))
+    reach = Reach()
+
+    def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
+        encoded = dataset.map(
+            encode_windows,
+            batched=True,
+            with_indices=True,
+            remove_columns=dataset.column_names,
+            fn_kwargs={"tokenizer": tokenizer, "cutting": cutting, "is_train": part == "train"},
+            desc=f"Encoding {part} {language}".strip(),
+        )
+        name = language or "all"
+        cut[part][name], split[part][name] = (int(np.sum(encoded[column][:])) for column in ("cut", "split"))
+        windows[part][name] = len(encoded)
+        if "translation_cut" in encoded.column_names:
+            cut_translations[part][name] = int(np.sum(encoded["translation_cut"][:]))
+            encoded = encoded.remove_columns("translation_cut")
+        found = filter(None, encoded["reach"][:])  # of each row one
+        for of_row, number, row in zip(dataset["language"][:], dataset["number"][:], found, strict=True):
+            reach.add(part, of_row, number, row)
+        return encoded.remove_columns(["cut", "split", "reach"])
+
+    encoded = each_part(data, encode_rows)
+
+    return replace(
+        encoded,
+        lists={NAME: reach.listed},
+        protocol={
+            **data.protocol,
+            "max_length": recipe.max_length,
+            "doc_stride": recipe.doc_stride,
+            "max_question_length": recipe.max_question_length,
+            "n_best": recipe.n_best,
+            "max_answer_length": recipe.max_answer_length,
+            "windows": windows,
+            "cut_texts": cut,
+            "split_texts": split,
+            **({"cut_translations": cut_translations} if cut_translations["evaluation"] else {}),
+            NAME: reach.counts,
+            "facts": [
+                f"answers: F1 and exact match of {recipe.metric}; best of {recipe.n_best} starts and as many ends "
+                f"a window, at most {recipe.max_answer_length} pieces",
+                f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} pieces of a context; "
+                f"questions of at most {recipe.max_question_length} pieces",
+                reach.fact(),
+            ],
+        },
+    )
+
+
+def score(
+    recipe: QuestionAnsweringRecipe, data: TaskData, part: str, language: str, predictions: Any
+) -> dict[str, float]:
+    """F1 and exact match in percent of the best spans; `predictions` are start and end logits (W, T) of the windows."""
+    windows = getattr(data, part)[language]
+    answers, golds = predicted_answers(windows, predictions, recipe.n_best, recipe.max_answer_length)
+    return _measure(recipe, language, answers, golds)
+
+
+def span_cross_entropy(
+    outputs: Any,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    translation_share: torch.Tensor | float = 1.0,
+) -> torch.Tensor:
+    """Mean over all windows of the update of the cross-entropies of start and end: logits (B, T), labels (B, 2).
+
+    `num_items_in_batch` counts labels, two a window, over accumulated micro-batches and processes: the loss that models
+    return is the mean over their micro-batch.
+    """
+    logits = (outputs["start_logits"], outputs["end_logits"])
+    losses = [
+        torch.nn.functional.cross_entropy(logits_BT, gold_B, reduction="sum")
+        for logits_BT, gold_B in zip(logits, labels.unbind(-1), strict=True)
+    ]
+    loss = sum(losses) / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
+    return mean_of_sides(loss, outputs, translation_share)
+
+
+def _measure(recipe: QuestionAnsweringRecipe, language: str, answers: list, golds: list) -> dict[str, float]:
+    options = {"language": language} if recipe.metric == "mlqa" else {}
+    return load_metric(recipe.metric).compute(predictions=answers, references=golds, **options)
+
+
+def _normalise(rows: Rows, warnings: list[str]) -> Dataset:
+    """The columns of `read`, checked."""
+    columns = _side(rows, warnings)
+    where = {"language": [rows.language] * len(columns["start"]), "number": range(len(columns["start"]))}
+    if translation := translation_of(rows):
+        translated = _side(translation, warnings, "translations")
+        if all(columns[name] == translated[name] for name in ("question", "context")):
+            warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+        columns |= {TRANSLATION + name: values for name, values in translated.items()}
+    return Dataset.from_dict({**columns, **where})
+
+
+def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, list]:
+    """The columns of a text, or of its translation; without a label column none has an answer."""
+    names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
+    texts = {name: _column(rows, column, "text", "string") for name, column in names.items()}
+    column = rows.table.label_column
+    if not column:
+        for row, (question, context) in enumerate(zip(*texts.values(), strict=True)):
+            _check_row(rows, row, question, context)
+        nothing = [-1] * len(texts["question"])
+        return {
+            **texts,
+            "answers": [[] for _ in nothing],
+            "places": [[] for _ in nothing],
+            "start": nothing,
+            "end": nothing,
+        }
+    answers = _column(rows, f"{column}.text", "lists of text", "string", is_list=True)
+    starts = _column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
+    elsewhere = absent = 0
+    begins, ends, places = [], [], []
+    for row, (context, golds, positions) in enumerate(zip(texts["context"], answers, starts, strict=True)):
+        _check_row(rows, row, texts["question"][row], context, golds, positions)
+        found = [place(context, gold, position) for gold, position in zip(golds, positions, strict=True)]
+        places.append(found)
+        elsewhere += any(where not in (-1, position) for where, position in zip(found, positions, strict=True))
+        first = next((number for number, where in enumerate(found) if where >= 0), None)
+        absent += first is None
+        gold = golds[first or 0]
+        begins.append(-1 if first is None else found[first] + len(gold) - len(gold.lstrip()))
+        ends.append(-1 if first is None else found[first] + len(gold.rstrip()))
+    if absent == len(begins):
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: none of its {absent} rows has an answer that is in its context. "
+            "Nothing could be learnt from them, and every score would be 0. Check that text_columns "
+            f"{rows.table.text_columns} are question and context, in this order."
+        )
+    for count, what in (
+        (elsewhere, "an answer that does not stand where answer_start says; the nearest place with its text is taken"),
+        (absent, "no answer that is in the context"),
+    ):
+        if count:
+            warnings.append(f"{rows.name}, language {rows.language}: {count} of {len(begins)} {whose} have {what}")
+    return {**texts, "answers": answers, "places": places, "start": begins, "end": ends}
+
+
+def _check_row(
+    rows: Rows,
+    row: int,
+    question: str,
+    context: str,
+    golds: list[str] | None = None,
+    positions: list[int] | None = None,
+) -> None:
+    """Raises ValueError for a row that is not one of SQuAD 1.1's kind; answers are None where none are needed."""
+    if not question.strip():
+        problem, reason = "its question is empty", "Nothing is asked, and any answer would be a guess"
+    elif not context.strip():
+        problem, reason = "its context is empty", "There is nothing in which an answer could be found"
+    elif positions is None:
+        return
+    elif not golds or any(gold is None or not gold.strip() for gold in golds):
+        problem, reason = (
+            "it has no answer",
+            "In this protocol every question has one",
+        )
+    elif len(golds) != len(positions) or None in positions:
+        known = sum(position is not None for position in positions)
+        problem = f"it has {len(golds)} answers and {known} values of answer_start"
+        reason = "Which begins where cannot be told"
+    else:
+        return
+    raise ValueError(
+        f"{rows.name}, language {rows.language}, row {row} (from 0): {problem}. {reason}. Correct or remove the row."
+    )
+
+
+def place(context: str, answer: str, start: int) -> int:
+    """Where the answer stands in the context: at `start`, else the nearest place with its text, else -1.
+
+    Offsets of bytes, or into a text that was cleaned since, are found in published and in translated data.
+    """
+    if start >= 0 and context.startswith(answer, start):
+        return start
+    behind, before = context.find(answer, max(start, 0)), context.rfind(answer, 0, max(start, 0) + len(answer))
+    found = [where for where in (before, behind) if where >= 0]
+    return min(found, key=lambda where: abs(where - start), default=-1)
+
+
+def _column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = False) -> list:
+    """A column of text, or of lists. Raises ValueError for another type and for a row without a value."""
+    feature = require_column(rows.dataset, column, rows.name)
+    inner = getattr(feature, "feature", None) if is_list else feature
+    if dtype not in str(getattr(inner, "dtype", None)):
+        raise ValueError(
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not {what}. Questions and "
+            "contexts are text, answers have lists of `text` and `answer_start`. Name the right columns, or convert "
+            f"this one; the columns are {', '.join(rows.dataset.column_names)}."
+        )
+    values = rows.dataset[column][:]
+    for row, value in enumerate(values):
+        if value is None:
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has no value. A question "
+                "needs its context, and an answer in it. Fill or remove the row."
+            )
+    return values
+
+
+KIND = Kind(
+    read=read,
+    encode=encode,
+    auto_class=AutoModelForQuestionAnswering,
+    head=lambda data: {"num_labels": 2},  # start and end; a folder may have another number from a classifier
+    collator=DataCollatorWithPadding,
+    metric=lambda recipe: load_metric(recipe.metric),
+    score_name="f1",
+    score=score,
+    loss=span_cross_entropy,
+    check=check_recipe,
+)

@@ -1,0 +1,198 @@
+"""Questions and contexts as the windows that a model reads, and where in a window the answer is.
+
+A context that is too long is read in overlapping windows `<s> question </s></s> part of the context </s>`. As in BERT's
+SQuAD script, which XTREME and MLQA's baselines follow, each window begins `stride` pieces of the context after the one
+before it, so that the overlap is what the question leaves; every window is a training example, and where it does not
+hold the whole answer its label is `<s>`.
+
+Offsets are character positions in the context, of the tokenizer; of a piece they are [begin, end). A piece may share
+characters with its neighbours: a lone `▁` has those of the piece after it, and the pieces of a character that the
+normaliser takes apart all have that character's.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finetuning.data.task_tables import TRANSLATION
+from finetuning.tasks.question_answering.reach import Nearest, nearest_span, obstacles
+
+START = 0  # position of `<s>`, the label where the answer is not in the window
+BEHIND = 2**20  # a position behind any input, which models ignore
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """How contexts are cut into windows, in pieces."""
+
+    max_length: int
+    stride: int
+    max_question_length: int
+    before: int  # special tokens of a pair in front of the context's first piece
+    after: int  # and behind its last one
+    max_answer_length: int  # of a prediction
+
+    def room(self, question_length: int) -> int:
+        """Pieces of the context in a window beside a question of this many."""
+        return self.max_length - question_length - self.before - self.after
+
+
+def windowing(
+    tokenizer: Any, max_length: int, stride: int, max_question_length: int, max_answer_length: int
+) -> Windowing:
+    """What a tokenizer's windows are like.
+
+    Raises ValueError for a tokenizer without offsets, and where the longest question leaves less room than a stride:
+    pieces between two windows would be in none.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a piece stands for. Answers "
+            "are characters of the context, and could be neither labelled nor read off. Name the folder of a fast "
+            "tokenizer, one with a tokenizer.json, with the same pieces as `tokenizer`."
+        )
+    sides = tokenizer("a", "a").sequence_ids(0)
+    question = sides.count(0)
+    before, after = sides.index(1) - question, sides[::-1].index(1)
+    found = Windowing(max_length, stride, max_question_length, before, after, max_answer_length)
+    if stride > (room := found.room(max_question_length)):
+        raise ValueError(
+            f"doc_stride is {stride}, and beside a question of max_question_length={max_question_length} pieces and "
+            f"{before + after} special tokens max_length={max_length} leaves room for {max(room, 0)} pieces of the "
+            f"context. Windows {stride} apart would leave pieces out. Lower doc_stride or max_question_length, or "
+            "raise max_length."
+        )
+    return found
+
+
+def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
+    """A question of at most `limit` pieces, cut at a piece's end, and how many pieces it has."""
+    while True:
+        encoded = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        if (length := len(encoded["input_ids"])) <= limit:
+            return question, length
+        # the pieces of one character have its end: at least one character goes each time
+        question = question[: min(encoded["offset_mapping"][limit - 1][1], len(question) - 1)]
+
+
+def encode_windows(
+    batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
+) -> dict[str, list]:
+    """The windows of a batch of rows, row by row: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
+
+    `batch` has `question`, `context`, `answers` with their places in the context, `places`, and `start` and `end`, the
+    characters of the one to be learnt, -1 where it is not known; `numbers` are the rows'. `labels` are the first and
+    last piece of the answer, as positions in the window. In the first window of a row `cut` is 1 where the question was
+    cut, `split` where there are several windows, and `reach` is JSON, a list of answer, nearest span and reasons why no
+    prediction can equal it (`answer_reach`); in its others they are 0 and empty.
+
+    Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first piece)
+    and `begins` and `ends`, the offsets of its pieces; `begins` has one more, that of the piece behind the window, or
+    the context's length.
+
+    Columns of the translation in `batch`, with `translation_` before their names, become `_beside`'s fields.
+    """
+    windows = windows_of_rows(batch, numbers, tokenizer, cutting, is_train)
+    if TRANSLATION + "question" in batch:
+        other = {
+            name.removeprefix(TRANSLATION): values for name, values in batch.items() if name.startswith(TRANSLATION)
+        }
+        translated = windows_of_rows(other, numbers, tokenizer, cutting, is_train=True)
+        for own, others, start in zip(windows, translated, other["start"], strict=True):
+            _beside(own, others, start >= 0, is_train)
+    return {name: [window[name] for own in windows for window in own] for name in windows[0][0]}
+
+
+def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has_answer: bool, is_train: bool) -> None:
+    """Adds a window of the translation to each window of a text: the first to the first, and so on.
+
+    A text of more windows has the translation's last beside all further ones; of fewer, the translation's further ones
+    are not read, which `translation_cut` of the first window says. In training with its answer, as `start_positions`
+    and `end_positions`, once a window; behind the input, where models ignore it, if it is not known or was there.
+    """
+    for number, window in enumerate(windows):
+        other = translated[min(number, len(translated) - 1)]
+        window |= {TRANSLATION + name: other[name] for name in ("input_ids", "attention_mask")}
+        window["length"] += other["length"]
+        window["translation_cut"] = int(number == 0 and len(translated) > len(windows))
+        if is_train:
+            is_new = has_answer and number < len(translated)
+            places = other["labels"] if is_new else [BEHIND, BEHIND]
+            window |= dict(zip((TRANSLATION + "start_positions", TRANSLATION + "end_positions"), places, strict=True))
+
+
+def windows_of_rows(
+    batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
+) -> list[list[dict[str, Any]]]:
+    """The windows of each row, without translations; see `encode_windows`."""
+    questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
+    pieces = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
+    lengths = [len(ids) for ids in pieces]
+    is_cut = [length > cutting.max_question_length for length in lengths]
+    for row in np.flatnonzero(is_cut):
+        questions[row], lengths[row] = shorten(questions[row], tokenizer, cutting.max_question_length)
+
+    windows: list[list[dict[str, Any]]] = [[] for _ in questions]
+    for length in sorted(set(lengths)):  # the tokenizer's overlap is one for all rows of a call
+        rows = [row for row, other in enumerate(lengths) if other == length]
+        encoded = tokenizer(
+            [questions[row] for row in rows],
+            [contexts[row] for row in rows],
+            truncation="only_second",
+            max_length=cutting.max_length,
+            stride=cutting.room(length) - cutting.stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        origin, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
+        first = cutting.before + length
+        for number, (position, spans) in enumerate(zip(origin, offsets, strict=True)):
+            row = rows[position]
+            window = {name: values[number] for name, values in encoded.items()}
+            spans = np.asarray(spans[first : len(spans) - cutting.after], dtype=np.int32).reshape(-1, 2)
+            window |= {"length": len(spans) + first + cutting.after, "first": first, "spans": spans}
+            windows[row].append(window)
+
+    for row, of_row in enumerate(windows):
+        # each window begins a stride after the one before: together they are the whole context
+        parts = [window["spans"][: cutting.stride] for window in of_row[:-1]]
+        whole = np.concatenate([*parts, of_row[-1]["spans"]])
+        start, end = batch["start"][row], batch["end"][row]
+        found = label(of_row, cutting.stride, nearest_span(whole, start, end) if start >= 0 else None)
+        held = [len(window["spans"]) for window in of_row]
+        reach = []
+        for answer, place in zip(batch["answers"][row], batch["places"][row], strict=True):
+            text, reasons = obstacles(
+                contexts[row], answer, place, whole, held, cutting.stride, cutting.max_answer_length
+            )
+            reach.append((answer, text, reasons))
+        for number, (window, labels) in enumerate(zip(of_row, found, strict=True)):
+            spans, first = window.pop("spans"), window.pop("first")
+            is_first = number == 0
+            window |= {
+                "labels": labels,
+                "cut": int(is_first and is_cut[row]),
+                "split": int(is_first and len(found) > 1),
+                "reach": json.dumps(reach) if is_first else "",
+            }
+            if not is_train:
+                window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
+                behind = number * cutting.stride + len(spans)  # the piece after the window's last
+                limit = whole[behind, 0] if behind < len(whole) else len(contexts[row])
+                window |= {"first": first, "begins": np.append(spans[:, 0], np.int32(limit)), "ends": spans[:, 1]}
+    return windows
+
+
+def label(windows: list[dict[str, Any]], stride: int, span: Nearest | None) -> list[list[int]]:
+    """Positions of the first and last piece of a span in each window of one row.
+
+    `START` twice where the window does not hold it all, or there is none. `spans` of a window are the offsets of its
+    pieces, from the position `first` on.
+    """
+    inside = [span and span.in_window(number, stride, len(window["spans"])) for number, window in enumerate(windows)]
+    return [
+        [window["first"] + place for place in places] if places else [START, START]
+        for window, places in zip(windows, inside, strict=True)
+    ]

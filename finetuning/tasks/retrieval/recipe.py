@@ -1,0 +1,158 @@
+"""The retrieval recipe: every field that `finetuning/run.py` reads where `kind` is retrieval.
+
+Nothing is trained: of two sets of sentences, each sentence has to find its translation by the vectors of a model as it
+is.
+"""
+
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Literal
+
+from omegaconf import MISSING
+
+from finetuning.recipe import Published, check_ranges
+from finetuning.tasks.features.recipe import FeatureRecipe, check_features
+from finetuning.tasks.translation.recipe import EvaluationPairs
+from zoo_core.recipes import option
+
+PLACE = "{language}"
+POOLINGS = {
+    "mean": "mean of its states, without those of special tokens",
+    "mean_with_special_tokens": "mean of its states, counting those of special tokens",
+    "cls": "state of its first token, <s>",
+}
+Pooling = Literal["mean", "mean_with_special_tokens", "cls"]
+
+
+def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
+    """A recipe or protocol from before `pooling` said whether special tokens count."""
+    counts = values.get("special_tokens")
+    values = {name: value for name, value in values.items() if name != "special_tokens"}
+    return values if counts is None else values | {"pooling": "mean_with_special_tokens" if counts else "mean"}
+
+
+@dataclass
+class RetrievalPairs(EvaluationPairs):
+    """Sentences and their translations; `{language}` in any text field stands for each of `languages`."""
+
+    source_language: str = option(MISSING, "language of the source column, such as de or '{language}'")
+    target_language: str = option(MISSING, "language of the target column")
+    languages: list[str] = option(
+        [], "what `{language}` stands for in path, config, columns and so on, of the target's table too: a pair each"
+    )
+    language_names: dict[str, str] = option(
+        {},
+        "what `{language}` stands for, but in source_language and target_language, where that is not the code, as "
+        "in {sw: swh}",
+    )
+    max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all")
+
+    @property
+    def name(self) -> str:
+        """The pair as results name it."""
+        return f"{self.source_language}-{self.target_language}"
+
+
+@dataclass
+class SentenceRecipe(FeatureRecipe):
+    """Evaluation of the vectors of sentences, by layer, on pairs of languages."""
+
+    max_length: int | None = option(
+        None,
+        "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",
+    )
+    pooling: Pooling = option(
+        "mean",
+        "a sentence's vector: the mean of its states, without or with those of special tokens, or the state of its "
+        "first token, <s>",
+    )
+
+    of_earlier = staticmethod(of_earlier)
+
+    @property
+    def pair_names(self) -> list[str]:
+        return [pairs.name for pairs in expanded(self.pairs)]
+
+
+@dataclass
+class PublishedSentences(Published):
+    """Published scores by vectors of sentences."""
+
+    pooling: Pooling | None = option(
+        None, "of the published vectors; default: that of the row, else of XTREME's script; what is unknown has none"
+    )
+
+
+@dataclass
+class PublishedRetrieval(PublishedSentences):
+    """Published accuracy; printed beside our figures, never computed with."""
+
+    score: Literal["accuracy", "source_to_target", "target_to_source"] = option(
+        "target_to_source",
+        "which of ours corresponds: of one direction, in XTREME's script that from English, or the mean of both",
+    )
+
+
+@dataclass
+class RetrievalRecipe(SentenceRecipe):
+    """Retrieval of translations with the vectors of a model, by layer, in both directions."""
+
+    kind: Literal["retrieval"] = option("retrieval", "kind of task")
+    pairs: list[RetrievalPairs] = option([], "what is evaluated, each pair of languages by itself")
+    published: list[PublishedRetrieval] = option([], "published figures to print beside ours")
+
+
+def expanded(tables: list[Any]) -> list[Any]:
+    """The tables with each of its languages for `{language}`: one for each pair of languages.
+
+    Raises ValueError for a table with a place for the language and no languages, or the other way round.
+    """
+    found = []
+    for position, table in enumerate(tables):
+        is_open = filled(table, "") != table
+        if is_open != bool(table.languages):
+            had, lacks = ("a place for the language", "no languages") if is_open else ("languages", "no place for one")
+            raise ValueError(
+                f"pairs.{position} has {had} and {lacks}: which tables to read cannot be told. Write {PLACE} into "
+                f"path, config or a column, and name what it stands for, as in pairs.{position}.languages=[de, fr]."
+            )
+        found += [_of_language(table, language) for language in table.languages] if is_open else [table]
+    return found
+
+
+def _of_language(table: Any, language: str) -> Any:
+    """The table of one language: its code in the names of the languages, elsewhere what `language_names` has for it."""
+    named = filled(table, getattr(table, "language_names", {}).get(language, language))
+    languages = {name: getattr(table, name).replace(PLACE, language) for name in ("source_language", "target_language")}
+    return replace(named, **languages)
+
+
+def filled(table: Any, language: str) -> Any:
+    """The table, and those within it, with the language in its place; a filled one has no list of languages."""
+    texts = {name: value for name, value in vars(table).items() if isinstance(value, str)}
+    changes: dict[str, Any] = {name: text.replace(PLACE, language) for name, text in texts.items() if PLACE in text}
+    within = {name: value for name, value in vars(table).items() if is_dataclass(value)}
+    return replace(table, **changes, **{name: filled(value, language) for name, value in within.items()})
+
+
+def check_sentences(recipe: SentenceRecipe) -> None:
+    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+    check_features(recipe)
+    check_ranges(recipe, ("max_length", recipe.max_length, recipe.max_length is None or recipe.max_length > 0))
+
+
+def check_recipe(recipe: RetrievalRecipe) -> None:
+    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+    check_sentences(recipe)
+    for position, table in enumerate(recipe.pairs):
+        name = f"pairs.{position}"
+        check_ranges(recipe, (f"{name}.max_pairs", table.max_pairs, table.max_pairs == 0 or table.max_pairs > 1))
+        if table.target is None and table.source_column == table.target_column:
+            raise ValueError(
+                f"{name} has {table.source_column} for source_column and target_column of one table. A text is not its "
+                "own translation. Name the column of the other language, or the table of the translations as `target`."
+            )
+        if table.target is None and table.join_on is not None:
+            raise ValueError(
+                f"{name}.join_on is {table.join_on}, and there is one table: its two columns are pairs already. Leave "
+                "join_on out, or name the table of the translations as `target`."
+            )

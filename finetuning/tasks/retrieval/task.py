@@ -1,0 +1,171 @@
+"""Retrieval of translations: pairs of sentences, checked; and how often a model's vectors find them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetuning.data.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
+from finetuning.data.task_tables import sample, split_name
+from finetuning.seeds import load_metric
+from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
+from finetuning.tasks.features.neighbors import nearest
+from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded
+from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
+
+
+@dataclass
+class Side:
+    """The sentences of one language: its different texts, and which of them each pair has."""
+
+    texts: list[str]
+    of_pairs: list[int]
+
+    @classmethod
+    def of(cls, texts: list[str]) -> "Side":
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        return cls(list(numbers), [numbers[text] for text in texts])
+
+    @property
+    def repeated(self) -> int:
+        """How many pairs have a text that an earlier one has."""
+        return len(self.of_pairs) - len(self.texts)
+
+
+@dataclass
+class RetrievalData:
+    """What is evaluated, by pair of languages; how it was read, for results.json; and what a reader must be told."""
+
+    pairs: dict[str, tuple[Side, Side]]  # source and target
+    protocol: dict[str, Any]
+    warnings: list[str]
+
+
+def read(recipe: RetrievalRecipe) -> RetrievalData:
+    """Reads and checks the pairs of every two languages, before a model is loaded.
+
+    Rows whose id is in one table only, and pairs with an empty side, are left out and counted.
+
+    Raises ValueError for tables that cannot be read or do not align, columns that are missing or hold no text, and for
+    fewer than two different texts on a side, which leave nothing to choose from.
+    """
+    pairs, entries, warnings, splits = {}, [], [], []
+    loaded: dict[tuple, Any] = {}
+    is_drawn = False
+    for table in expanded(recipe.pairs):
+        where = f"pairs ({table.name})"
+        rows = open_pairs(table, where, table.name, recipe.hub_root, loaded)
+        full = with_both_sides(rows, where, is_evaluated=False)
+        chosen = sample(full, table.max_pairs)
+        sides = tuple(Side.of(chosen[side][:]) for side in SIDES)
+        for side, found in zip(SIDES, sides, strict=True):
+            if len(found.texts) < 2:
+                raise ValueError(
+                    f"{where}: the {side} has {len(found.texts)} different text in {len(chosen)} pairs. There is "
+                    "nothing to choose from, and whatever is found is right. Check the columns, or take more pairs."
+                )
+        pairs[table.name] = sides
+        splits.append(split_name(rows.table))
+        empty = len(rows.dataset) - len(full)
+        warnings += _left_out(rows, empty)
+        is_drawn |= len(chosen) < len(full)
+        if len(chosen) < len(full):
+            warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, drawn at random")
+        if table.note:
+            warnings.append(table.note)
+        entries.append(
+            {
+                **pair_identity(rows),
+                "rows": len(chosen),
+                "empty": empty,
+                "unpaired": list(rows.unpaired),
+                "repeated": [side.repeated for side in sides],
+            }
+        )
+    protocol = {
+        "training_data": [],
+        "training_rows": 0,
+        "evaluation_data": entries,
+        "evaluated_split": ", ".join(dict.fromkeys(splits)),
+        "evaluated_rows": {name: len(source.of_pairs) for name, (source, _) in pairs.items()},
+        "differs": ["fewer pairs"] * is_drawn,
+        "chance": {name: _chance_level(*sides) for name, sides in pairs.items()},
+    }
+    return RetrievalData(pairs, protocol, list(dict.fromkeys(warnings)))
+
+
+def _left_out(rows: PairRows, empty: int) -> list[str]:
+    """What of the tables is not evaluated, in words."""
+    warnings = []
+    if any(rows.unpaired):
+        source, target = rows.unpaired
+        warnings.append(f"{rows.language}: {source} rows of the source and {target} of the target have no partner")
+    if empty:
+        warnings.append(f"{rows.language}: {empty} of {len(rows.dataset)} pairs have an empty side and were left out")
+    return warnings
+
+
+def _chance_level(source: Side, target: Side) -> dict[str, float]:
+    """Accuracy of a text that is drawn from the different ones of the other side, in percent."""
+    forward, backward = 100 / len(target.texts), 100 / len(source.texts)
+    return {"accuracy": (forward + backward) / 2, "source_to_target": forward, "target_to_source": backward}
+
+
+def complete_protocol(data: RetrievalData, recipe: RetrievalRecipe, depth: int) -> None:
+    """Adds to the protocol how vectors are read from a model of `depth` layers, and which layer is reported."""
+    data.protocol |= {
+        "method": recipe.pooling,
+        "methods": {recipe.pooling: {}},
+        "pooling": recipe.pooling,
+        "similarity": "cosine",
+        **layer_protocol(recipe, depth),
+    }
+
+
+def load(recipe: RetrievalRecipe, model: SeedModel) -> SentenceEncoder:
+    """The encoder of one seed's model. Raises ValueError for weights that cannot be read, and for no encoder."""
+    encoder = load_encoder(recipe, model)
+    return SentenceEncoder(encoder, model.tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
+
+
+def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: SeedModel, folder: Path) -> dict:
+    """Scores every pair and layer; leaves scores.json in the folder of the seed."""
+    layers = data.protocol["layers"]
+
+    def evaluate() -> dict[str, Any]:
+        scores, cut, blank = {}, {}, {}
+        for name, sides in data.pairs.items():
+            print(f"Seed {seed}: {name}, {len(sides[0].of_pairs)} pairs, layers {span(layers)}")
+            pieces = tuple(encoder.pieces(side.texts) for side in sides)
+            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in pieces]
+            blank[name] = [sum(not ids for ids in of_side) for of_side in pieces]
+            scores[name] = {
+                encoder.pooling: {
+                    str(layer): score(sides, *nearest(*vectors, device=encoder.states.device))
+                    for layer, *vectors in vectors_by_layer(encoder, pieces, layers)
+                }
+            }
+        metric = load_metric("retrieval_accuracy")
+        return {
+            "metric": {"name": "accuracy", "module": metric.name, "version": metric.version},
+            "max_length": encoder.max_length,
+            "cut_texts": cut,
+            "texts_without_pieces": blank,
+            "scores": scores,
+        }
+
+    return record_seed(seed, model, encoder.states.model, folder, "retrieval_accuracy", evaluate)
+
+
+def score(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> dict[str, float]:
+    """Accuracy in percent, in both directions and on average, pair by pair.
+
+    `found_source` (S,) is the target text that was found for each source text, `found_target` (D,) the other way round.
+    A text that stands in several pairs is one candidate, and right for each of them.
+    """
+    source, target = sides
+    found_target, found_source = found_target.tolist(), found_source.tolist()
+    gold = list(zip(source.of_pairs, target.of_pairs, strict=True))
+    return load_metric("retrieval_accuracy").compute(
+        predictions=[{"source": found_target[d], "target": found_source[s]} for s, d in gold],
+        references=[{"source": s, "target": d} for s, d in gold],
+    )

@@ -1,0 +1,439 @@
+"""Tagging: rows of words, each with a label, to windows of pieces by language, to the F1 of chunks.
+
+Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in IOB1 or IOB2. Both are read as IOB2, so that
+tables of either can stand beside each other; chunks, and with them F1, stay what they were. Other labels (parts of
+speech) are taken as they are.
+
+A word's label is that of its first piece, or of the first that holds text (`label_subword`): XLM-R's tokenizer writes
+most Chinese words as the mark of a word's beginning, `▁`, alone, and then the word. A sentence that is too long becomes
+several windows, cut between words, so that every word is predicted; a word that gives no piece is read as the unknown
+piece. Chunks are put together again from all windows of a sentence.
+
+Plug-in (VECO, ACL 2021, section 3.1), a row has the words of a translation y too, and in training their labels, since
+heads learn from [H_x:S_x] and [H_y:S_y]; the labels of one side are those of a teacher (`label_text`). Evaluated rows
+have y's words alone. Our decisions, where the paper is silent: each window of x stands beside the whole of y, which is
+cut at the limit and counted; y's labels are learnt beside the first window alone, so that each word counts once.
+"""
+
+import functools
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
+
+from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.data.table_checks import check_tables, named_tables
+from finetuning.data.task_tables import LABELLED_BY, TRANSLATION, Rows, TaskData, each_part, gather, open_tables
+from finetuning.data.translated_rows import check_translation_columns, translation_of
+from finetuning.recipe import TaggingRecipe
+from finetuning.seeds import load_metric
+from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
+from zoo_core.masking import IGNORED
+from zoo_core.tables import require_column
+
+OUTSIDE = "O"
+CHUNK_LABEL = re.compile(r"([BI])-(.+)", re.DOTALL)
+LABELLED = {"first": "its first piece", "first_with_text": "its first piece that holds text"}
+WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
+MANY = 0.3  # share of blank first pieces from which on a language is named: punctuation makes 8% to 14%, Chinese 84%
+
+
+def read(recipe: TaggingRecipe) -> TaskData:
+    """Reads and checks every table of the recipe, before a model is loaded.
+
+    Rows have `words` and `tags`, an id for each word; plug-in, also those of the translation, with `translation_`
+    before their names, the tags in training alone. Rows without words are left out.
+
+    Raises ValueError for columns that are missing or hold no lists, rows whose words and labels are not as many, words
+    or labels that are missing, translations without words, labels that the training data do not have, an evaluated
+    language whose labels are all the same or a model's, and what `task_tables` refuses.
+    """
+    check_tables(recipe)
+    _check_columns(recipe)
+    tables = open_tables(recipe)
+    for rows in tables.evaluation.values():
+        _refuse_labels_of_a_model(rows)
+    sides = [side for rows in tables.train for side in (rows, translation_of(rows)) if side and side.table.label_column]
+    raw, is_declared = label_names([_label_column(rows) for rows in sides])
+    labels = Labels(raw, *_with_both_marks(raw), is_declared)
+    warnings: list[str] = []
+    changed: dict[str, int] = {}
+    normalise = functools.partial(_normalise, labels=labels, changed=changed, warnings=warnings)
+    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
+    for language, dataset in evaluation.items():
+        if len(used := _used(dataset)) < 2:
+            words = sum(map(len, dataset["tags"][:]))
+            refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
+    data = gather(recipe, tables, evaluation, normalise, labels.names, warnings)
+    if len(used := _used(data.train)) < 2:
+        raise ValueError(
+            f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. There is "
+            f"nothing to tell apart. Check the label column {recipe.train[0].label_column}."
+        )
+    if any(name != OUTSIDE and not re.fullmatch("[BIES]-.+", name) for name in raw):
+        data.warnings.append(
+            "the labels are not IOB1, IOB2 or IOBES: F1 is that of chunks of equal neighbours, which depends on "
+            "seqeval's version; compare token_accuracy"
+        )
+    data.protocol["read_as_iob2"] = changed
+    return data
+
+
+@dataclass
+class Labels:
+    """The labels of a run: as the training data name them, and with B- and I- of every type of chunk."""
+
+    raw: list[str]
+    names: list[str]
+    are_chunks: bool
+    is_order_declared: bool
+
+
+def _with_both_marks(raw: list[str]) -> tuple[list[str], bool]:
+    """The names with B- and I- of every type, and whether they mark chunks: IOB1 may do without the B- of a type."""
+    marked = [CHUNK_LABEL.fullmatch(name) for name in raw]
+    if not any(marked) or any(name != OUTSIDE and not match for name, match in zip(raw, marked, strict=True)):
+        return raw, False
+    both = [f"{mark}-{match[2]}" for match in marked if match for mark in "BI"]
+    return list(dict.fromkeys([*raw, *both])), True
+
+
+def to_iob2(labels: list[str]) -> list[str]:
+    """The labels of a sentence with B- at the first word of every chunk; chunks stay the same.
+
+    IOB1 has B- only where a chunk follows one of its own type; what is IOB2 already does not change.
+    """
+    found, before = [], OUTSIDE
+    for label in labels:
+        begins = label.startswith("I-") and (before == OUTSIDE or before[2:] != label[2:])
+        found.append("B" + label[1:] if begins else label)
+        before = label
+    return found
+
+
+def _check_columns(recipe: TaggingRecipe) -> None:
+    check_translation_columns(recipe, "words", "labels")
+    for where, table in named_tables(recipe).items():
+        if len(table.text_columns) != 1:
+            raise ValueError(
+                f"{where}.text_columns is {table.text_columns}. A tagger reads the words of one sentence. Name the one "
+                "column that holds lists of words, as in text_columns: [tokens]."
+            )
+        check_label_names(where, table.label_names)
+
+
+def _lists(rows: Rows, column: str, what: str) -> tuple[Any, list[list[Any]]]:
+    """The type of the items of a column of lists, and the lists. Raises ValueError for another type."""
+    feature = require_column(rows.dataset, column, rows.name)
+    item = getattr(feature, "feature", None)
+    if item is None or isinstance(item, dict):
+        raise ValueError(
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not lists. A tagger reads one "
+            f"list of {what} a row. Name such a column; the columns are {', '.join(rows.dataset.column_names)}."
+        )
+    return item, rows.dataset[column][:]
+
+
+def _label_column(rows: Rows) -> LabelColumn:
+    feature, lists = _lists(rows, rows.table.label_column, "labels")
+    ends = np.cumsum([len(labels or ()) for labels in lists])
+    values = list(itertools.chain.from_iterable(labels or () for labels in lists))
+    return LabelColumn(rows, feature, values, lambda number: int(np.searchsorted(ends, number, side="right")))
+
+
+def _refuse_labels_of_a_model(rows: Rows) -> None:
+    """Raises ValueError for evaluated rows that `label_text` has labelled."""
+    if LABELLED_BY in rows.dataset.column_names:
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: its labels are those of a model ({rows.dataset[LABELLED_BY][0]}), "
+            "not gold labels. A score on them says how much a model is like its teacher. Evaluate labelled text, or "
+            f"remove the column {LABELLED_BY} if its labels have been corrected since."
+        )
+
+
+def _normalise(rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]) -> Dataset:
+    """Columns `words` and `tags` (ids), checked, and those of the translations.
+
+    `changed` counts labels that became IOB2's, by language.
+    """
+    words, tags = _side(rows, labels, changed, warnings)
+    columns = {"words": words, "tags": tags}
+    if translation := translation_of(rows):
+        own, own_tags = _side(translation, labels, changed, warnings)
+        if empty := [row for row, sentence in enumerate(own) if words[row] and not sentence]:
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {empty[0]} (from 0): its translation, column "
+                f"{translation.table.text_columns[0]}, has no words. Plug-in reads both sides. Fill or remove the row."
+            )
+        if own == words:
+            warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+        columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
+    kept = [row for row, sentence in enumerate(words) if sentence]
+    if not kept:
+        raise ValueError(
+            f"{rows.name}, language {rows.language}: none of its {len(words)} rows has a word. There is nothing to "
+            f"tag. Check column {rows.table.text_columns[0]}."
+        )
+    if len(kept) < len(words):
+        warnings.append(f"{rows.name}, language {rows.language}: {len(words) - len(kept)} rows without words left out")
+    return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
+
+
+def _side(
+    rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]
+) -> tuple[list[list[str]], list[list[int]]]:
+    """The words of each row and their tags, of a text or of its translation; no tags where there is no label column."""
+    (column,) = rows.table.text_columns
+    feature, words = _lists(rows, column, "words")
+    if getattr(feature, "dtype", None) not in ("string", "large_string"):
+        raise ValueError(
+            f"{rows.name}: column {column} holds lists of {getattr(feature, 'dtype', feature)}, not of words. Only "
+            "text can be encoded. Name the column of the words in `text_columns`."
+        )
+    label_column = rows.table.label_column
+    lists = _lists(rows, label_column, "labels")[1] if label_column else [None] * len(words)
+    for row, (sentence, tags) in enumerate(zip(words, lists, strict=True)):
+        if sentence is None or None in sentence:
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has a word that is "
+                "missing. Its label would be another's. Fill or remove the row."
+            )
+        if label_column and (tags is None or len(tags) != len(sentence)):
+            raise ValueError(
+                f"{rows.name}, language {rows.language}, row {row} (from 0): {len(sentence)} words in column {column} "
+                f"and {len(tags or ())} labels in column {label_column}. Each word has one label. Correct "
+                "or remove the row."
+            )
+    if not label_column:
+        return words, []
+    ids = iter(label_ids(_label_column(rows), labels.names, labels.is_order_declared, warnings))
+    places = {name: place for place, name in enumerate(labels.names)}
+    tags = []
+    for sentence in words:
+        own = list(itertools.islice(ids, len(sentence)))
+        if labels.are_chunks:
+            marked = [places[name] for name in to_iob2([labels.names[number] for number in own])]
+            count = sum(before != after for before, after in zip(own, marked, strict=True))
+            changed[rows.language] = changed.get(rows.language, 0) + count
+            own = marked
+        tags.append(own)
+    return words, tags
+
+
+def _used(dataset: Dataset) -> list[int]:
+    """The ids that occur."""
+    return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])))
+
+
+def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) -> TaskData:
+    """Sentences to windows of at most `max_length` pieces: input_ids, attention_mask and labels, -100 but at one piece
+    of each word, which `label_subword` tells; `sentence` and `first_word` tell what they are windows of.
+
+    A word that alone is longer loses its last pieces, which have no label. The protocol counts such words, words
+    without pieces, words with text behind a first piece without any, and sentences of several windows, by language.
+    Plug-in, the fields of the translation have `translation_` before their names, and those that are cut are counted
+    too, once a sentence.
+
+    Raises ValueError for a tokenizer that does not tell which word a piece is of.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a piece belongs to, and "
+            "labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
+        )
+    counts: dict[str, dict[str, dict[str, int]]] = {
+        name: {"train": {}, "dev": {}, "evaluation": {}}
+        for name in ("cut", "without_pieces", "blank_first", "is_further", "translation_cut")
+    }
+    words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
+
+    def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
+        if part != "train" and TRANSLATION + "tags" in dataset.column_names:  # of a training table's dev_split
+            dataset = dataset.remove_columns(TRANSLATION + "tags")
+        dataset = dataset.map(
+            windows_of,
+            batched=True,
+            with_indices=True,
+            remove_columns=dataset.column_names,
+            fn_kwargs={"tokenizer": tokenizer, "max_length": max_length, "label_subword": label_subword},
+            desc=f"Encoding {part} {language}".strip(),
+        )
+        for name, parts in counts.items():
+            parts[part][language or "all"] = int(np.sum(dataset[name][:]))
+        return dataset.remove_columns(list(counts))
+
+    encoded = each_part(data, encode_rows)
+    changed = sum(data.protocol["read_as_iob2"].values())
+    empty = sum(sum(parts.values()) for parts in counts["without_pieces"].values())
+    facts = [
+        "f1, precision, recall: of chunks, right where first word, last word and type are, over all sentences",
+        "token_accuracy: share of the words with the right label, those outside of chunks included",
+        f"a word's label is that of {LABELLED[label_subword]}; chunks are joined over the windows of a sentence",
+    ]
+    facts += [f"{changed:,} labels of IOB1 were read as IOB2's"] if changed else []
+    facts += [f"{empty:,} words that give no piece were read as {tokenizer.unk_token}"] if empty else []
+    tables = data.protocol["training_data"]
+    for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELLED_BY, [])):
+        languages = [name for table in tables if teacher in table.get(LABELLED_BY, []) for name in table["languages"]]
+        facts.append(f"training labels in {', '.join(dict.fromkeys(languages))} are those of a model: {teacher}")
+    shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
+    blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
+    warnings = list(data.warnings)
+    if blank and label_subword == "first":
+        warnings.append(
+            "words whose label is at a first piece that holds no text, so that they are told by their neighbours: "
+            f"{', '.join(blank)}; label_subword=first_with_text labels the first piece that does"
+        )
+    protocol = {
+        "max_length": max_length,
+        "label_subword": label_subword,
+        "cut_texts": counts["cut"],
+        "split_texts": counts["is_further"],
+        "words_without_pieces": counts["without_pieces"],
+        "words_with_blank_first_piece": counts["blank_first"],
+        "facts": facts,
+    }
+    if any("translation_input_ids" in rows.column_names for rows in encoded.evaluation.values()):
+        protocol["cut_translations"] = counts["translation_cut"]
+    return replace(encoded, protocol={**data.protocol, **protocol}, warnings=warnings)
+
+
+def windows_of(
+    batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, label_subword: str
+) -> dict[str, list[Any]]:
+    """The windows of some sentences: columns `words` and `tags`, and perhaps those of their translations.
+
+    `is_further` is 1 at a sentence's second window; `cut`, `without_pieces`, `blank_first` and `translation_cut` are
+    counts.
+    """
+    first, last = _frame(tokenizer)
+    room = max_length - len(first) - len(last)
+
+    def window(pieces: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
+        ids, labels = list(first), [IGNORED] * len(first)
+        for own, tag in zip(pieces, tags, strict=True):
+            ids += own
+            place = first_with_text(own) if label_subword == "first_with_text" else 0
+            labels += [tag if number == place else IGNORED for number in range(len(own))]
+        labels += [IGNORED] * len(last)
+        return {"input_ids": [*ids, *last], "attention_mask": [1] * len(labels), "labels": labels}
+
+    def pieces_of(sentences: list[list[str]]) -> list[list[list[int]]]:
+        encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
+        pieces: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+        for row, words in enumerate(pieces):
+            for piece, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
+                words[word].append(piece)
+        return pieces
+
+    def first_with_text(own: list[int]) -> int:
+        return next((number for number, piece in enumerate(own) if piece not in blank), 0)
+
+    texts = pieces_of(batch["words"])
+    translations = pieces_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
+    firsts = list({own[0] for sentence in [*texts, *(translations or [])] for own in sentence if own})
+    tokens = tokenizer.convert_ids_to_tokens(firsts)
+    blank = {piece for piece, token in zip(firsts, tokens, strict=True) if not token.strip(WORD_MARKS)}
+    windows: list[dict[str, Any]] = []
+    for row, (pieces, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
+        kept = [own[:room] or [tokenizer.unk_token_id] for own in pieces]
+        side = {}
+        if translations:
+            own, is_cut = _cut([own or [tokenizer.unk_token_id] for own in translations[row]], room)
+            own_tags = batch[TRANSLATION + "tags"][row][: len(own)] if TRANSLATION + "tags" in batch else [0] * len(own)
+            side = {TRANSLATION + name: values for name, values in window(own, own_tags).items()}
+            if TRANSLATION + "tags" not in batch:
+                del side[TRANSLATION + "labels"]
+        for number, (begin, end) in enumerate(_bounds(kept, room)):
+            fields = window(kept[begin:end], tags[begin:end])
+            windows.append(
+                {
+                    **fields,
+                    **side,
+                    "length": len(fields["input_ids"]) + len(side.get(TRANSLATION + "input_ids", [])),
+                    "sentence": numbers[row],
+                    "first_word": begin,
+                    "cut": sum(len(own) > room for own in pieces[begin:end]),
+                    "without_pieces": sum(not own for own in pieces[begin:end]),
+                    "blank_first": sum(first_with_text(own) > 0 for own in pieces[begin:end]),
+                    "is_further": int(number == 1),
+                    "translation_cut": int(bool(translations) and number == 0 and is_cut),
+                }
+            )
+            if TRANSLATION + "labels" in side:  # learnt beside the first window
+                side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
+    return {name: [window[name] for window in windows] for name in windows[0]}
+
+
+def _bounds(pieces: list[list[int]], room: int) -> list[tuple[int, int]]:
+    """First word and the word after the last of each window of at most `room` pieces."""
+    start, size, bounds = 0, 0, []
+    for word, own in enumerate(pieces):
+        if size + len(own) > room:
+            bounds.append((start, word))
+            start, size = word, 0
+        size += len(own)
+    return [*bounds, (start, len(pieces))]
+
+
+def _cut(pieces: list[list[int]], room: int) -> tuple[list[list[int]], bool]:
+    """The words that begin within `room` pieces, the last one perhaps cut, and whether anything is lost."""
+    kept: list[list[int]] = []
+    for own in pieces:
+        if room <= 0:
+            return kept, True
+        kept.append(own[:room])
+        room -= len(own)
+    return kept, room < 0
+
+
+def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens before and after a text."""
+    whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
+    start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
+    return whole[:start], whole[start + len(inner) :]
+
+
+def score(recipe: TaggingRecipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> dict[str, float]:
+    """Scores of whole sentences; `predictions` are the label ids (W, T) of the windows."""
+    rows = getattr(data, part)[language]
+    found, gold = labels_of_sentences(rows, predictions, data.label_names)
+    return load_metric("seqeval").compute(predictions=found, references=gold)
+
+
+def labels_of_sentences(
+    rows: Dataset, predictions: np.ndarray, names: list[str]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """The predicted and the gold label of every word, sentence by sentence, from windows in any order."""
+    found, gold = (words_of_sentences(rows, values) for values in (predictions, rows["labels"][:]))
+    return tuple([[names[number] for number in sentence] for sentence in side] for side in (found, gold))
+
+
+def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
+    """One value a word, sentence by sentence, of `values` (W, T) of windows in any order: those at labelled pieces."""
+    sentences: dict[int, list[Any]] = {}
+    numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
+    for window in np.lexsort((first_words, numbers)):
+        found = sentences.setdefault(numbers[window], [])
+        # the values of a batch are padded to its longest window
+        pairs = zip(labels[window], values[window], strict=False)
+        found += [value for tag, value in pairs if tag != IGNORED]
+    return list(sentences.values())
+
+
+KIND = Kind(
+    read=read,
+    encode=lambda data, tokenizer, recipe: encode(data, tokenizer, recipe.max_length, recipe.label_subword),
+    auto_class=AutoModelForTokenClassification,
+    head=label_options,
+    collator=DataCollatorForTokenClassification,
+    metric=lambda recipe: load_metric("seqeval"),
+    score_name="f1",
+    score=score,
+    loss=mean_cross_entropy,
+    predictions=likeliest,
+)

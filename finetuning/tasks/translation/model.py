@@ -1,0 +1,126 @@
+"""The translation model of a run: from which checkpoints it is built, and the mean of its checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
+
+from finetuning.checkpoints import readable_errors, without_padding
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from modeling.encoder_decoder import selected_layers
+from modeling.modeling_veco import VecoForConditionalGeneration
+from zoo_core.tables import resolve_hub_path
+
+
+def beam_search(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:
+    """Settings of `generate` for so many beams; greedy search knows no length penalty."""
+    return {"num_beams": beams, "length_penalty": recipe.generation.length_penalty if beams > 1 else 1.0}
+
+
+def check_architecture(recipe: TranslationRecipe) -> None:
+    """Raises ValueError for a model that this kind of task cannot start from, or not with the recipe's fields."""
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(resolve_hub_path(recipe.model, recipe.hub_root))
+    except OSError:
+        return  # `describe_model` says what is wrong with it
+    kind, layers = config.get("model_type"), config.get("num_hidden_layers")
+    if config.get("is_encoder_decoder") and kind != "veco":
+        raise ValueError(
+            f"{recipe.model} is an encoder-decoder of type {kind}. Its layout of targets and its length limits are its "
+            "own; here translation models are VECO's, built from encoders of XLM-R's shape. Name such an encoder, or a "
+            "translation model that was made here."
+        )
+    if layers is None:
+        raise ValueError(
+            f"{recipe.model} is of type {kind}, whose configuration has no num_hidden_layers. A decoder is made of the "
+            "layers of an encoder of XLM-R's shape, and this is none. Name a VECO or XLM-R folder."
+        )
+    asked, selection = recipe.decoder_layers, recipe.decoder_layer_selection
+    if not config.get("is_encoder_decoder"):
+        selected_layers(layers, asked, selection or "last")
+        return
+    made_of, is_tied = config["decoder_layer_indices"], config["tie_decoder"]
+    confirms = {
+        "decoder_layers": asked == len(made_of),
+        "decoder_layer_selection": selection and selected_layers(layers, len(made_of), selection) == made_of,
+        "tie_decoder": recipe.tie_decoder == is_tied,
+    }
+    for name, is_so in confirms.items():
+        if (value := getattr(recipe, name)) is not None and not is_so:
+            raise ValueError(
+                f"{name} is {value}, and {recipe.model} is a translation model already: its decoder has {len(made_of)} "
+                f"layers, made of the encoder's {made_of} and {'' if is_tied else 'not '}tied to them. What a decoder "
+                f"is made of is settled when it is made. Leave {name} out, or name the encoder."
+            )
+
+
+def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) -> torch.nn.Module:
+    """The translation model of one seed: built from an encoder, or a translation model that is trained further.
+
+    It generates as the recipe's test sentences are translated, also after it was saved.
+
+    Raises ValueError for a checkpoint that lacks weights of the encoder.
+    """
+    set_seed(seed)
+    dropout = {
+        "hidden_dropout_prob": recipe.training.dropout,
+        "attention_probs_dropout_prob": recipe.training.attention_dropout,
+    }
+    settings = {name: value for name, value in dropout.items() if value is not None} | {"dtype": torch.float32}
+    is_random = recipe.initialize == "random"
+    with PartialState().main_process_first(), readable_errors(path):
+        if not config.is_encoder_decoder:
+            model = _from_encoder(recipe, path, settings)
+        elif is_random:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=True, **settings)
+            model = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=True)
+        else:
+            model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=True, **settings)
+    model.generation_config.update(**beam_search(recipe, recipe.generation.beams))
+    return without_padding(model)
+
+
+def _from_encoder(recipe: TranslationRecipe, path: str, settings: dict[str, Any]) -> torch.nn.Module:
+    try:
+        return VecoForConditionalGeneration.from_encoder(
+            path,
+            decoder_layers=recipe.decoder_layers,
+            decoder_layer_selection=recipe.decoder_layer_selection or "last",
+            tie_decoder=recipe.tie_decoder is not False,
+            random=recipe.initialize == "random",
+            **settings,
+        )
+    except ValueError as error:  # in the terms of a recipe
+        raise ValueError(str(error).replace("random=True", "initialize=random")) from error
+
+
+def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
+    """Sets the weights of `model` to the mean of those in the folders; what is tied stays one tensor.
+
+    Raises ValueError for a folder that is not there, and where folders hold other names than the model has.
+    """
+    if absent := [folder.name for folder in folders if not folder.is_dir()]:
+        raise ValueError(
+            f"{', '.join(absent)} of {folders[0].parent} are gone. The weights that the selection names cannot be "
+            "read. Remove the seed's folder and run it again."
+        )
+    mean: dict[str, torch.Tensor] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*.safetensors")):
+            for name, tensor in load_file(file).items():
+                # sums in double precision: the mean of n equal checkpoints is that checkpoint, bit by bit
+                mean[name] = mean.get(name, 0) + tensor.double() / len(folders)
+    own = model.state_dict()
+    stored = {own[name].data_ptr() for name in mean if name in own}
+    lacking = [name for name, tensor in own.items() if name not in mean and tensor.data_ptr() not in stored]
+    if unknown := lacking + [name for name in mean if name not in own]:
+        raise ValueError(
+            f"The checkpoints {', '.join(folder.name for folder in folders)} are not of this model: {unknown[0]} is in "
+            "one of them only. Their mean has no meaning. Remove the seed's folder and run it again."
+        )
+    with torch.no_grad():
+        for name, tensor in mean.items():
+            own[name].copy_(tensor)

@@ -1,0 +1,218 @@
+"""The translation recipe: every field that `finetuning/run.py` reads where `kind` is translation.
+
+A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them (`decoder_layers=6`).
+Reading, checking and printing is done by `zoo_core.recipes`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from omegaconf import MISSING
+
+from finetuning.recipe import PublishedRow, check_values
+from zoo_core.recipes import option
+from zoo_core.tables import Table
+
+
+@dataclass
+class TargetTable(Table):
+    """Translations that have a table of their own."""
+
+    split: str | None = option(None, "split of the dataset; default: that of the table of the sources")
+
+
+@dataclass
+class PairTable(Table):
+    """Sentences and their translations: two columns of one table, or one column of each of two tables."""
+
+    source_column: str = option(MISSING, "column of the text to translate; translation.en reaches into a struct")
+    target_column: str = option(MISSING, "column of the translation, in `target` where the target has its own table")
+    target: TargetTable | None = option(
+        None, "table of the translations, where they have their own: aligned row by row, or joined on `join_on`"
+    )
+    join_on: str | None = option(None, "column of ids that both tables have; rows with the same id are a pair")
+    source_language: str | None = option(None, "language of the source column; default: the recipe's")
+    target_language: str | None = option(None, "language of the target column; default: the recipe's")
+
+
+@dataclass
+class TrainingPairs(PairTable):
+    """Pairs to train on."""
+
+    source_mask_probability: float = option(
+        0.0, "share of the source's pieces that are masked, anew in every epoch (80% <mask>, 10% random, 10% kept)"
+    )
+    predict: Literal["all", "masked"] = option(
+        "all", "masked: the target column is the source column, and only its masked pieces are predicted"
+    )
+
+
+@dataclass
+class EvaluationPairs(PairTable):
+    """Pairs to translate and score."""
+
+    split: str = option("test", "evaluated split; nothing is ever selected on it")
+    note: str | None = option(
+        None, "what a reader must know where this is not the benchmark's own test; it becomes a warning of the results"
+    )
+
+
+@dataclass
+class TranslationTraining:
+    """Hyperparameters."""
+
+    max_tokens: int = option(
+        4096,
+        "size of an update, padding included: pairs times the longest side among them, over all processes and "
+        "micro-batches; pairs of alike length are together",
+    )
+    learning_rate: float = option(MISSING, "peak learning rate")
+    layerwise_decay: float = option(
+        1.0,
+        "d: encoder layer i of n (from 0) learns at d^(n-i) of the rate, a decoder layer as the encoder layer that it "
+        "was made of, the embeddings at d^(n+1), the rest of the LM head at 1",
+    )
+    epochs: float = option(10.0, "passes over the training pairs")
+    max_steps: int = option(0, "number of updates, in place of epochs; 0: by epochs")
+    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all updates")
+    schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option("linear", "after the warm-up")
+    label_smoothing: float = option(0.1, "share of the probability that is spread over all pieces of the vocabulary")
+    dropout: float | None = option(None, "dropout of the hidden states; default: the model's own")
+    attention_dropout: float | None = option(None, "dropout of the attention weights; default: the model's own")
+    weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none")
+    betas: list[float] = option([0.9, 0.98], "AdamW's beta1 and beta2")
+    epsilon: float = option(1e-8, "AdamW's epsilon")
+    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
+    gradient_accumulation_steps: int = option(1, "micro-batches per update and process: changes memory, not the update")
+    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
+
+
+@dataclass
+class Generation:
+    """How the test sentences are translated."""
+
+    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy")
+    length_penalty: float = option(
+        1.0, "a hypothesis' log-probability is divided by its length to this power; not with 1 beam"
+    )
+    max_tokens: int = option(2048, "size of a batch of sources, padding included, per process")
+
+
+@dataclass
+class PublishedTranslation(PublishedRow):
+    """Published BLEU by pair."""
+
+    sacrebleu: dict[str, float] = option({}, "sacreBLEU of each pair, such as en-de")
+    bleu: dict[str, float] = option({}, "tokenised case-insensitive BLEU (multi-bleu.perl) of each pair")
+
+
+@dataclass
+class TranslationRecipe:
+    """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
+
+    model: str = option(
+        MISSING,
+        "checkpoint to start from, a folder or a Hub id: an encoder (VECO, XLM-R, another of the zoo), from which the "
+        "translation model is built, or a translation model, which is trained further",
+    )
+    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
+    output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, bleu.png, one folder per seed")
+    hub_root: str | None = option(
+        None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
+    )
+    kind: Literal["translation"] = option("translation", "kind of task")
+    task: str = option(MISSING, "name of the task in the results, such as wmt14")
+    source_language: str = option(MISSING, "language that is translated")
+    target_language: str = option(MISSING, "language that it is translated into")
+
+    initialize: Literal["pretrained", "random"] = option(
+        "pretrained", "random: the same architecture and tokenizer, all weights drawn anew from each seed"
+    )
+    decoder_layers: int | None = option(None, "layers of the decoder; default: as many as the encoder has")
+    decoder_layer_selection: Literal["last", "first"] | None = option(
+        None, "which of the encoder's layers the decoder is made from; default: the last"
+    )
+    tie_decoder: bool | None = option(
+        None,
+        "the decoder shares self-attention and feed-forward with the encoder layers it was made from; default: true. "
+        "A translation model that is trained further has its decoder: these three can only confirm it",
+    )
+
+    train: list[TrainingPairs] = option([], "training pairs; several tables are mixed")
+    dev: list[PairTable] = option([], "development pairs: loss, and BLEU of the first pair's sentences")
+    test: list[EvaluationPairs] = option([], "what is evaluated: one table a language pair")
+    max_source_length: int = option(128, "pieces of a source, special tokens included")
+    max_target_length: int = option(128, "pieces of a target, special tokens included")
+    too_long: Literal["drop", "cut"] = option(
+        "drop", "what happens to longer training pairs; evaluated ones are always cut; all are counted"
+    )
+    max_train_examples: int = option(0, "training pairs used, drawn at random; 0: all")
+    max_test_examples: int = option(0, "evaluated pairs of each table, drawn at random; 0: all")
+
+    training: TranslationTraining = field(default_factory=TranslationTraining)
+    evaluate_every_steps: int = option(0, "updates between evaluations on `dev`; 0: once an epoch")
+    save_every_steps: int = option(0, "updates between checkpoints; 0: as evaluate_every_steps")
+    max_dev_examples: int = option(1000, "development pairs of each table for the loss, drawn at random; 0: all")
+    dev_bleu_examples: int = option(0, "of these, pairs that are translated for the curve of BLEU over steps; 0: none")
+    dev_beams: int = option(1, "hypotheses of beam search on dev; 1: greedy, several times faster")
+    selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
+        "last",
+        "which weights are evaluated: the last; those of the checkpoint with the best loss or BLEU on dev; or the mean "
+        "of the last `average_checkpoints`",
+    )
+    average_checkpoints: int = option(10, "checkpoints in the mean of `selection: average`")
+    generation: Generation = field(default_factory=Generation)
+    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] = option(
+        "13a", "sacreBLEU's tokenizer of the target language; 13a: its default"
+    )
+    seeds: list[int] = option([1], "one run each; scores are reported by seed, with mean and standard deviation")
+    num_workers: int = option(0, "data-loading processes per training process")
+    save_models: bool = option(True, "keep each seed's translation model, in seed-N/model")
+    published: PublishedTranslation | None = option(None, "published figures to print beside ours")
+
+    @property
+    def max_length(self) -> int:
+        """Positions that the model must have."""
+        return max(self.max_source_length, self.max_target_length)
+
+
+def check_recipe(recipe: TranslationRecipe) -> None:
+    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+    training, generation = recipe.training, recipe.generation
+    dropouts = {"training.dropout": training.dropout, "training.attention_dropout": training.attention_dropout}
+    check_values(
+        recipe,
+        ("training.max_tokens", training.max_tokens, training.max_tokens > 0),
+        ("training.label_smoothing", training.label_smoothing, 0 <= training.label_smoothing < 1),
+        *((name, value, value is None or 0 <= value < 1) for name, value in dropouts.items()),
+        ("generation.beams", generation.beams, generation.beams > 0),
+        ("generation.max_tokens", generation.max_tokens, generation.max_tokens > 0),
+        ("dev_beams", recipe.dev_beams, recipe.dev_beams > 0),
+        ("average_checkpoints", recipe.average_checkpoints, recipe.average_checkpoints > 0),
+        ("max_source_length", recipe.max_source_length, recipe.max_source_length >= 4),
+        ("max_target_length", recipe.max_target_length, recipe.max_target_length >= 4),
+    )
+    if generation.beams == 1 and generation.length_penalty != 1.0:
+        raise ValueError(
+            f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Greedy search has "
+            "one hypothesis and ranks none by length. Leave length_penalty out, or use more beams."
+        )
+    if not recipe.dev and (recipe.selection.startswith("dev") or recipe.dev_bleu_examples):
+        raise ValueError(
+            f"The recipe has no dev table; selection is {recipe.selection} and dev_bleu_examples "
+            f"{recipe.dev_bleu_examples}. Both read development pairs. Add a table under `dev:`, or use selection=last "
+            "and dev_bleu_examples=0."
+        )
+    if recipe.selection == "dev_bleu" and not recipe.dev_bleu_examples:
+        raise ValueError(
+            "selection is dev_bleu, and dev_bleu_examples is 0: no development pair is translated. Nothing can be "
+            "compared. Set dev_bleu_examples, or use selection=dev_loss."
+        )
+    evaluate, save = recipe.evaluate_every_steps, recipe.save_every_steps
+    if recipe.selection.startswith("dev") and save and (not evaluate or evaluate % save):
+        raise ValueError(
+            f"selection is {recipe.selection}, evaluate_every_steps {evaluate or '0 (once an epoch)'} and "
+            f"save_every_steps {save}. The best evaluated weights must have been saved. Set save_every_steps to 0, or "
+            "make evaluate_every_steps a multiple of it."
+        )

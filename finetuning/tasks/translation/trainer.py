@@ -1,0 +1,304 @@
+"""One seed of a translation run: training by token count, selection of the weights, translations, scores."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers import (
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    TrainerState,
+)
+
+from finetuning.checkpoints import last_complete_checkpoint
+from finetuning.data.task_tables import sample
+from finetuning.layerwise_decay import LayerwiseDecay
+from finetuning.seeds import (
+    check_weights,
+    diverged,
+    finish,
+    finite,
+    load_metric,
+    recompute_activations,
+    training_arguments,
+)
+from finetuning.tasks.translation.batches import (
+    Examples,
+    Layout,
+    Masking,
+    MicroBatches,
+    UpdatePlan,
+    collate,
+    evaluation_batches,
+    layout_of,
+)
+from finetuning.tasks.translation.model import average_weights, beam_search
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.task import TranslationData, column
+from zoo_core.masking import IGNORED
+
+
+class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
+    """Seq2SeqTrainer whose updates are those of an `UpdatePlan` and whose loss is the mean over an update's pieces."""
+
+    def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, layout: Layout, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        # Makes the Trainer count the pieces of the whole update and leave the scaling of the loss to `compute_loss`.
+        self.model_accepts_loss_kwargs = True
+        self.recipe, self.layout = recipe, layout
+        self.layerwise_decay = recipe.training.layerwise_decay
+        self.batches = MicroBatches(
+            plan, self.args.gradient_accumulation_steps, self.accelerator.num_processes, self.accelerator.process_index
+        )
+        self.add_callback(_EpochOfUpdates(self.batches))
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
+        """Micro-batches of this process; `accelerate` has nothing left to divide."""
+        return self._loader(self.train_dataset, self.batches)
+
+    def _loader(self, rows: Any, batches: Any) -> torch.utils.data.DataLoader:
+        return torch.utils.data.DataLoader(
+            rows,
+            batch_sampler=batches,
+            collate_fn=functools.partial(collate, layout=self.layout),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+        """This micro-batch's part of the mean cross-entropy over all target pieces of the update.
+
+        `num_items_in_batch` counts those of all accumulated micro-batches and processes; DDP averages gradients, hence
+        the factor. A micro-batch that fills a gap (no label at all) runs like any other and contributes zero.
+        """
+        count = inputs["labels"].ne(IGNORED).sum()
+        loss, outputs = self.mean_loss(model, inputs, self.recipe.training.label_smoothing)
+        share = count / (count if num_items_in_batch is None else num_items_in_batch)
+        loss = loss * share.nan_to_num() * (1 if num_items_in_batch is None else self.accelerator.num_processes)
+        return (loss, outputs) if return_outputs else loss
+
+    def mean_loss(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], smoothing: float) -> tuple:
+        """Mean cross-entropy of a batch's labels, from the model's fused loss, and the outputs."""
+        if not inputs["labels"].ne(IGNORED).any():
+            inputs = {**inputs, "labels": inputs["decoder_input_ids"]}  # any: the caller weighs this batch with zero
+        outputs = model(**inputs, label_smoothing=smoothing)
+        return outputs.loss, outputs
+
+    def evaluate(
+        self,
+        eval_dataset: dict[str, Dataset] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Loss per target piece on all development pairs and, if asked for, BLEU of a sample of the first pair's."""
+        pairs = self.eval_dataset if eval_dataset is None else eval_dataset
+        total, pieces = 0.0, 0  # Python's: double precision on every device
+        with torch.no_grad(), self.accelerator.autocast():
+            for rows in pairs.values():
+                sizes = np.maximum(column(rows, "source_length"), column(rows, "target_length"))
+                for _, batch in self._evaluated(rows, sizes):
+                    loss, _ = self.mean_loss(self.model, batch, smoothing=0.0)
+                    count = int(batch["labels"].ne(IGNORED).sum())
+                    total, pieces = total + loss.item() * count, pieces + count
+        total, pieces = map(sum, zip(*gather_object([(total, pieces)]), strict=True))
+        scores = {f"{metric_key_prefix}_loss": total / pieces}
+        if self.recipe.dev_bleu_examples:
+            chosen = sample(next(iter(pairs.values())), self.recipe.dev_bleu_examples)
+            scored = self.score(self.translate(chosen, self.recipe.dev_beams), chosen["target"][:])
+            scores[f"{metric_key_prefix}_bleu"] = scored["sacrebleu"]
+        self.log(scores)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
+        return scores
+
+    def translate(self, rows: Dataset, beams: int) -> list[str]:
+        """Translations of the rows' sources, in their order, on every process; the model bounds their length."""
+        mine: list[tuple[int, str]] = []
+        with torch.no_grad(), self.accelerator.autocast():
+            for numbers, batch in self._evaluated(rows, column(rows, "source_length")):
+                source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+                ids = self.model.generate(**source, **beam_search(self.recipe, beams))
+                texts = self.processing_class.batch_decode(ids, skip_special_tokens=True)
+                mine.extend(zip(numbers, (text.strip() for text in texts), strict=True))
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, {})
+        return [text for _, text in sorted(gather_object(mine))]
+
+    def score(self, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
+        """The metrics of finetuning/metrics/bleu."""
+        tokenize = self.recipe.bleu_tokenizer
+        return load_metric("bleu").compute(predictions=hypotheses, references=references, tokenize=tokenize)
+
+    def _evaluated(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
+        """This process' batches of `rows` with their row numbers, on its device."""
+        maximum, accelerator = self.recipe.generation.max_tokens, self.accelerator
+        groups = evaluation_batches(sizes, maximum, accelerator.num_processes, accelerator.process_index)
+        loader = self._loader(Examples(rows, self.layout), [[(row, 0, True) for row in group] for group in groups])
+        self.callback_handler.eval_dataloader = loader  # the progress bar asks for its length
+        self.model.eval()
+        for group, batch in zip(groups, loader, strict=True):
+            yield group, self._prepare_inputs(batch)
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+
+
+class _EpochOfUpdates(TrainerCallback):
+    """Tells the sampler which epoch begins, also where a run is resumed in the middle of one."""
+
+    def __init__(self, batches: MicroBatches):
+        self.batches = batches
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.batches.set_epoch(state.global_step // len(self.batches.plan))
+
+
+def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
+    """The recipe in the Trainer's terms; epochs as numbers of updates, so that every event is at a known one."""
+    evaluate_every = recipe.evaluate_every_steps or len(plan)
+    return training_arguments(
+        Seq2SeqTrainingArguments,
+        recipe,
+        seed,
+        folder,
+        max_steps=total_updates(recipe, plan),
+        remove_unused_columns=False,
+        eval_strategy="steps" if recipe.dev else "no",
+        save_strategy="steps",
+        eval_steps=evaluate_every,
+        save_steps=recipe.save_every_steps or evaluate_every,
+        save_total_limit={"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2),
+        metric_for_best_model={"dev_loss": "eval_loss", "dev_bleu": "eval_bleu"}.get(recipe.selection),
+        greater_is_better=recipe.selection == "dev_bleu",
+    )
+
+
+def total_updates(recipe: TranslationRecipe, plan: UpdatePlan) -> int:
+    """Updates of a seed."""
+    return recipe.training.max_steps or int(np.ceil(recipe.training.epochs * len(plan)))
+
+
+def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
+    """The updates after which a checkpoint is saved; the last one always."""
+    every, total = recipe.save_every_steps or recipe.evaluate_every_steps or len(plan), total_updates(recipe, plan)
+    return [*range(every, total, every), total]
+
+
+def run_seed(
+    recipe: TranslationRecipe, seed: int, data: TranslationData, model: torch.nn.Module, tokenizer: Any, folder: Path
+) -> dict[str, Any]:
+    """Trains one seed in `folder`, from its last complete checkpoint if there is one, and translates every test.
+
+    Leaves scores.json, test.<pair>.{source,reference,hypothesis}.txt and, with `save_models`, model/; returns the
+    scores. The test is read once, by the selected weights.
+    """
+    state = PartialState()
+    checkpoints = folder / "checkpoints"
+    plan = make_plan(recipe, data, seed)
+    layout = layout_of(tokenizer, model.generation_config.decoder_start_token_id)
+    maskings = [Masking(table.source_mask_probability, table.predict == "masked") for table in recipe.train]
+    trainer = TranslationTrainer(
+        model=model,
+        args=translation_arguments(recipe, seed, checkpoints, plan),
+        train_dataset=Examples(data.train, layout, seed, maskings),
+        eval_dataset=data.dev or None,
+        processing_class=tokenizer,
+        recipe=recipe,
+        plan=plan,
+        layout=layout,
+    )
+    if recipe.training.gradient_checkpointing:
+        recompute_activations(model)
+    total = total_updates(recipe, plan)
+    resumed = last_complete_checkpoint(checkpoints)
+    if state.is_main_process:
+        print(
+            f"Seed {seed}: {len(data.train)} pairs, {len(plan)} updates an epoch, {total} in all"
+            + (f", resumed from {resumed}" if resumed else "")
+        )
+    if resumed and int(resumed.rpartition("-")[2]) >= total:  # it was stopped while it translated
+        trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
+    else:
+        trainer.train(resume_from_checkpoint=resumed)
+    state.wait_for_everyone()  # the main process may still write the last checkpoint
+    steps = selected_steps(recipe, plan, trainer.state, seed)
+    average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
+    check_weights(model, seed)
+    results = {pair: _evaluate_pair(trainer, pair, rows, folder) for pair, rows in data.test.items()}
+    config = model.config
+    outcome = {
+        "metric": {"name": "sacrebleu", "version": load_metric("bleu").version},
+        "scores": {pair: scores["sacrebleu"] for pair, scores in results.items()},
+        "all_scores": results,
+        "selected_step": steps if len(steps) > 1 else steps[0],
+        "decoder": {name: getattr(config, name) for name in ("decoder_layers", "decoder_layer_indices", "tie_decoder")},
+        "curve": [
+            {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
+            for entry in finite(trainer.state.log_history)
+            if "eval_loss" in entry
+        ],
+    }
+    return finish(trainer, outcome, folder, recipe.save_models)
+
+
+def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> UpdatePlan:
+    """The updates of one seed.
+
+    Raises ValueError where a pair does not fit into an update, and where the run is too short for the checkpoints that
+    are to be averaged.
+    """
+    lengths = (column(data.train, f"{side}_length") for side in ("source", "target"))
+    plan = UpdatePlan(*lengths, recipe.training.max_tokens, seed)
+    saved = saved_steps(recipe, plan)
+    if recipe.selection == "average" and len(saved) < recipe.average_checkpoints:
+        raise ValueError(
+            f"average_checkpoints is {recipe.average_checkpoints}, and a run of {saved[-1]} updates saves "
+            f"{len(saved)}. The mean would be over fewer than the results say. Lower save_every_steps or "
+            "average_checkpoints, or train longer."
+        )
+    return plan
+
+
+def check_run(recipe: TranslationRecipe, data: TranslationData) -> None:
+    """What can only be checked with the data, before anything is written.
+
+    Raises ValueError as `make_plan`, and for a BLEU tokenizer that is not installed.
+    """
+    translation_arguments(recipe, recipe.seeds[0], Path(recipe.output_dir), make_plan(recipe, data, recipe.seeds[0]))
+    load_metric("bleu").compute(predictions=["a"], references=["a"], tokenize=recipe.bleu_tokenizer)
+
+
+def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerState, seed: int) -> list[int]:
+    """The updates whose checkpoints are averaged; one for a rule that chooses one.
+
+    Raises ValueError where no evaluation on dev gave a number.
+    """
+    if recipe.selection == "average":
+        return saved_steps(recipe, plan)[-recipe.average_checkpoints :]
+    if recipe.selection == "last":
+        return [state.global_step]
+    if state.best_global_step is None:
+        raise diverged(seed, "the loss on dev was never finite")
+    return [state.best_global_step]
+
+
+def _evaluate_pair(trainer: TranslationTrainer, pair: str, rows: Dataset, folder: Path) -> dict[str, Any]:
+    """Scores of one test; its sources, references and translations as files, one sentence a line."""
+    recipe = trainer.recipe
+    hypotheses = trainer.translate(rows, recipe.generation.beams)
+    texts = {"source": rows["source"][:], "reference": rows["target"][:], "hypothesis": hypotheses}
+    if PartialState().is_main_process:
+        for name, lines in texts.items():
+            content = "".join(line.replace("\r", " ").replace("\n", " ") + "\n" for line in lines)
+            (folder / f"test.{pair}.{name}.txt").write_text(content, encoding="utf-8")
+    return trainer.score(hypotheses, texts["reference"])

@@ -1,0 +1,93 @@
+"""The word-alignment recipe: every field that `finetuning/run.py` reads where `kind` is word_alignment.
+
+Nothing is trained: links are read from the vectors of a model as it is, and held against links made by hand.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from omegaconf import MISSING
+
+from finetuning.recipe import Published
+from finetuning.tasks.features.recipe import FeatureRecipe, check_features
+from zoo_core.recipes import option
+
+
+@dataclass
+class AlignedPairs:
+    """Sentences and their translations with links made by hand."""
+
+    source_language: str = option(MISSING, "language of the source, whose words a gold link names first")
+    target_language: str = option(MISSING, "language of the target")
+    path: str | None = option(
+        None, "folder in which the files below lie: a path, or an id (owner/name) that hub_root mirrors"
+    )
+    source: str = option(
+        MISSING, "file of the source sentences, one a line, words between spaces; or of lines `source ||| target`"
+    )
+    target: str | None = option(None, "file of the target sentences; default: they stand in the file of the source")
+    gold: str = option(MISSING, "file of the links made by hand")
+    gold_format: Literal["auto", "alignv2", "pharaoh"] = option(
+        "auto", "alignv2: `sentence i j S|P` a line; pharaoh: a line of `i-j` (sure) and `ipj` (possible) a sentence"
+    )
+    gold_base: int | None = option(
+        None, "0 or 1, from which the file counts: words of pharaoh, sentences of alignv2; default: where it shows"
+    )
+    note: str | None = option(
+        None, "what a reader must know where this is not the benchmark's own data; it becomes a warning of the results"
+    )
+
+    @property
+    def name(self) -> str:
+        """The pair as results name it."""
+        return f"{self.source_language}-{self.target_language}"
+
+
+@dataclass
+class PublishedAlignment(Published):
+    """Published AER; printed beside our figures of the same method and layer, never computed with."""
+
+    method: str = option(MISSING, "method of `methods` that corresponds")
+    layer: int = option(MISSING, "layer of the vectors")
+
+
+@dataclass
+class WordAlignmentRecipe(FeatureRecipe):
+    """Word alignment with the vectors of a model, by layer and method, against links made by hand."""
+
+    kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
+    pairs: list[AlignedPairs] = option([], "what is evaluated, each pair of languages by itself")
+    methods: list[str] = option(
+        ["ot"],
+        "how links are read from vectors: ot, ot_itermax (XLM-Align), itermax, mutual (SimAlign), softmax "
+        "(awesome-align); the first is the one whose scores are the results, others stand beside it",
+    )
+    options: dict[str, dict[str, Any]] = option(
+        {}, "by method: its options, such as {ot: {sinkhorn_iterations: 3}}; default: the papers'"
+    )
+    encoding: Literal["joint", "separate"] = option(
+        "separate", "separate: each sentence by itself, as SimAlign; joint: both in one input, as XLM-Align labels"
+    )
+    published: list[PublishedAlignment] = option([], "published figures to print beside ours")
+
+    @property
+    def pair_names(self) -> list[str]:
+        return [pair.name for pair in self.pairs]
+
+
+def check_recipe(recipe: WordAlignmentRecipe) -> None:
+    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+    from modeling.optimal_transport import METHODS
+
+    check_features(recipe)
+    unknown = [method for method in (*recipe.methods, *recipe.options) if method not in METHODS]
+    if unknown or not recipe.methods or len(set(recipe.methods)) < len(recipe.methods):
+        raise ValueError(
+            f"methods is {recipe.methods}, and options are of {list(recipe.options)}. Each method is scored once, by "
+            f"its name. Give some of {', '.join(METHODS)}, as in methods=[ot, itermax]."
+        )
+    if unused := [method for method in recipe.options if method not in recipe.methods]:
+        raise ValueError(
+            f"options has some of {unused[0]}, and methods is {recipe.methods}. They would do nothing. Add the method, "
+            "or leave them out."
+        )

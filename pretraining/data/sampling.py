@@ -1,0 +1,244 @@
+"""Which examples an update sees: languages by p_i = N_i^alpha / sum_j N_j^alpha, their corpora by size, rows in
+shuffled epochs.
+
+The global batch of an update is a pure function of (seed, phase, objective, update). Processes and micro-batches only
+share it out, so that 1x8, 2x4 accumulated and 2 processes x 4 are the same update, and a resumed run continues exactly.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from pretraining.recipe import OBJECTIVES, Objective, Phase, with_examples
+from zoo_core.masking import keyed_rng, keyed_seed
+
+UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go
+DRAWN_AHEAD = 64  # updates whose corpora are drawn at once
+
+
+class Draw(NamedTuple):
+    """One example of an update: the `position`-th of that corpus for that objective; its row in the order of `epoch`.
+
+    Streams have no numbered rows: they are read by `position`, and `row` is -1.
+    """
+
+    objective: str
+    corpus: int  # index into the corpora of the phase
+    epoch: int
+    row: int
+    position: int
+
+
+class Countable(Protocol):
+    """What sampling knows of a corpus: `lengths` (N,) of its training examples, which streams do not have."""
+
+    name: str
+    languages: Sequence[str]
+    size: int
+    streaming: bool
+    lengths: np.ndarray
+
+
+def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
+    """p_i = N_i^alpha / sum_j N_j^alpha (Conneau and Lample 2019, section 3.1; of XLM-R and the four papers).
+
+    alpha 1 draws languages by their size, 0 all alike.
+    """
+    powers = np.asarray(sizes, dtype=np.float64) ** alpha
+    return powers / powers.sum()
+
+
+def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarray:
+    """(C,) the probability of each corpus: p_i of its language or pair, shared out among their corpora by size.
+
+    The formula is over languages and pairs (a pair is one in either direction): N_i is the size of all corpora of i.
+    Split into several corpora, a language's text is drawn as if it were one, and its rows are all drawn alike often.
+    """
+    sizes: dict[frozenset[str], int] = {}
+    for corpus in corpora:
+        languages = frozenset(corpus.languages)
+        sizes[languages] = sizes.get(languages, 0) + corpus.size
+    shares = dict(zip(sizes, sampling_probabilities(list(sizes.values()), alpha), strict=True))
+    of_corpora = ((corpus.size, frozenset(corpus.languages)) for corpus in corpora)
+    return np.array([shares[languages] * (size / sizes[languages]) for size, languages in of_corpora])
+
+
+@dataclass(frozen=True)
+class Languages:
+    """What languages the pieces of a corpus have, and into which ones a text may be back-translated.
+
+    rows: language code -> row of the model's language embedding; of_corpus: corpus name -> its one or two codes;
+    pairs: (size, its two codes) of each translation corpus.
+    """
+
+    rows: dict[str, int]
+    of_corpus: dict[str, tuple[str, ...]]
+    pairs: list[tuple[float, tuple[str, str]]]
+    alpha: float
+
+    @classmethod
+    def of(cls, config: Any, corpora: Sequence[Countable], alpha: float) -> "Languages | None":
+        """Of a model's configuration and all the corpora of a run; None where <mask> carries no language."""
+        rows = getattr(config, "languages", None)
+        if not rows:
+            return None
+        return cls(
+            rows={code: row for row, code in enumerate(rows)},
+            of_corpus={corpus.name: tuple(corpus.languages) for corpus in corpora},
+            pairs=[(corpus.size, tuple(corpus.languages)) for corpus in corpora if len(corpus.languages) == 2],
+            alpha=alpha,
+        )
+
+    def targets(self, language: str, rule: str) -> tuple[list[str], np.ndarray]:
+        """Codes that a text of `language` may be back-translated into, and their probabilities.
+
+        rule: `paired`, the languages that a translation corpus pairs it with (PAPERS.md, "ERNIE-M"); `all`, every other
+        language of the translation corpora. N of a language is the size of its pairs that count.
+        """
+        sizes = dict.fromkeys(target_languages(language, [pair for _, pair in self.pairs], rule), 0.0)
+        for size, pair in self.pairs:
+            for code in pair:
+                if code in sizes and (rule == "all" or language in pair):
+                    sizes[code] += size
+        return list(sizes), sampling_probabilities(list(sizes.values()), self.alpha) if sizes else np.empty(0)
+
+
+def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str) -> list[str]:
+    """The codes of `Languages.targets`, sorted; `pairs` are those of the translation corpora."""
+    return sorted({code for pair in pairs for code in pair if rule == "all" or language in pair} - {language})
+
+
+class ObjectivePlan:
+    """The draws of one objective in one phase: which corpora an update draws from, and which of their examples."""
+
+    def __init__(
+        self, seed: int, phase_index: int, name: str, batch_size: int, corpora: dict[int, Countable], alpha: float
+    ):
+        """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
+        # by the kind of text, not the objective: TLM and CA-MLM take the same pairs (VECO, section 4)
+        self.key = (seed, phase_index, OBJECTIVES[name].text)
+        self.name, self.batch_size, self.corpora = name, batch_size, corpora
+        self.indices = list(corpora)
+        probabilities = corpus_probabilities(list(corpora.values()), alpha)
+        self.bounds = probabilities.cumsum()[:-1]
+        self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its present epoch, see `_order`
+        self.ahead: tuple[int, np.ndarray] = (-1, np.empty(0))  # number of a block of updates, its choices
+
+    def choices(self, update: int, count: int = 1) -> np.ndarray:
+        """(count * batch_size,) which corpus each draw of `count` updates takes, as an index into `indices`."""
+        # PCG64 takes one step a number: the numbers of an update are found without those before it
+        bits = np.random.PCG64(keyed_seed(*self.key, "languages")).advance(update * self.batch_size)
+        return np.searchsorted(self.bounds, np.random.Generator(bits).random(count * self.batch_size), side="right")
+
+    def counts_before(self, update: int) -> np.ndarray:
+        """How many examples of each corpus the updates before `update` have drawn."""
+        counts = np.zeros(len(self.indices), dtype=np.int64)
+        for start in range(0, update, UPDATES_AT_ONCE):
+            past = self.choices(start, min(UPDATES_AT_ONCE, update - start))
+            counts += np.bincount(past, minlength=len(counts))
+        return counts
+
+    def draws(self, update: int, counts: np.ndarray) -> list[Draw]:
+        """The draws of an update, in order; `counts`, those of the updates before, go forward with them."""
+        number, place = divmod(update, DRAWN_AHEAD)
+        if self.ahead[0] != number:
+            choices = self.choices(number * DRAWN_AHEAD, DRAWN_AHEAD)
+            self.ahead = (number, choices.reshape(DRAWN_AHEAD, self.batch_size))
+        draws, name, positions = [], self.name, counts.tolist()
+        for choice in self.ahead[1][place].tolist():
+            index, position = self.indices[choice], positions[choice]
+            positions[choice] = position + 1
+            if self.corpora[index].streaming:
+                draws.append(Draw(name, index, -1, -1, position))
+                continue
+            known = self.orders.get(index)
+            if known is None or not 0 <= position - known[1] < len(known[2]):
+                self.orders[index] = known = self._order(index, position)
+            epoch, start, order = known
+            draws.append(Draw(name, index, epoch, int(order[position - start]), position))
+        counts[:] = positions
+        return draws
+
+    def _order(self, index: int, position: int) -> tuple[int, int, np.ndarray]:
+        """The epoch of a corpus that a position is in, the position of its start, and the order of its rows."""
+        corpus = self.corpora[index]
+        epoch = position // len(corpus.lengths)
+        numbers = np.arange(len(corpus.lengths), dtype=np.min_scalar_type(len(corpus.lengths)))
+        order = keyed_rng(*self.key, "order", corpus.name, epoch).permutation(numbers)
+        return epoch, epoch * len(numbers), order
+
+    def sort_length(self, draw: Draw) -> int:
+        """By what a global batch is sorted before it is shared out; streams, of unknown length, come last, in order."""
+        corpus = self.corpora[draw.corpus]
+        return np.iinfo(np.int64).max if corpus.streaming else int(corpus.lengths[draw.row])
+
+
+def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation: int) -> None:
+    """Raises ValueError where a micro-batch would lack an objective: batch_size < processes x accumulation."""
+    needed = num_processes * accumulation
+    for name, objective in with_examples(phase).items():
+        if objective.batch_size < needed:
+            raise ValueError(
+                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and an update is shared out to "
+                f"{num_processes} processes x {accumulation} micro-batches. Each of them needs an example of every "
+                f"objective. Set it to at least {needed}, or lower gradient_accumulation_steps or the processes."
+            )
+
+
+@dataclass
+class UpdateSampler(Sampler[list[Draw]]):
+    """Batches of draws for one process: for each update from `start_update` on, one list a micro-batch.
+
+    Where lengths are known the global batch of each objective is sorted by length, so that micro-batches hold examples
+    alike and little padding; it is cut into `accumulation` contiguous micro-batches, and each is dealt to the processes
+    in turn. Draws of all objectives stand in one list, in the order of the phase.
+
+    Raises ValueError where a micro-batch of a process would lack an objective.
+    """
+
+    plans: list[ObjectivePlan]
+    phase: Phase
+    where: str
+    start_update: int
+    num_processes: int
+    process_index: int
+    accumulation: int
+
+    def __post_init__(self):
+        check_batch_sizes(self.phase, self.where, self.num_processes, self.accumulation)
+
+    def __len__(self) -> int:
+        return (self.phase.steps - self.start_update) * self.accumulation
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        counts = [plan.counts_before(self.start_update) for plan in self.plans]
+        for update in range(self.start_update, self.phase.steps):
+            shares = [self._share(plan, plan.draws(update, c)) for plan, c in zip(self.plans, counts, strict=True)]
+            for micro_batches in zip(*shares, strict=True):
+                yield [draw for micro_batch in micro_batches for draw in micro_batch]
+
+    def _share(self, plan: ObjectivePlan, draws: list[Draw]) -> list[list[Draw]]:
+        """This process's part of each micro-batch of an update."""
+        draws = sorted(draws, key=plan.sort_length)  # stable: ties stay in the order of the draws
+        ends = [len(draws) * part // self.accumulation for part in range(self.accumulation + 1)]
+        return [
+            draws[start:end][self.process_index :: self.num_processes]
+            for start, end in zip(ends[:-1], ends[1:], strict=True)
+        ]
+
+
+def plan_phase(
+    seed: int,
+    phase_index: int,
+    objectives: dict[str, Objective],
+    corpora: dict[str, dict[int, Countable]],
+    alpha: float,
+) -> list[ObjectivePlan]:
+    """A plan for each objective; `corpora` are those it reads, by their index among the corpora of the phase."""
+    return [
+        ObjectivePlan(seed, phase_index, name, objective.batch_size, corpora[name], alpha)
+        for name, objective in objectives.items()
+    ]

@@ -1,0 +1,374 @@
+"""From the corpora of a recipe to rows of text: columns, translation pairs, and which rows are held out.
+
+A `Source` is what a `Monolingual` or `Bitext` of the recipe names, opened and checked, but not tokenised. Rows keep
+the identity by which they are held out: the column a recipe joins on, or `id`, or the row's number, so that a verse is
+held out in every corpus that has it.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, IterableDataset
+
+from pretraining.recipe import Bitext, Monolingual, Recipe, is_selected, named_corpora
+from zoo_core.recipes import nearest
+from zoo_core.tables import Table, describe, get_column, load_table, require_column, split_pair, table_fingerprint
+
+logger = logging.getLogger(__name__)
+
+KEY_BITS = 63  # of a row's hash: fits Arrow's and numpy's int64
+ROWS_AT_ONCE = 100  # rows read from a stream in one go
+SHOWN_IDS = 5
+SIDES = ("source", "target")  # columns of pairs that were put together, or taken apart, here
+
+
+@dataclass
+class TextColumn:
+    """One column of text, with the columns that identify its rows and their documents."""
+
+    rows: Dataset | IterableDataset
+    column: str
+    identity: str | None  # None: the row's number
+    document: str | None = None
+    document_pattern: str | None = None  # the part of the document column's value that names the document
+
+
+@dataclass
+class Source:
+    """A corpus of the recipe before tokenisation: one text column, or two that are each other's translation.
+
+    `alignment` is (2, M), rows of the two sides that belong together, or None where row i belongs to row i.
+    `counts` holds what was lost on the way, to be said once. `corpus` is the recipe's entry. Of prepared shards, whose
+    tables are not opened, there are no `sides`, and `prepared` is what was written down of the tables.
+    """
+
+    name: str
+    languages: tuple[str, ...]
+    sides: list[TextColumn]
+    tables: list[Table]
+    declared_size: int | None
+    size_source: str | None
+    hub_root: str | None
+    alignment: np.ndarray | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    corpus: Monolingual | Bitext | None = None
+    prepared: list[dict[str, Any]] | None = None
+
+    @property
+    def streaming(self) -> bool:
+        return bool(self.sides) and isinstance(self.sides[0].rows, IterableDataset)
+
+    def table_facts(self) -> list[dict[str, Any]]:
+        """The tables with their fingerprints."""
+        if self.prepared is not None:
+            return self.prepared
+        return [
+            {name: value for name, value in asdict(table).items() if value is not None}
+            | {"fingerprint": table_fingerprint(table, self.hub_root, side.rows)}
+            for table, side in zip(self.tables, self.sides, strict=False)  # one table may hold both sides
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """Name, languages, where the size comes from, and the tables with their fingerprints."""
+        size_source = self.size_source if self.declared_size else "counted"
+        return {
+            "name": self.name,
+            "languages": list(self.languages),
+            "size_source": size_source,
+            "tables": self.table_facts(),
+        }
+
+
+def row_key(identity: Any) -> int:
+    """A row's stable hash in [0, 2**63), from its id or its number; the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(str(identity).encode(), digest_size=8).digest()) >> (64 - KEY_BITS)
+
+
+def held_out_below(fraction: float) -> int:
+    """The bound below which a row's key is held out."""
+    return int(fraction * 2**KEY_BITS)
+
+
+def open_sources(recipe: Recipe) -> list[Source]:
+    """Opens every corpus of the recipe, monolingual ones first.
+
+    Raises ValueError for two corpora of one name, a column that is missing or holds no text, a pair of one language or
+    without two sides, a stream without a declared size, sides of unequal length, and ids that repeat or do not meet in
+    a join.
+    """
+    joins = join_columns(recipe)
+    return [
+        (_open_monolingual if isinstance(corpus, Monolingual) else _open_bitext)(corpus, name, joins, recipe.hub_root)
+        for name, corpus in named_corpora(recipe).items()
+    ]
+
+
+def join_columns(recipe: Recipe) -> list[str]:
+    """The columns on which the recipe joins tables: they identify rows in every table that has them, before `id`."""
+    return list(dict.fromkeys(corpus.join_on for corpus in recipe.bitext if corpus.join_on))
+
+
+def training_texts(sources: list[Source], held_out_fraction: float, max_texts: int | None = None) -> Iterator[str]:
+    """The texts of all sources that are not held out, each column once; at most `max_texts` of a column."""
+    below = held_out_below(held_out_fraction)
+    seen = set()
+    for source in sources:
+        for side in source.sides:
+            # bitext is mostly made of the monolingual tables: their text is not given twice
+            key = (getattr(side.rows, "_fingerprint", None) or id(side.rows), side.column)
+            if key in seen:
+                continue
+            seen.add(key)
+            given = 0
+            for number, row in enumerate(plain_rows(side.rows)):
+                text = get_column(row, side.column)
+                if text and (below == 0 or row_key(row_identity(row, number, side.identity)) >= below):
+                    yield text
+                    given += 1
+                    if given == max_texts:
+                        logger.info("%s: the first %d texts are used", source.name, given)
+                        break
+
+
+def plain_rows(rows: Dataset | IterableDataset) -> Iterator[dict[str, Any]]:
+    """Rows in their order, the same in every process.
+
+    `IterableDataset.__iter__` gives each data-loading process a part of the rows; `iter` in batches gives all of them.
+    """
+    for batch in rows.iter(batch_size=ROWS_AT_ONCE):
+        columns = list(batch)
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
+
+
+def row_identity(row: dict[str, Any], number: int, column: str | None) -> Any:
+    """What identifies a row: the value of the identity column, or the row's number."""
+    value = None if column is None else get_column(row, column)
+    return number if value is None else value
+
+
+def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
+    """A column without conversion to Python; dotted paths reach into structs."""
+    name = column if column in rows.column_names else column.partition(".")[0]
+    values = rows.select_columns([name]).with_format("arrow")[:].column(0)
+    inner = column.removeprefix(name).removeprefix(".")
+    return pc.struct_field(values, inner.split(".")) if inner else values
+
+
+def _load(table: Table, name: str, size: int | None, hub_root: str | None) -> Dataset | IterableDataset:
+    if table.streaming and (size is None or size < 1):
+        raise ValueError(
+            f"Corpus {name} is streamed ({describe(table)}) and its `size` is {size}. A language's share of the "
+            "training follows from its size, and a stream cannot be counted. Declare `size`, in the unit of the other "
+            "corpora, and `size_source`."
+        )
+    return load_table(table, hub_root)
+
+
+def _text_column(
+    rows: Dataset | IterableDataset, column: str, name: str, joins: list[str], document: str | None = None
+) -> TextColumn:
+    where = f"The table of corpus {name}"
+    feature = require_column(rows, column, where)
+    dtype = getattr(feature, "dtype", None)
+    if feature is not None and dtype not in ("string", "large_string", "null"):
+        raise ValueError(
+            f"{where} holds {dtype or type(feature).__name__} in column {column}, not text. Only text can be "
+            "tokenised. Name another column; a field of a struct is named by a dotted path, such as translation.en."
+        )
+    if document is not None:
+        require_column(rows, document, where)
+    identities = [candidate for candidate in [*joins, "id"] if _has_column(rows, candidate)]
+    return TextColumn(rows, column, identities[0] if identities else None, document)
+
+
+def _has_column(rows: Dataset | IterableDataset, column: str) -> bool:
+    try:
+        require_column(rows, column)
+    except ValueError:
+        return False
+    return True
+
+
+def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root: str | None) -> Source:
+    rows = _load(corpus, name, corpus.size, hub_root)
+    side = _text_column(rows, corpus.text_column, name, joins, corpus.document_column)
+    side.document_pattern = corpus.document_pattern
+    table = Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)})
+    size = (corpus.size, corpus.size_source)
+    return Source(name, (corpus.language,), [side], [table], *size, hub_root, corpus=corpus)
+
+
+def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | None) -> Source:
+    languages = (corpus.source_language, corpus.target_language)
+    if languages[0] == languages[1]:
+        raise ValueError(
+            f"Bitext {name} has the same language on both sides. A pair is a text and its translation. "
+            "Correct source_language or target_language."
+        )
+    given = (corpus.table is not None, corpus.source is not None, corpus.target is not None)
+    if given not in ((True, False, False), (False, True, True)):
+        named = [name for name, there in zip(("table", "source", "target"), given, strict=True) if there]
+        raise ValueError(
+            f"Bitext {name} has {' and '.join(named) or 'no table'}. Its sides come from one table with two "
+            "columns, or from two tables. Set `table`, or both `source` and `target`."
+        )
+    tables = [corpus.table] if corpus.table is not None else [corpus.source, corpus.target]
+    if len(tables) == 2 and tables[0].streaming != tables[1].streaming:
+        raise ValueError(
+            f"Bitext {name}: one of its two tables is streamed and the other is not. Their rows are read together. "
+            "Set `streaming` to the same value in `source` and `target`."
+        )
+    if corpus.join_on is not None and (len(tables) == 1 or tables[0].streaming):
+        why = "it has one table, whose rows are pairs" if len(tables) == 1 else "streams cannot be joined on a column"
+        raise ValueError(
+            f"Bitext {name} sets join_on: {corpus.join_on}, and {why}. A join looks up rows of one table in another. "
+            + (
+                "Leave join_on out."
+                if len(tables) == 1
+                else "Set `streaming` to false, or align the streams line by line."
+            )
+        )
+    loaded = [_load(table, name, corpus.size, hub_root) for table in tables]
+    entry = corpus
+    if corpus.separator is not None:
+        loaded, corpus = _split_sides(loaded, corpus, name)
+    datasets = loaded * 2 if len(loaded) == 1 else loaded
+    columns = [
+        wanted or _default_column(rows, language, single=len(loaded) == 1)
+        for wanted, rows, language in zip(
+            (corpus.source_column, corpus.target_column), datasets, languages, strict=True
+        )
+    ]
+    if len(loaded) == 1 and columns[0] == columns[1]:
+        raise ValueError(
+            f"Bitext {name} takes both sides from column {columns[0]}. A text is not its own translation. "
+            "Set `source_column` and `target_column`."
+        )
+    # a table has one identity in the whole recipe, whichever corpus reads it: the same rows are held out of each
+    sides = [_text_column(rows, column, name, joins) for rows, column in zip(datasets, columns, strict=True)]
+    source = Source(name, languages, sides, tables, corpus.size, corpus.size_source, hub_root, corpus=entry)
+    if len(loaded) == 2 and source.streaming:
+        source.sides = _zip_streams(source)
+    elif corpus.join_on is not None:
+        _join(source, corpus.join_on)
+    elif len(loaded) == 2 and len(loaded[0]) != len(loaded[1]):
+        raise ValueError(_unequal(name, len(loaded[0]), len(loaded[1])))
+    return source
+
+
+def _split_sides(
+    loaded: list[Dataset | IterableDataset], corpus: Bitext, name: str
+) -> tuple[list[Dataset | IterableDataset], Bitext]:
+    """The table with a column for each side in place of the one that holds both, and a corpus that names them."""
+    separator, column = corpus.separator, corpus.source_column or "text"
+    if len(loaded) == 2 or corpus.target_column is not None or not separator.strip():
+        why = "its sides have columns of their own" if separator.strip() else "sides cannot be told apart by nothing"
+        raise ValueError(
+            f"Bitext {name} sets separator: {separator!r}, and {why}. It says what stands between the sides where one "
+            "column of `table` holds both. Leave it out, or name that column alone, in source_column."
+        )
+    where = f"The table of corpus {name}"
+    require_column(loaded[0], column, where)
+
+    def split(row: dict[str, Any], number: int) -> dict[str, str]:
+        sides = split_pair(get_column(row, column) or "", separator)
+        if len(sides) != 2:
+            raise ValueError(
+                f"{where}, row {number + 1}: {len(sides) - 1} times {separator!r} in column {column}. A pair is its "
+                f"source, {separator!r} once between spaces, and its target. Mend the row."
+            )
+        return dict(zip(SIDES, sides, strict=True))
+
+    rows = loaded[0].map(split, with_indices=True)
+    return [rows], replace(corpus, separator=None, source_column=SIDES[0], target_column=SIDES[1])
+
+
+def _default_column(rows: Dataset | IterableDataset, language: str, single: bool) -> str:
+    """The column named by the language code, or `text` where a side has a table of its own."""
+    return "text" if not single and not _has_column(rows, language) else language
+
+
+def _unequal(name: str, source_rows: int, target_rows: int) -> str:
+    return (
+        f"Bitext {name} is aligned line by line, and its sides have {source_rows} and {target_rows} rows. From the "
+        "first missing line on, every pair would be wrong. Repair the tables, or set join_on if they share an id."
+    )
+
+
+def _join(source: Source, column: str) -> None:
+    """Inner join of the two sides on `column`, in the order of the first side; sets the source's alignment."""
+    ids = []
+    for side, language in zip(source.sides, source.languages, strict=True):
+        require_column(side.rows, column, f"The table of {language} in bitext {source.name}")
+        values = pc.cast(arrow_column(side.rows, column), pa.large_string())
+        counted = pc.value_counts(values.drop_null())
+        repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
+        if len(repeated):
+            shown = ", ".join(repeated[:SHOWN_IDS].to_pylist())
+            raise ValueError(
+                f"Bitext {source.name}: {len(repeated)} ids occur more than once in column {column} of {language} "
+                f"({shown}{', ...' if len(repeated) > SHOWN_IDS else ''}). It is unknown which rows belong together. "
+                "Make the ids unique, or align the tables line by line by leaving join_on out."
+            )
+        ids.append(values)
+    found = pc.index_in(ids[0], value_set=ids[1].combine_chunks(), skip_nulls=True)
+    matched = np.flatnonzero(pc.is_valid(found).to_numpy())
+    if len(matched) == 0:
+        first = [values.drop_null()[:3].to_pylist() for values in ids]
+        raise ValueError(
+            f"Bitext {source.name}: no id of column {column} occurs in both tables. {source.languages[0]} has "
+            f"{first[0]}, {source.languages[1]} has {first[1]}. Nothing can be joined. "
+            "Check that the ids have the same form."
+        )
+    source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
+    for language, values in zip(source.languages, ids, strict=True):
+        source.counts[f"unmatched_{language}"] = len(values) - len(matched)
+
+
+def _zip_streams(source: Source) -> list[TextColumn]:
+    """The sides of two streams as two columns of one, read line by line."""
+    # the sides in a tuple: `datasets` would take a list for shards
+    rows = IterableDataset.from_generator(_zipped, gen_kwargs={"name": source.name, "sides": tuple(source.sides)})
+    return [TextColumn(rows, column, f"{column}_id") for column in SIDES]
+
+
+def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[str, Any]]:
+    iterators = [plain_rows(side.rows) for side in sides]
+    number = 0
+    while True:
+        rows = [next(iterator, None) for iterator in iterators]
+        if None in rows:
+            lengths = [
+                number + (row is not None) + sum(1 for _ in iterator)
+                for row, iterator in zip(rows, iterators, strict=True)
+            ]
+            if lengths[0] != lengths[1]:
+                raise ValueError(_unequal(name, *lengths))
+            return
+        pair = {}
+        for which, row, side in zip(SIDES, rows, sides, strict=True):
+            pair[which] = get_column(row, side.column)
+            pair[f"{which}_id"] = str(row_identity(row, number, side.identity))
+        yield pair
+        number += 1
+
+
+def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:
+    """The names that any of the glob patterns selects (`is_selected`), in their order.
+
+    Raises ValueError for a pattern that matches none, with the nearest names.
+    """
+    for pattern in patterns:
+        if not any(is_selected(name, [pattern]) for name in names):
+            raise ValueError(
+                f"{where}: the pattern {pattern!r} matches no corpus. Corpora are named by language (`en`) or pair "
+                f"(`en-de`). {nearest(pattern, names)}"
+            )
+    return [name for name in names if is_selected(name, patterns)]

@@ -1,0 +1,244 @@
+"""Corpora that are kept on disk as piece ids: which examples they make, at which length, and which are held out.
+
+Legend: `R` rows, `N` training examples, `M` examples that are asked for.
+"""
+
+import numpy as np
+
+from pretraining.data.packing import PackedCorpus
+from pretraining.data.sources import Source, held_out_below
+from pretraining.data.streams import no_segments, no_text
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenisedColumn, cut_pair
+
+WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both
+
+
+class Corpus:
+    """Text of one language, or translation pairs, as piece ids; `read` reads examples from disk.
+
+    name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; lengths: (N,) pieces of each training example;
+    size: the declared size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out:
+    the examples of evaluation.
+
+    A text longer than max_length becomes consecutive windows that keep all its pieces; the sides of a pair that is
+    longer are cut, the longer one first, or each to max_length where they are read `apart`. Empty texts, and pairs with
+    an empty side, are dropped.
+    """
+
+    streaming = False
+
+    def __init__(
+        self,
+        source: Source,
+        columns: list[TokenisedColumn],
+        max_length: int,
+        apart: bool,
+        held_out_fraction: float,
+        max_held_out: int,
+    ):
+        self.source, self.columns, self.max_length, self.apart = source, columns, max_length, apart
+        self.name, self.languages = source.name, source.languages
+        self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
+        self.packings: dict[tuple[int, int], PackedCorpus] = {}  # by max_length and seed; shared by all forms
+        self._arrange()
+
+    def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
+        """The same text, windowed or cut to another length, or with its sides apart; nothing is tokenised anew."""
+        if (max_length, apart) == (self.max_length, self.apart):
+            return self
+        other = object.__new__(_class_of(self.columns, apart))
+        other.__dict__.update(self.__dict__, max_length=max_length, apart=apart)
+        other._arrange()
+        return other
+
+    def packed(self, seed: int) -> PackedCorpus:
+        """The training texts in bins that fill max_length; not of sides that are read apart."""
+        known = (self.max_length, seed)
+        if known not in self.packings:
+            self.packings[known] = PackedCorpus(self, seed)
+        return self.packings[known]
+
+    def _arrange(self) -> None:
+        """Numbers the windows of all rows; an example's id is its window's number, held out or not."""
+        counts = dict(self.source.counts)
+        if len(self.columns) == 1:
+            self.rows = np.arange(len(self.columns[0].lengths))[None]
+        elif self.source.alignment is not None:
+            self.rows = self.source.alignment
+        else:
+            self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(2, axis=0)
+        lengths = np.stack([column.lengths[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
+        keys = np.stack([column.keys[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
+        # The sides of a pair may be identified apart (one has ids, the other line numbers): a pair is trained on where
+        # neither side is held out, and evaluated where both are, so that no evaluated side is trained on anywhere.
+        held_out = (keys < self.held_out_below).any(0)
+        evaluated = (keys < self.held_out_below).all(0)
+        usable = lengths.min(0) > 0
+        counts |= {"rows": lengths.shape[1], "empty": int((~usable).sum()), "held_out": int((usable & held_out).sum())}
+
+        if len(self.columns) == 1:
+            self.room = self.max_length - SPECIALS_OF_TEXT
+            windows = -(-lengths[0] // self.room)
+            counts["windowed"] = int((windows > 1).sum())
+        else:
+            windows = usable.astype(np.int64)
+            if self.apart:
+                self.kept = np.minimum(lengths, self.max_length - SPECIALS_OF_TEXT)
+            else:
+                self.kept = cut_pair(lengths, self.max_length - SPECIALS_OF_PAIR)
+            counts["cut"] = int((self.kept != lengths).any(0)[usable].sum())
+        # window w of row r is number first[r] + w
+        self.first = np.concatenate([[0], np.cumsum(windows, dtype=np.int64)])
+        self.one_each = bool((windows == 1).all())
+        row_of = np.repeat(np.arange(len(windows)), windows)
+        training = np.flatnonzero(~held_out[row_of])
+        if len(training) == 0:
+            raise ValueError(no_text(self.name))
+        self.example_ids = training.astype(np.min_scalar_type(self.first[-1]))
+        self.lengths = self._window_lengths(row_of, lengths)[training].astype(np.int32)
+        by_hash = sorted(np.flatnonzero(evaluated[row_of]), key=lambda window: (keys[0, row_of[window]], window))
+        self.held_out_ids = by_hash[: self.max_held_out]
+        self.size = self.source.declared_size or len(training)
+        self.counts = counts | {"examples": len(training)}
+
+    def _window_lengths(self, row_of: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        if len(self.columns) == 2:
+            return self.kept.sum(0)[row_of]
+        number = np.arange(len(row_of)) - self.first[row_of]
+        return np.minimum(lengths[0][row_of] - number * self.room, self.room)
+
+    @property
+    def held_out(self) -> list[Example]:
+        """The first `evaluation.max_examples` held-out examples, in the order of their hashes."""
+        return [self._example(window, 0) for window in self.held_out_ids]
+
+    def fetch(self, epoch: int, index: int) -> Example:
+        """Training example `index`, 0 <= index < len(lengths); the epoch keys its masks."""
+        return self._example(self.example_ids[index], epoch)
+
+    def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
+        """Training examples by their indices, without their documents."""
+        windows_M = self.example_ids[indices_M].astype(np.int64)
+        return Texts(
+            self._sides(windows_M, self._rows_of(windows_M)), [self.name] * len(windows_M), windows_M, epochs_M
+        )
+
+    def facts(self) -> dict:
+        """What the corpus was made of, for run.json."""
+        return self.source.facts() | {"size": self.size, "held_out": len(self.held_out_ids), "counts": self.counts}
+
+    def _example(self, window: int, epoch: int) -> Example:
+        windows = np.array([window], dtype=np.int64)
+        rows = self._rows_of(windows)
+        document = self.columns[0].document(int(rows[0])) if len(self.columns) == 1 else None
+        sides = [pieces for (pieces,) in self._sides(windows, rows)]
+        return Example(sides, self.name, int(window), epoch, document)
+
+    def _rows_of(self, windows_M: np.ndarray) -> np.ndarray:
+        return windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
+
+    def _sides(self, windows_M: np.ndarray, rows_M: np.ndarray) -> list[list[np.ndarray]]:
+        """The pieces of each side of some windows, which are of these rows."""
+        if len(self.columns) == 2:
+            starts_M = np.zeros_like(rows_M)
+            return [
+                column.slices(rows[rows_M], starts_M, kept[rows_M])
+                for column, rows, kept in zip(self.columns, self.rows, self.kept, strict=True)
+            ]
+        (column,) = self.columns
+        starts_M = (windows_M - self.first[rows_M]) * self.room
+        return [column.slices(rows_M, starts_M, np.minimum(starts_M + self.room, column.lengths[rows_M]))]
+
+
+class SegmentPairs(Corpus):
+    """Monolingual text as pairs of adjacent segments of one document (VECO, section 4 and footnote 9).
+
+    A segment is a row, or one of the equal windows of a row longer than max_length. Neighbours in a document make an
+    example, so that a segment inside is in two of them. Which of the two is called x has no effect: the loss is the
+    same (Eq. 1), both orders are learnt at once. A row without a neighbour gives its two halves, and so does every
+    held-out row: its neighbours are trained on.
+    """
+
+    def _arrange(self) -> None:
+        (column,) = self.columns
+        lengths, room = column.lengths.astype(np.int64), self.max_length - SPECIALS_OF_TEXT
+        keys = column.keys
+        held_out = keys < self.held_out_below
+        rows = np.flatnonzero((lengths > 0) & ~held_out)
+        if len(rows) == 0:
+            raise ValueError(no_text(self.name))
+        # a run: rows that follow one another in a document, with nothing but empty rows between them
+        barriers = np.cumsum(column.new_documents() | held_out | np.roll(held_out, 1))
+        run_R = barriers[rows]
+        alone = np.bincount(run_R)[run_R] == 1
+        windows = np.maximum(-(-lengths[rows] // room), np.where(alone, 2, 1))
+        too_short = lengths[rows] < windows  # a single piece has no halves
+        halved = alone & ~too_short & (lengths[rows] <= room)
+        rows, run_R, windows = rows[~too_short], run_R[~too_short], windows[~too_short]
+        self.rows_of = np.repeat(rows, windows)  # by segment
+        self.window_of = np.arange(len(self.rows_of)) - np.repeat(np.cumsum(windows) - windows, windows)
+        self.windows_of = np.repeat(windows, windows)
+        run_of = np.repeat(run_R, windows)
+        self.first_segments = np.flatnonzero(run_of[1:] == run_of[:-1])
+        if len(self.first_segments) == 0:
+            raise ValueError(no_segments(self.name))
+        starts, stops = self._bounds(self.rows_of, self.window_of, self.windows_of)
+        segment_lengths = stops - starts
+        self.lengths = (segment_lengths[self.first_segments] + segment_lengths[self.first_segments + 1]).astype(
+            np.int32
+        )
+        evaluated = np.flatnonzero(held_out & (lengths > 1))
+        self.held_out_ids = sorted(evaluated, key=lambda row: (keys[row], row))[: self.max_held_out]
+        self.size = self.source.declared_size or len(self.first_segments)
+        self.counts = dict(self.source.counts) | {
+            "rows": len(lengths),
+            "empty": int((lengths == 0).sum()),
+            "held_out": int((held_out & (lengths > 0)).sum()),
+            "windowed": int((lengths > room).sum()),
+            "alone": int(too_short.sum()),
+            "halved": int(halved.sum()),
+            "examples": len(self.first_segments),
+        }
+
+    def _bounds(self, row, window, windows):
+        """First piece of a segment, and the one after its last."""
+        length = self.columns[0].lengths[row].astype(np.int64)
+        return window * length // windows, (window + 1) * length // windows
+
+    @property
+    def held_out(self) -> list[Example]:
+        """The two halves of the first `evaluation.max_examples` held-out rows, in the order of their hashes."""
+        room = self.max_length - SPECIALS_OF_TEXT
+        examples = []
+        for row in map(int, self.held_out_ids):
+            ids = self.columns[0].ids(row)
+            half = len(ids) // 2
+            sides = [ids[max(0, half - room) : half], ids[half : half + room]]
+            examples.append(Example(sides, self.name, row * WINDOWS_OF_A_ROW, 0, self.columns[0].document(row)))
+        return examples
+
+    def fetch(self, epoch: int, index: int) -> Example:
+        """Training example `index`: a segment and the one after it."""
+        texts = self.read(np.array([epoch]), np.array([index]))
+        document = self.columns[0].document(int(self.rows_of[self.first_segments[index]]))
+        return Example([pieces for (pieces,) in texts.sides], self.name, int(texts.ids[0]), epoch, document)
+
+    def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
+        """Training examples by their indices: each a segment and the one after it."""
+        first_M = self.first_segments[indices_M]
+        sides = []
+        for segments_M in (first_M, first_M + 1):
+            of_segments = (of[segments_M] for of in (self.rows_of, self.window_of, self.windows_of))
+            starts_M, stops_M = self._bounds(*of_segments)
+            sides.append(self.columns[0].slices(self.rows_of[segments_M], starts_M, stops_M))
+        ids_M = self.rows_of[first_M] * WINDOWS_OF_A_ROW + self.window_of[first_M]
+        return Texts(sides, [self.name] * len(ids_M), ids_M, epochs_M)
+
+
+def _class_of(columns: list[TokenisedColumn], apart: bool) -> type[Corpus]:
+    return SegmentPairs if apart and len(columns) == 1 else Corpus
+
+
+def stored_corpus(source: Source, columns: list[TokenisedColumn], max_length: int, apart: bool, *held_out) -> Corpus:
+    """The corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
+    return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)

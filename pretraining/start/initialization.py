@@ -1,0 +1,314 @@
+"""The model and the tokenizer that a run starts from."""
+
+import dataclasses
+import importlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
+from pretraining.start.meta_pretrained import Source, carry_over, start_settings
+from pretraining.start.pretrained import existing_path, read_tokenizer
+from pretraining.start.vocabulary_matching import Matching
+from zoo_core.recipes import nearest
+from zoo_core.tables import resolve_hub_path
+
+logger = logging.getLogger(__name__)
+
+# XLM-R's checkpoints have the parameter names of ours: every model of the zoo can start from one.
+ALSO_LOADS = "xlm-roberta"
+
+
+def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
+    """The tokenizer of the recipe, or that of the checkpoint it starts from."""
+    name = recipe.tokenizer or recipe.model.start_from
+    if recipe.model.meta_pretrained and not name:
+        raise ValueError(
+            "model.meta_pretrained is given, and the recipe names no tokenizer: the vocabulary that its rows are "
+            "matched to is missing. Set `tokenizer`, such as FacebookAI/xlm-roberta-base, or train one: python -m "
+            "pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output DIR."
+        )
+    if not name:
+        raise ValueError(
+            "the recipe names no tokenizer: with random weights there is no checkpoint to take one from. Set "
+            "`tokenizer`, or train one: python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 "
+            "--output DIR."
+        )
+    field = "tokenizer" if recipe.tokenizer else "model.start_from"
+    remedy = (
+        "Give a folder that holds one, or a Hub id that can be reached; if protobuf or sentencepiece is missing, "
+        "install this project with pip."
+    )
+    tokenizer = read_tokenizer(name, field, recipe.hub_root, remedy)
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"the tokenizer {name!r} has no mask token: masked language modelling cannot hide a piece without one. "
+            "Take a masked-LM tokenizer such as XLM-R's."
+        )
+    return tokenizer
+
+
+def model_class(model_type: str) -> type[PreTrainedModel]:
+    """`<Model>ForPreTraining` of a model type."""
+    module = importlib.import_module(f"modeling.modeling_{model_type}")
+    config = importlib.import_module(f"modeling.configuration_{model_type}")
+    prefix = next(
+        value.class_prefix
+        for value in vars(config).values()
+        if isinstance(value, type) and getattr(value, "model_type", None) == model_type
+    )
+    return getattr(module, f"{prefix}ForPreTraining")
+
+
+def build_config(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, checkpoint: Path | None = None
+) -> PreTrainedConfig:
+    """The configuration of the run, checked against the tokenizer and the recipe.
+
+    `checkpoint`: that of a run which is resumed. It goes on as it began, whatever the defaults are by now.
+
+    Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary or
+    special tokens that are not the tokenizer's, and examples longer than the positions.
+    """
+    config_class = model_class(recipe.model.type).config_class
+    known = {field.name for field in dataclasses.fields(config_class)}
+    for name in recipe.model.config:
+        if name not in known:
+            raise ValueError(f"model.config.{name}: {config_class.__name__} has no such field. {nearest(name, known)}")
+    start, meta_pretrained = recipe.model.start_from, recipe.model.meta_pretrained
+    languages = _languages(recipe, known, tokenizer)
+    if checkpoint:
+        config = config_class.from_pretrained(checkpoint / "model")
+        source = f"the checkpoint {checkpoint}"
+    elif start:
+        config = _config_of_checkpoint(config_class, start, recipe, languages)
+        source = f"the checkpoint {start!r}"
+    else:
+        settings = {"vocab_size": len(tokenizer), **languages}
+        if meta_pretrained:
+            given = recipe.model.config
+            settings |= start_settings(meta_pretrained, given, tokenizer.pad_token_id, recipe.hub_root)
+        settings |= recipe.model.config
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            settings.setdefault(name, getattr(tokenizer, name))
+        config = config_class(**settings)
+        source = "model.config"
+    if config.vocab_size != len(tokenizer):
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer):,} pieces and {source} says vocab_size {config.vocab_size:,}: ids "
+            "would mean other pieces than the ones the rows were made for. Use the tokenizer that belongs to the model."
+        )
+    if config.pad_token_id != tokenizer.pad_token_id:
+        raise ValueError(
+            f"the tokenizer pads with id {tokenizer.pad_token_id} and {source} with {config.pad_token_id}: positions "
+            "are counted from it. Use the tokenizer that belongs to the model."
+        )
+    has = model_class(recipe.model.type).objectives
+    for index, phase in enumerate(recipe.phases):
+        for name, objective in phase.objectives.items():
+            if name not in has:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name}: a {recipe.model.type!r} model does not have this objective. It "
+                    f"has {', '.join(has)}. Take one of these, or another model.type."
+                )
+            if OBJECTIVES[name].cross_attention and not config.cross_attention:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name} needs cross-attention, and {source} sets cross_attention to "
+                    "false: one side could not read the other. Set model.config.cross_attention to true."
+                )
+            attends_by_rule = OBJECTIVES[name].one_sided or OBJECTIVES[name].generates
+            if attends_by_rule and "flash" in recipe.model.attention:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name} says for each position which others it may attend to, and "
+                    f"model.attention is {recipe.model.attention}, which ignores such masks: it would learn something "
+                    "else. Use sdpa, or flex_attention on a GPU."
+                )
+            if not OBJECTIVES[name].reads and objective.max_length > config.longest_input:
+                raise ValueError(
+                    f"phases.{index}.objectives.{name}.max_length is {objective.max_length}, but the model has "
+                    f"{config.longest_input} positions. Lower it, or raise model.config.max_position_embeddings "
+                    "(not with start_from)."
+                )
+    _check_languages(recipe, config, tokenizer, source)
+    _check_labelling(recipe, config)
+    return config
+
+
+def _check_labelling(recipe: Recipe, config: PreTrainedConfig) -> None:
+    """Says so where a model that has learnt nothing is to label its own text. Raises `ValueError` for a phase that
+    learns from its labels alone, of a model that asks nothing of them."""
+    asks = getattr(config, "query_positions", None) != "none"
+    for index, phase in enumerate(recipe.phases):
+        learnt = [name for name, objective in phase.objectives.items() if objective.weight]
+        if not asks and all(OBJECTIVES[name].self_labelled for name in learnt):
+            raise ValueError(
+                f"phases.{index} learns {', '.join(learnt)} alone, and model.config.query_positions is none: nothing "
+                "would be learnt. Give another objective a weight, or choose query_positions."
+            )
+    # vocabulary matching writes models that are not trained
+    first = recipe.phases[0] if recipe.phases else Phase()
+    for name, objective in first.objectives.items():
+        if OBJECTIVES[name].self_labelled and objective.weight and asks and not recipe.model.start_from:
+            logger.warning(
+                "Phase %r has %s, and the model starts from random weights: it labels the words of translations "
+                "itself, and before it has learnt anything the labels are noise (XLM-Align, section 6). Set "
+                "model.start_from to a pretrained model, or put a phase of mlm and tlm before this one.",
+                first.name,
+                name,
+            )
+
+
+def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Fields of the configuration, by default, of a model whose <mask> says its language; none where it does not.
+
+    The languages are those of the recipe, in its order, where a phase has an objective that needs them.
+    """
+    if "languages" not in known:
+        return {}
+    settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
+    settings["special_token_ids"] = sorted(set(tokenizer.all_special_ids))
+    if any(OBJECTIVES[name].languages == 1 for phase in recipe.phases for name in phase.objectives):
+        settings["languages"] = recipe_languages(recipe)
+    return settings
+
+
+def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed,
+    for none where they are needed, and for a mask piece that is not the tokenizer's."""
+    kinds = [(phase, [OBJECTIVES[name] for name in phase.objectives]) for phase in recipe.phases]
+    if not getattr(config, "num_languages", 0):
+        if any(kind.generates for _, found in kinds for kind in found):
+            raise ValueError(
+                f"{source} has no languages (num_languages 0), and btmlm writes in one: <mask> could not say which. "
+                "Leave model.config.languages out, which takes those of the recipe, or name them."
+            )
+        if recipe.evaluation.back_translation:
+            raise ValueError(
+                f"evaluation.back_translation is {recipe.evaluation.back_translation}, and the {recipe.model.type!r} "
+                "model of this recipe has no languages: <mask> cannot say which one to write. Name them in "
+                "model.config.languages of an 'ernie_m' model, or leave it out."
+            )
+        return
+    if config.languages is None:
+        raise ValueError(
+            f"{source} has {config.num_languages} languages without names: which row belongs to which corpus cannot be "
+            "told. Name them in order, as in model.config.languages=[en, de]."
+        )
+    if config.mask_token_id != tokenizer.mask_token_id:
+        raise ValueError(
+            f"{source} says mask_token_id {config.mask_token_id}, and the tokenizer masks with "
+            f"{tokenizer.mask_token_id}: no mask would say its language, and none would be filled. Use the tokenizer "
+            "that belongs to the model."
+        )
+    if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
+        raise ValueError(
+            f"the recipe has text in {unknown[0]!r}, and {source} has the languages {', '.join(config.languages)}: "
+            f"<mask> could not say that it stands for {unknown[0]!r}. {nearest(unknown[0], config.languages)} Call the "
+            "corpus by one of them"
+            + (", or start from a checkpoint that has it." if recipe.model.start_from else ", or add it to the list.")
+        )
+    start = recipe.model.start_from
+    learnt = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
+    for phase, found in kinds:
+        learnt = learnt or any(kind.one_sided for kind in found)
+        if any(kind.generates for kind in found) and not learnt:
+            logger.warning(
+                "Phase %r generates pseudo tokens, and neither it nor a phase before it learns to translate (camlm), "
+                "nor has the checkpoint: they will be noise. Start from a model that has been through the first stage.",
+                phase.name,
+            )
+
+
+def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
+    path = existing_path(start, "model.start_from", recipe.hub_root)
+    try:
+        found, _ = PreTrainedConfig.get_config_dict(path)
+    except OSError as error:
+        raise ValueError(
+            f"model.start_from {start!r} holds no config.json: {str(error).splitlines()[0]} Give a folder that "
+            "save_pretrained wrote, or a Hub id that can be reached."
+        ) from error
+    found_type = found.get("model_type")
+    if found_type is None:
+        raise ValueError(
+            f"model.start_from {start!r} holds no config.json with a model_type: it is not a checkpoint. A run folder "
+            "keeps its model in model/; name that folder."
+        )
+    if found_type not in (recipe.model.type, ALSO_LOADS):
+        raise ValueError(
+            f"model.start_from {start!r} is a checkpoint of {found_type!r}: a {recipe.model.type!r} model has other "
+            f"parameters. Start from a {recipe.model.type!r} or an {ALSO_LOADS!r} checkpoint."
+        )
+    if found.get("decoder_layers") is not None:
+        raise ValueError(
+            f"model.start_from {start!r} is a translation model, or an encoder loaded from one: its cross-attention is "
+            "its decoder's, and an encoder with cross-attention cannot be made of it. Start from the encoder that it "
+            "was made of."
+        )
+    if found.get("num_languages"):
+        # the checkpoint's rows have their meaning
+        languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
+    found.pop("model_type")  # XLM-R's
+    return config_class.from_dict({**found, **languages, **recipe.model.config})
+
+
+def build_model(
+    recipe: Recipe, config: PreTrainedConfig, matched: tuple[Source, Matching] | None = None
+) -> PreTrainedModel:
+    """The model to train: random weights from `recipe.seed`, or the checkpoint's with fresh ones where it has none.
+
+    `matched`: what `meta_pretrained.match` returns, of a recipe with model.meta_pretrained.
+    """
+    attention = recipe.model.attention
+    if attention == "flex_attention" and not torch.cuda.is_available():
+        raise ValueError(
+            "model.attention is flex_attention, but there is no GPU: FlexAttention has no backward pass on a CPU. Use "
+            "sdpa."
+        )
+    torch.manual_seed(recipe.seed)
+    try:
+        model = _load_or_make(recipe, config)
+        if matched:
+            notes = carry_over(model, *matched, recipe.model.meta_pretrained.initialize)
+            for note in notes:
+                logger.info("%s: %s", matched[0].name, note)
+    except SafetensorError as error:
+        raise ValueError(
+            f"the weights of {recipe.model.start_from!r} are damaged or incomplete: {error}. Copy the folder again."
+        ) from error
+    except ImportError as error:  # of flash attention's package
+        raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
+    model.set_skip_padding(recipe.model.skip_padding)
+    if recipe.model.gradient_checkpointing:
+        # renamed in transformers 5.2x; the lower end of our range knows the old name only
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable()
+    return model
+
+
+def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
+    cls = model_class(recipe.model.type)
+    start = recipe.model.start_from
+    if not start:
+        return cls._from_config(config, attn_implementation=recipe.model.attention)
+    model, report = cls.from_pretrained(
+        resolve_hub_path(start, recipe.hub_root),
+        config=config,
+        attn_implementation=recipe.model.attention,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # named below, in words of the recipe
+    )
+    if report["mismatched_keys"]:
+        names = ", ".join(str(key) for key in sorted(report["mismatched_keys"])[:3])
+        raise ValueError(
+            f"weights of {start!r} have other shapes than model.config asks for: {names}. They cannot be carried over. "
+            "Leave the sizes out of model.config."
+        )
+    if report["missing_keys"]:
+        logger.info("%d parameters are not in %s and start fresh.", len(report["missing_keys"]), start)
+    return model

@@ -1,0 +1,130 @@
+"""Checkpoints and tokenizers that a recipe names: read, or refused in the recipe's words."""
+
+import pickle
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
+
+from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+
+
+def existing_path(name: str, field: str, hub_root: str | None) -> str:
+    """The folder or Hub id that a field of the recipe names. Raises ValueError for a folder that is not there."""
+    path = resolve_hub_path(name, hub_root)
+    if looks_like_missing_folder(path):
+        raise ValueError(
+            f"{field} {name!r} is not there: neither a folder nor, by its form, a Hub id. Check the path; a run folder "
+            "keeps its model in model/, and the first lines of a recipe name the command that makes what it needs."
+        )
+    return path
+
+
+def read_tokenizer(name: str, field: str, hub_root: str | None, remedy: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id. Raises ValueError where there is none; `remedy` says what to do then."""
+    path = existing_path(name, field, hub_root)
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=True)
+    except ImportError as error:
+        raise ValueError(
+            f"the tokenizer of {field} {name!r} needs a library that is not there: {_reason(error)} It cannot cut "
+            "texts without it. Install the library (pip install), or name another tokenizer."
+        ) from error
+    except Exception as error:  # tokenizers raises Exception itself; KeyError and others where a part is not there
+        raise ValueError(f"no tokenizer could be loaded from {field} {name!r}: {_reason(error)} {remedy}") from error
+
+
+def check_own_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, given: str | None, model_name: str, field: str, hub_root: str | None
+) -> None:
+    """Compares the tokenizer `given` in `field`, apart from the model, with one that lies beside the model's weights.
+
+    Raises ValueError where ids stand for other pieces; added tokens, and ids that only one of the two has, are left to
+    `check_vocabulary`. Nothing is compared where nothing was given or the model's folder holds no tokenizer.
+    """
+    if given is None:
+        return
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        own = read_tokenizer(model_name, field, hub_root, remedy="")
+    except ValueError:
+        return
+    finally:
+        logging.set_verbosity(verbosity)
+    # beside a configuration alone, transformers makes a tokenizer of special tokens: all of them added
+    ours, theirs = _ordinary_pieces(tokenizer), _ordinary_pieces(own)
+    common = sorted(ours.keys() & theirs.keys())
+    others = [number for number in common if ours[number] != theirs[number]]
+    if others:
+        number = others[0]
+        raise ValueError(
+            f"{len(others):,} of {len(common):,} ids stand for other pieces in {field} {given!r} than in the tokenizer "
+            f"of {model_name!r} (id {number} is {ours[number]!r} in the one and {theirs[number]!r} in the other): the "
+            f"model's rows were trained for the latter. Leave {field} out, or name the checkpoint's own tokenizer."
+        )
+
+
+def _ordinary_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """{id: piece}, without special and added tokens."""
+    added = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
+    return {number: piece for piece, number in tokenizer.get_vocab().items() if number not in added}
+
+
+def read_config(name: str, field: str, hub_root: str | None) -> PreTrainedConfig:
+    """The configuration of a checkpoint. Raises ValueError where there is none that transformers can read."""
+    path = existing_path(name, field, hub_root)
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{field} {name!r} holds no configuration that transformers can read: {_reason(error)} Give a "
+            "folder that save_pretrained wrote (a run folder keeps its model in model/), or a Hub id that can be "
+            "reached."
+        ) from error
+
+
+def read_masked_lm(
+    name: str, field: str, hub_root: str | None, config: PreTrainedConfig
+) -> tuple[PreTrainedModel, set[str]]:
+    """A masked language model in float32, and the names of its parameters that the checkpoint lacks or has in another
+    shape: random numbers stand there.
+
+    Raises ValueError for weights that cannot be read.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # what is missing is told by the caller
+    try:
+        model, report = AutoModelForMaskedLM.from_pretrained(
+            resolve_hub_path(name, hub_root),
+            config=config,
+            trust_remote_code=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:  # the last of a .bin
+        raise ValueError(
+            f"the weights of {field} {name!r} cannot be read: {_reason(error)} Copy the folder again, or "
+            "name one that save_pretrained wrote."
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    return model, {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error; where it speaks of code and not of files, that these are no good."""
+    said = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, (OSError, ValueError, ImportError, SafetensorError)):
+        return said
+    why = ": ".join(filter(None, (type(error).__name__, said.split(". ")[0])))
+    return f"its files are damaged, or hold something else ({why})."

@@ -1,0 +1,298 @@
+"""Vocabulary matching (MetaXLM, section 3.2): which rows of a model of one language a new vocabulary takes over.
+
+python -m pretraining.start.vocabulary_matching --config RECIPE
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from pretraining.recipe import MetaPretrained, ModelStart, Recipe
+from pretraining.recipe_checks import check_meta_pretrained, check_recipe
+from pretraining.start.dictionaries import Translations, read_dictionary
+from pretraining.start.token_texts import (
+    ROLES,
+    Piece,
+    Pieces,
+    cut_into_old_pieces,
+    fold_case,
+    may_be_word,
+    never_cut,
+    normalise,
+    read_pieces,
+    spaces_tell,
+    special_ids,
+)
+from zoo_core.recipes import option, parse_command_line, user_errors
+from zoo_core.tables import require_empty
+
+DESCRIPTION = """Match a vocabulary to that of a model of one language, and report what can be carried over (MetaXLM).
+
+  python -m pretraining.start.vocabulary_matching --config RECIPE [model.meta_pretrained.rows=subpieces]
+  python -m pretraining.start.vocabulary_matching model.meta_pretrained.path=roberta-base tokenizer=xlm-roberta-base
+
+The recipe's corpora, where it has any, are tokenised to tell which share of each language's text is covered."""
+
+FLAGS = {
+    "--output": {
+        "metavar": "DIR",
+        "help": "folder to write: the model as it starts, with the tokenizer (model/), and vocabulary_matching.json "
+        "and .txt; default: the report is printed and nothing is written",
+    },
+}
+
+ROUTES = ("special", "dictionary", "exact", "normalised", "subpieces", "random")
+OLD, NEW = "of the checkpoint", "of the new vocabulary"  # which tokenizer an error message means
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Where each row of a new vocabulary (V ids) comes from."""
+
+    sources: list[tuple[int, ...]]  # (V) ids of the old vocabulary whose rows are averaged; (): a random row
+    routes: list[str]  # (V) of ROUTES
+    languages: list[str | None]  # (V) of the dictionary that filled the row
+    translations: list[tuple[str, ...]]  # (V) those of a dictionary that the rows of `sources` stand for
+    overruled: list[int]  # new ids that a dictionary filled, and that stand in the old vocabulary as they are
+    missing_roles: list[str]  # special tokens of the new vocabulary that the old one has no counterpart of
+    dictionaries: list[Translations]  # as they were read, with what was skipped
+
+
+class _Match(NamedTuple):
+    """What fills one row; the fields of `Matching`."""
+
+    source: tuple[int, ...]
+    route: str
+    language: str | None = None
+    translations: tuple[str, ...] = ()
+
+
+def match_vocabularies(
+    old: PreTrainedTokenizerBase,
+    new: PreTrainedTokenizerBase,
+    start: MetaPretrained,
+    hub_root: str | None = None,
+    names: tuple[str, str] = (OLD, NEW),
+) -> Matching:
+    """Finds for every piece of `new` the pieces of `old` whose embeddings it starts from; the same at every call.
+
+    Special tokens go by their role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Then, as `start.rows` and
+    `start.dictionary` say, in this order (the paper's: the dictionary first):
+
+    - dictionary: a piece that may be a whole word is looked up as it is, lower-cased, normalised, in each dictionary in
+      turn, and its translation in the old vocabulary as the start of a word, by the two routes below;
+    - exact: the same text, and the same of whether it starts a word. Where the text has no letter of a script with
+      spaces (punctuation, digits, Han), a piece that differs in the latter does if there is no other, or if no text is
+      cut into the other (BERT's `##,`, whose row was never trained). Equal bytes;
+    - normalised: the same after NFKC and lower case, and if there is none, without accents, too; of several old pieces
+      the one that is written in that form, else the lowest id;
+    - subpieces: the pieces into which `old` cuts the text, to be averaged (a baseline that is not in the paper).
+
+    An old vocabulary that holds a text twice gives the lowest id; a vocabulary matched to itself without dictionaries
+    gives `sources[i] == (i,)`.
+
+    `names` says in error messages whose tokenizers these are.
+
+    Deviations from the paper: it does not say what "normalised" is, how a piece's start of a word is compared, nor what
+    is done with special tokens; these are this project's. Accents are the marks of Latin, Greek and Cyrillic letters
+    and the points of Hebrew and Arabic; those of other scripts (vowels of Devanagari or Thai, voicing of Kana) stay. A
+    word is preferred in another case to another word: `Schön` takes the row of `schön`, not that of `schon`.
+
+    Raises ValueError for a tokenizer whose kind cannot be read (`read_pieces`) and for dictionaries
+    (`read_dictionary`).
+    """
+    is_matched = start.rows in ("matched", "matched_or_subpieces")
+    dictionaries = [read_dictionary(dictionary, hub_root) for dictionary in start.dictionaries] if is_matched else []
+    old_pieces, new_pieces = read_pieces(old, names[0]), read_pieces(new, names[1])
+    size = len(new_pieces.said)
+    sources: list[tuple[int, ...]] = [()] * size
+    routes = ["random"] * size
+    languages: list[str | None] = [None] * size
+    translations: list[tuple[str, ...]] = [()] * size
+    overruled: list[int] = []
+    missing: list[str] = []
+    if start.rows != "random":
+        found, missing = _match_specials(old, new, old_pieces, new_pieces)
+        for number, source in found.items():
+            sources[number], routes[number] = (source,), "special"
+    if is_matched:
+        # between two WordPiece vocabularies `##,` is `##,`, whether or not a text can hold it
+        unseen = set() if new_pieces.kind == old_pieces.kind else never_cut(old, old_pieces)
+        by_text = _TextIndex(old_pieces, unseen)
+        ways = [by_text.match, functools.partial(_by_dictionary, by_text, dictionaries, start.translations)]
+        if start.dictionary == "first":
+            ways.reverse()
+        for number, said in enumerate(new_pieces.said):
+            match = said is not None and next(filter(None, (way(said) for way in ways)), None)
+            if match:
+                sources[number], routes[number], languages[number], translations[number] = match
+                if match.route == "dictionary" and (text := by_text.match(said)):
+                    if text.route == "exact" and text.source != match.source:
+                        overruled.append(number)
+    if start.rows in ("subpieces", "matched_or_subpieces"):
+        left = [i for i, said in enumerate(new_pieces.said) if not sources[i] and isinstance(said, Piece)]
+        texts = [new_pieces.said[i] for i in left]
+        for number, cut in zip(left, cut_into_old_pieces(old, names[0], texts, old_pieces.kind), strict=True):
+            if cut:
+                sources[number], routes[number] = tuple(cut), "subpieces"
+    return Matching(sources, routes, languages, translations, overruled, missing, dictionaries)
+
+
+class _TextIndex:
+    """The pieces of the old vocabulary by what they say, but for those that no text is cut into."""
+
+    def __init__(self, old: Pieces, unseen: set[int]):
+        self.exact: dict[Piece | bytes, int] = {}
+        for number, said in enumerate(old.said):
+            if said is not None and number not in unseen:
+                self.exact.setdefault(said, number)
+        # the forms that a text is compared in, the nearer to the text first
+        self.normalised = [(form, self._index(form)) for form in (fold_case, normalise)]
+
+    def _index(self, form: Callable[[str], str]) -> dict[Piece, int]:
+        """The pieces by a form of their text: first the one that is written in it, then the lowest id."""
+        index: dict[Piece, int] = {}
+        for said, number in self.exact.items():
+            if isinstance(said, Piece) and (text := form(said.text)):
+                index.setdefault(Piece(text, said.starts_word), number)
+        return {piece: self.exact.get(piece, number) for piece, number in index.items()}
+
+    def match(self, said: Piece | bytes) -> _Match | None:
+        """By the routes exact and normalised."""
+        if isinstance(said, bytes):
+            found = self.exact.get(said)
+            if found is None and len(said) == 1 and said.isascii():
+                found = _either_start(self.exact, Piece(said.decode(), False))
+            return None if found is None else _Match((found,), "exact")
+        found = _either_start(self.exact, said)
+        if found is None and len(said.text) == 1 and said.text.isascii() and not said.starts_word:
+            found = self.exact.get(said.text.encode())
+        if found is not None:
+            return _Match((found,), "exact")
+        for form, index in self.normalised:
+            text = form(said.text)
+            found = _either_start(index, Piece(text, said.starts_word)) if text else None
+            if found is not None:
+                return _Match((found,), "normalised")
+        return None
+
+
+def _either_start(index: dict[Piece | bytes, int], piece: Piece) -> int | None:
+    """The old piece of this text: that which agrees on whether it starts a word, else, if that says nothing, either."""
+    found = index.get(piece)
+    if found is None and piece.text and not spaces_tell(piece.text):
+        found = index.get(Piece(piece.text, not piece.starts_word))
+    return found
+
+
+def _by_dictionary(
+    index: _TextIndex, dictionaries: list[Translations], which: str, said: Piece | bytes
+) -> _Match | None:
+    """By the route dictionary: `which` is the first translation that has a row, or `average` for all."""
+    if isinstance(said, bytes) or not may_be_word(said):
+        return None
+    rows: dict[int, str] = {}  # different translations may come out as one piece
+    language = None
+    for dictionary in dictionaries:
+        for translations in dictionary.look_up(said.text):
+            found = {}
+            for translation in translations:
+                if match := index.match(Piece(translation, True)):
+                    found.setdefault(match.source[0], translation)
+                    if which == "first":
+                        break
+            if found:
+                rows |= {number: text for number, text in found.items() if number not in rows}
+                language = language or dictionary.language
+                break  # a spelling that is nearer to the piece says enough
+        if rows and which == "first":
+            break
+    if not rows:
+        return None
+    return _Match(tuple(rows), "dictionary", language, tuple(rows.values()))
+
+
+def _match_specials(
+    old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, old_pieces: Pieces, new_pieces: Pieces
+) -> tuple[dict[int, int], list[str]]:
+    """({id of a special token: the old one of its role}, the special tokens for which the old vocabulary has none).
+
+    Added tokens that have no role are matched to an added token of the same spelling, never to a piece.
+    """
+    of_old, of_new = special_ids(old), special_ids(new)
+    found: dict[int, int] = {}
+    missing = []
+    for role in ROLES:
+        for name in role:
+            if name not in of_new or of_new[name] in found:
+                continue
+            # <s> is XLM-R's bos and cls; a tokenizer with one of them uses it for both
+            same = [of_old[other] for other in (name, *role) if other in of_old]
+            if same:
+                found[of_new[name]] = same[0]
+    for number in of_new.values():
+        if number not in found and new_pieces.tokens[number] not in missing:
+            missing.append(new_pieces.tokens[number])
+    for token, number in new_pieces.added.items():
+        if number not in found and token not in missing and token in old_pieces.added:
+            found[number] = old_pieces.added[token]
+    return found, missing
+
+
+@dataclass
+class MatchingRecipe(Recipe):
+    """A pre-training recipe, of which the command needs model.meta_pretrained and tokenizer alone."""
+
+    output_dir: str = option("", "run folder of the training; this command does not write to it")
+    model: ModelStart = field(default_factory=lambda: ModelStart(type="metaxlm"))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    recipe, flags = parse_command_line(MatchingRecipe, DESCRIPTION, FLAGS, argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with user_errors():
+        if recipe.phases:
+            check_recipe(recipe)
+        start = recipe.model.meta_pretrained
+        if start is None:
+            raise ValueError(
+                "model.meta_pretrained is empty: there is no model of one language whose rows could be carried over. "
+                "Set model.meta_pretrained.path to a folder or a Hub id."
+            )
+        check_meta_pretrained(recipe)
+        if flags.output:
+            require_empty(flags.output)
+        # these read the functions above, and take torch with them
+        from pretraining.checkpoints import save_model_folder
+        from pretraining.start.initialization import build_config, build_model, load_tokenizer
+        from pretraining.start.matching_report import recipe_piece_counts, report, to_text, write_report
+        from pretraining.start.meta_pretrained import carries_rows, load_source, source_vocabulary
+
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        tokenizer = load_tokenizer(recipe)
+        config = build_config(recipe, tokenizer)
+        if not carries_rows(start):
+            print(f"initialize is {start.initialize}: no row is carried over. With both or embeddings it would be:\n")
+        _, old = source_vocabulary(start, recipe.hub_root)
+        matching = match_vocabularies(old, tokenizer, start, recipe.hub_root)
+        found = report(matching, old, tokenizer, recipe_piece_counts(recipe, tokenizer))
+        print(to_text(found), end="")
+        if flags.output:
+            folder = Path(flags.output)
+            model = build_model(recipe, config, (load_source(start, recipe.hub_root), matching))
+            save_model_folder(model, tokenizer, folder / "model")
+            if carries_rows(start):
+                write_report(found, folder)
+            print(f"\nwritten: {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The controlled pair: a text and its twin in a made-up language, every piece id shifted by a constant.
+
+    python -m pretraining.tools.controlled_pair --dataset local/bible --config en --output runs/pair --vocab_size 4000
+    python -m pretraining.tools.controlled_pair --dataset local/sick --text_columns premise hypothesis \\
+        --tokenizer runs/pair/tokenizer --output runs/pair_sick
+
+A column may also hold lists of words, each with a label in another column: every word gets its twin.
+
+Two languages of the same structure that share no piece, whose translations and word alignments are known exactly (after
+K et al. 2020 and Dufter and Schuetze 2020): what an objective does for alignment shows here in minutes.
+
+The tokenizer's pieces are doubled: the twin of a piece has every character c replaced by the private-use character
+0xF0000 + c, and the same score, so that a twin text is segmented exactly as its original. Twin id = id + constant;
+special tokens, the unknown piece and the word mark are shared. en-fake.txt is their dictionary in MUSE's format: every
+word of the text and its twin, the most frequent first.
+"""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
+from zoo_core.recipes import user_errors
+from zoo_core.tables import Table, load_table, require_column, require_empty, split_names
+
+TWIN_PLANE = 0xF0000  # Supplementary Private Use Area-A, and B for what is beyond the basic plane
+LAST_CODE_POINT = 0x10FFFF
+WORD_MARK = "▁"  # SentencePiece's, for a space
+ORIGINAL, TWIN = "en", "fake"  # configurations of the dataset
+DICTIONARY = f"{ORIGINAL}-{TWIN}.txt"
+WORD = re.compile(r"[^\W\d_]+")
+
+
+def twin_of(text: str) -> str:
+    """The twin of a normalised text: characters shifted into the private-use planes; spaces and word marks stay.
+
+    Raises ValueError for a character beyond U+1FFFF, which has no room there.
+    """
+    return "".join(c if c.isspace() or c == WORD_MARK else _twin_character(c) for c in text)
+
+
+def _twin_character(character: str) -> str:
+    code = TWIN_PLANE + ord(character)
+    if code > LAST_CODE_POINT:
+        raise ValueError(
+            f"The character U+{ord(character):04X} has no twin. Twins live in the private-use planes, which have "
+            "room for characters up to U+1FFFF. Remove the texts that hold it."
+        )
+    return chr(code)
+
+
+def double_pieces(model: bytes) -> bytes:
+    """A serialised SentencePiece model with a twin of every ordinary piece appended, in the order of the originals.
+
+    The word mark alone would be its own twin, a piece that both languages share. It goes, and every character gets a
+    piece with the mark before it, of the same probability as the two it replaces.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
+    if WORD_MARK in scores:
+        for piece, score in scores.items():
+            if len(piece) == 1 and piece != WORD_MARK and WORD_MARK + piece not in scores:
+                proto.pieces.add(piece=WORD_MARK + piece, score=scores[WORD_MARK] + score)
+        del proto.pieces[[piece.piece for piece in proto.pieces].index(WORD_MARK)]
+    ordinary = [piece for piece in proto.pieces if piece.type == piece.NORMAL]
+    for piece in ordinary:
+        proto.pieces.add(piece=twin_of(piece.piece), score=piece.score)
+    proto.trainer_spec.vocab_size = len(proto.pieces)
+    return proto.SerializeToString()
+
+
+def twin_offset(tokenizer: Any) -> int:
+    """The constant between the id of a piece and its twin's.
+
+    Raises ValueError for a tokenizer whose pieces were not doubled by this program.
+    """
+    ordinary, odd = divmod(len(tokenizer) - len(set(tokenizer.all_special_ids)), 2)
+    first = len(tokenizer) - 1 - 2 * ordinary  # <mask> is last
+    pieces = tokenizer.convert_ids_to_tokens(list(range(first, len(tokenizer) - 1)))
+    if odd or [twin_of(piece) for piece in pieces[:ordinary]] != pieces[ordinary:]:
+        raise ValueError(
+            f"The tokenizer {tokenizer.name_or_path} has no twin pieces. A twin text needs them to get ids of its own. "
+            f"Name the tokenizer/ folder that this program wrote, or leave --tokenizer out to train one."
+        )
+    return ordinary
+
+
+def translator(tokenizer: Any) -> Callable[[Any], Any]:
+    """text -> its twin, normalised as the tokenizer normalises; a list of words -> the list of their twins."""
+    normaliser = tokenizer.backend_tokenizer.normalizer
+
+    def translate(text: str | list[str | None] | None) -> str | list[str | None] | None:
+        if isinstance(text, list):
+            return [translate(word) for word in text]
+        return None if text is None else twin_of(normaliser.normalize_str(text))
+
+    return translate
+
+
+def write_pair(splits: dict[str, Any], text_columns: list[str], tokenizer: Any, output_dir: str | Path) -> None:
+    """Writes the configurations `en` and `fake` with all splits as a dataset in the Hub's layout.
+
+    All other columns are carried over, ids and label names included (hence parquet, which keeps the types).
+    """
+    output = Path(output_dir)
+    translate = translator(tokenizer)
+    for split, rows in splits.items():
+        for config in (ORIGINAL, TWIN):
+            (output / config).mkdir(parents=True, exist_ok=True)
+        rows.to_parquet(output / ORIGINAL / f"{split}.parquet")
+        twins = rows.map(
+            lambda batch: {column: [translate(text) for text in batch[column]] for column in text_columns},
+            batched=True,
+            features=rows.features,
+            keep_in_memory=True,
+        )
+        twins.to_parquet(output / TWIN / f"{split}.parquet")
+    lines = ["---", "configs:"]
+    for config in (ORIGINAL, TWIN):
+        lines += [f"- config_name: {config}", "  data_files:"]
+        lines += [f"  - split: {split}\n    path: {config}/{split}.parquet" for split in splits]
+    lines += [
+        "---",
+        "# Controlled pair",
+        "",
+        "Written by `python -m pretraining.tools.controlled_pair`; `fake` is the twin of `en`.",
+    ]
+    (output / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_dictionary(texts: Iterable[str], tokenizer: Any, path: Path) -> int:
+    """Writes every word of normalised `texts` and its twin, the most frequent first; returns how many there are."""
+    normaliser = tokenizer.backend_tokenizer.normalizer
+    counts = Counter(word for text in texts for word in WORD.findall(normaliser.normalize_str(text)))
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    path.write_text("".join(f"{word}\t{twin_of(word)}\n" for word in words), encoding="utf-8")
+    return len(words)
+
+
+def texts_of(splits: dict[str, Any], text_columns: list[str]) -> Iterable[str]:
+    """The texts of the split to learn from (`train`, or the first); lists of words as one text."""
+    rows = splits.get("train", next(iter(splits.values())))
+    for column in text_columns:
+        for text in rows[column]:
+            if text is not None:
+                yield " ".join(word for word in text if word) if isinstance(text, list) else text
+
+
+def load_splits(path: str, config: str | None, text_columns: list[str]) -> dict[str, Any]:
+    """All splits of a dataset. Raises ValueError for a text column that is missing or holds something else."""
+    splits = {}
+    for name in split_names(Table(path=path, config=config)):
+        splits[name] = load_table(Table(path=path, config=config, split=name))
+        for column in text_columns:
+            feature = require_column(splits[name], column, f"{path}, split {name},")
+            kind = getattr(getattr(feature, "feature", feature), "dtype", "a struct")  # of words, where it holds lists
+            if column not in splits[name].column_names or kind != "string":
+                raise ValueError(
+                    f"Column {column} of {path} holds {kind}, not text, or lies inside a struct. Only a column of text "
+                    "or of lists of words has a twin. Name other --text_columns."
+                )
+    return splits
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", required=True, metavar="DIR", help="dataset of the original: folder, id or file")
+    parser.add_argument("--config", metavar="NAME", help="its configuration, where it has several")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write: en/, fake/ and tokenizer/")
+    parser.add_argument("--vocab_size", type=int, default=4000, metavar="N", help="ids before doubling (default 4000)")
+    parser.add_argument("--text_columns", "--text-columns", nargs="+", default=["text"], metavar="COLUMN")
+    parser.add_argument("--tokenizer", metavar="DIR", help="doubled tokenizer to use, instead of training one")
+    flags = parser.parse_args(argv)
+    with user_errors():
+        from transformers import AutoTokenizer
+
+        require_empty(flags.output)
+        splits = load_splits(flags.dataset, flags.config, flags.text_columns)
+        folder = flags.tokenizer
+        if folder is None:
+            folder = str(Path(flags.output) / "tokenizer")
+            texts = texts_of(splits, flags.text_columns)
+            # every character has a piece: the unknown one would be shared by both languages
+            model = train_unigram(texts, flags.vocab_size - SPECIALS_BESIDE_SPM, character_coverage=1.0)
+            save_tokenizer(double_pieces(model), folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        offset = twin_offset(tokenizer)
+        write_pair(splits, flags.text_columns, tokenizer, flags.output)
+        path = Path(flags.output) / DICTIONARY
+        words = write_dictionary(texts_of(splits, flags.text_columns), tokenizer, path)
+        print(f"{len(tokenizer):,} ids, twin id = id + {offset}: {folder}\n{', '.join(splits)}: {flags.output}")
+        print(f"{words:,} words and their twins: {path}")
+
+
+if __name__ == "__main__":
+    main()

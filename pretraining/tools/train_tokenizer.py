@@ -1,0 +1,121 @@
+"""Trains a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
+
+python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
+"""
+
+import io
+import itertools
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from pretraining.recipe import Recipe
+from pretraining.recipe_checks import check_recipe
+from zoo_core.recipes import parse_command_line, user_errors
+from zoo_core.tables import require_empty
+
+DESCRIPTION = """Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
+
+  python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
+
+Held-out rows are left out, and a table that several corpora share is read once. Then set `tokenizer` in the recipe."""
+
+FLAGS = {
+    "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "ids of the tokenizer, specials included"},
+    "--output": {"required": True, "metavar": "DIR", "help": "folder to write; AutoTokenizer loads it"},
+    "--max_texts": {"type": int, "metavar": "N", "help": "use at most the first N texts of each column (default: all)"},
+}
+
+MODEL_FILE = "sentencepiece.bpe.model"  # the name XLMRobertaTokenizer looks for, although the model is a unigram one
+SPECIALS_BESIDE_SPM = 2  # XLM-R adds <pad> and <mask> to SentencePiece's <s>, </s> and <unk>
+# SentencePiece skips longer texts in silence; its default of 4,192 bytes is less than a paragraph of Chinese
+MAX_BYTES = 1 << 24
+
+
+def train_tokenizer(texts: Iterable[str], output_dir: str | Path, vocab_size: int) -> None:
+    """Trains on `texts` and writes a tokenizer that AutoTokenizer loads (XLMRobertaTokenizer, 512 positions).
+
+    A unigram model, as XLM-R's (Conneau et al. 2020, section 3), with SentencePiece's default character coverage of
+    0.9995. `vocab_size` counts all ids; little text may give fewer. Equal texts give equal files.
+
+    Raises ValueError for no text, and for a vocabulary smaller than the characters of the text.
+    """
+    save_tokenizer(train_unigram(texts, vocab_size - SPECIALS_BESIDE_SPM), output_dir)
+
+
+def train_unigram(texts: Iterable[str], pieces: int, character_coverage: float = 0.9995) -> bytes:
+    """A serialised SentencePiece model with at most this many pieces, specials included.
+
+    Characters are given pieces, the most frequent first, until they cover this share of the text; the rest is unknown.
+    Raises ValueError as `train_tokenizer`.
+    """
+    import sentencepiece
+
+    texts = (text.replace("\n", " ") for text in texts if text and not text.isspace())
+    first = next(texts, None)
+    if first is None:
+        raise ValueError(
+            "There is no text to train a tokenizer on: every row is empty or held out. Pieces are learnt from text. "
+            "Check the text columns of the corpora and evaluation.held_out_fraction."
+        )
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=itertools.chain([first], texts),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=pieces,
+            hard_vocab_limit=False,
+            character_coverage=character_coverage,
+            max_sentence_length=MAX_BYTES,
+            num_threads=16,  # of the work's division, whatever the machine: sums depend on their order
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"A vocabulary of {pieces + SPECIALS_BESIDE_SPM} cannot be trained on this text: {_reason(error)}. Every "
+            "frequent character needs a piece of its own. Raise vocab_size."
+        ) from error
+    return model.getvalue()
+
+
+def save_tokenizer(model: bytes, output_dir: str | Path) -> None:
+    """Writes a SentencePiece model as a folder that AutoTokenizer loads, free of the traces of its making."""
+    from transformers import XLMRobertaTokenizer
+
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MODEL_FILE).write_bytes(model)
+    XLMRobertaTokenizer.from_pretrained(folder, model_max_length=512).save_pretrained(folder)
+    # a load from a folder leaves these in the config, and they would follow the tokenizer to the Hub
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("is_local", "local_files_only"):
+        config.pop(name, None)
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _reason(error: RuntimeError) -> str:
+    """SentencePiece's message without the place in its source and its own advice."""
+    return str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0].rstrip(". ")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with user_errors():
+        check_recipe(recipe)
+        require_empty(flags.output)
+        from pretraining.data.sources import open_sources, training_texts
+
+        texts = training_texts(open_sources(recipe), recipe.evaluation.held_out_fraction, flags.max_texts)
+        train_tokenizer(texts, flags.output, flags.vocab_size)
+        from transformers import AutoTokenizer
+
+        print(f"{len(AutoTokenizer.from_pretrained(flags.output)):,} ids: {flags.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""How programs end where it is the user who has to do something."""
+
+import pytest
+
+from zoo_core.recipes import user_errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ValueError("what, why, what to do"), 2, "what, why, what to do"),
+        (PermissionError(13, "Permission denied", "runs/x"), 2, "check the path, its permissions"),
+        (KeyboardInterrupt(), 130, "--resume"),
+    ],
+)
+def test_errors_end_with_a_message_and_a_code(error, code, words, capsys):
+    with pytest.raises(SystemExit) as stop, user_errors():
+        raise error
+    assert stop.value.code == code
+    assert words in capsys.readouterr().err
+
+
+def test_faults_of_ours_keep_their_traceback(monkeypatch):
+    with pytest.raises(ZeroDivisionError), user_errors():
+        raise ZeroDivisionError
+    monkeypatch.setenv("ZOO_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="why"), user_errors():
+        raise ValueError("why")

@@ -1,0 +1,440 @@
+"""Typed recipes: a YAML file and `key=value` overrides, checked against a dataclass.
+
+A recipe class is a plain dataclass whose fields are made with `option(default, help)`; OmegaConf's structured configs
+hold and convert the values. What OmegaConf would let pass or report without a name is checked here first, so that
+every error names the field, the file or override it came from, and the nearest right key.
+
+    @dataclass
+    class Recipe:
+        output_dir: str = option(MISSING, "folder of the run")
+        steps: int = option(100, "number of updates")
+
+    recipe = load_recipe(Recipe, "recipe.yaml", ["steps=10"])
+
+A file may extend another one: see `zoo_core.recipe_files`.
+"""
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import os
+import re
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, Union
+
+import yaml
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from zoo_core.provenance import written_aside
+from zoo_core.recipe_files import nearest, read_chain
+
+LIST_ITEM = "N"  # stands for a position of a list in the names of --help
+DICT_KEY = "NAME"  # stands for a key of a dictionary there
+
+
+def option(default: Any, help: str) -> Any:
+    """A field of a recipe: its default and what it means.
+
+    Lists, dictionaries and dataclass instances are copied for every recipe; `omegaconf.MISSING` makes the field
+    required. The meaning is kept in `metadata["help"]`, from where `--help` and the error messages take it.
+    """
+    metadata = {"help": help}
+    if isinstance(default, (list, dict)) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) -> Any:
+    """Reads a recipe: the defaults of `recipe_class`, then the YAML file `config`, then the overrides, in order.
+
+    An override `a.b=value` *sets* a field: lists and dictionaries are replaced by it, not merged; `phases.0.steps=10`
+    reaches into a list. The text after `=` is YAML, except that a field of type str takes it literally.
+
+    Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for `extends` in a circle, an unknown
+    key, a wrong type, a list position past the end, an override without `=`, and for fields that have no value (all of
+    them together).
+    """
+    schema = OmegaConf.structured(recipe_class)
+    values = OmegaConf.to_container(schema)
+    if config is not None:
+        for file, from_file in read_chain(config):  # what the files before it hold has been checked: it is at fault
+            _check(recipe_class, from_file, "", f"in {file}")
+            values = _convert(schema, from_file, file)
+    return _overridden(schema, values, overrides, config)
+
+
+def change_recipe(recipe: Any, overrides: list[str]) -> Any:
+    """A copy of a recipe with the overrides set, as `load_recipe` sets and checks them."""
+    schema = OmegaConf.structured(type(recipe))
+    return _overridden(schema, OmegaConf.to_container(OmegaConf.structured(recipe)), overrides)
+
+
+def _overridden(schema: Any, values: dict, overrides: list[str], config: str | None = None) -> Any:
+    """The recipe that `values`, of the file `config`, are with the overrides."""
+    recipe_class = OmegaConf.get_type(schema)
+    for override in overrides:
+        if _set(recipe_class, values, override):
+            values = _convert(schema, values, f"override `{override}`")  # fills in the defaults of what is new
+
+    recipe = OmegaConf.merge(schema, values)
+    try:
+        missing = sorted(re.sub(r"\[(\d+)\]", r".\1", name) for name in OmegaConf.missing_keys(recipe))
+        OmegaConf.resolve(recipe)
+    except OmegaConfBaseException as error:
+        raise ValueError(
+            f"The recipe cannot be resolved: {str(error).splitlines()[0]}. A value such as ${{model.type}} must name a "
+            "field of the recipe. Correct the name, or write the value itself."
+        ) from None
+    if missing:
+        source = f"in {config} or " if config else ""
+        raise ValueError(
+            f"The recipe has no value for: {', '.join(missing)}. These fields have no default. "
+            f"Set them {source}on the command line as `{missing[0]}=...`."
+        )
+    return OmegaConf.to_object(recipe)
+
+
+def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
+    """The mapping that a YAML file holds, over those that it extends, unresolved. Raises ValueError for a file that
+    cannot be one, and where `extends` does not lead to one.
+    """
+    return read_chain(path)[-1][1]
+
+
+def _convert(schema: Any, values: dict, origin: str) -> dict:
+    """`values` over the schema's defaults, with OmegaConf's own checks; plain containers again."""
+    try:
+        return OmegaConf.to_container(OmegaConf.merge(schema, values))
+    except (OmegaConfBaseException, TypeError) as error:
+        raise ValueError(
+            f"{origin}: {str(error).splitlines()[0]}. See --help for the fields and their types."
+        ) from None
+
+
+def _set(recipe_class: type, values: dict, override: str) -> bool:
+    """Sets in `values` the field that an override `dotted.name=value` names; whether a list or mapping came in."""
+    name, equals, text = override.partition("=")
+    name = name.strip()
+    if not equals or not name:
+        raise ValueError(
+            f"Override `{override}` is not of the form `field=value`. Arguments other than flags set fields of the "
+            "recipe. Name the field, as in `a.b=1`; --help lists them."
+        )
+    origin = f"override `{override}`"
+    *parents, last = name.split(".")
+    expected: Any = recipe_class
+    container: Any = values
+    path, has_grown = "", False
+    for part in parents:
+        expected, key = _step(expected, container, part, path, origin)
+        path = f"{path}.{part}" if path else part
+        if isinstance(container, dict) and container.get(key) in (None, MISSING):
+            is_list = typing.get_origin(_optional(expected)[0]) is list
+            container[key] = [] if is_list else {}  # an optional dataclass or a new dictionary entry comes into being
+            has_grown = True
+        container = container[key]
+        if not isinstance(container, (dict, list)):
+            raise ValueError(
+                f"{origin}: {path} is {_type_name(expected)}, it has no fields. Only dataclasses, lists and "
+                f"dictionaries do. Set `{path}=...`."
+            )
+    expected, key = _step(expected, container, last, path, origin)
+    value = _parse(text, expected, origin)
+    _check(expected, value, name, origin)
+    container[key] = value
+    return has_grown or isinstance(value, (dict, list))
+
+
+def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> tuple[Any, Any]:
+    """One step down a dotted name: the type found there and the key in `container`."""
+    expected, _ = _optional(expected)
+    if dataclasses.is_dataclass(expected):
+        fields = _field_types(expected)
+        if part not in fields:
+            raise ValueError(_unknown_key(part, expected, path, origin))
+        return fields[part], part
+    if isinstance(container, list):
+        if not part.isdecimal() or int(part) >= len(container):
+            raise ValueError(
+                f"{origin}: {path} has no entry {part}; it is a list of {len(container)}, counted from 0. Overrides "
+                f"change entries, they do not add any. Name one that exists, or set the whole list: `{path}=[...]`."
+            )
+        return _argument(expected, 0), int(part)
+    return _argument(expected, 1), part
+
+
+def _parse(text: str, expected: Any, origin: str) -> Any:
+    """The value of an override: YAML, but text fields take it literally (`language=no`, `revision=123`)."""
+    expected, optional = _optional(expected)
+    try:
+        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
+    except yaml.YAMLError as error:
+        value, problem = text, error
+        if expected is not str:
+            raise ValueError(
+                f"{origin}: the value is not valid YAML ({getattr(problem, 'problem', problem)}). "
+                f"{_type_name(expected)} was expected. Quote the value for the shell, as in 'field=[a, b]'."
+            ) from None
+    wants_text = expected is str or typing.get_origin(expected) is Literal
+    if wants_text and not isinstance(value, str) and not (value is None and (optional or not text)):
+        return text
+    return value
+
+
+def _check(expected: Any, value: Any, name: str, origin: str) -> None:
+    """Raises ValueError where `value` is not what the type `expected` wants; `name` is its dotted name."""
+    expected, optional = _optional(expected)
+    if expected is Any or (value is None and optional):
+        return
+    if isinstance(value, str) and (value == MISSING or value.startswith("${")):
+        return  # required (reported with the other missing fields), or an interpolation
+    if dataclasses.is_dataclass(expected):
+        _require(isinstance(value, dict), name, value, f"a mapping of the fields of {expected.__name__}", origin)
+        fields = _field_types(expected)
+        for key, item in value.items():
+            if key not in fields:
+                raise ValueError(_unknown_key(key, expected, name, origin))
+            _check(fields[key], item, f"{name}.{key}" if name else key, origin)
+        return
+    kind = typing.get_origin(expected) or expected
+    if kind is list:
+        _require(isinstance(value, list), name, value, f"a list of {_type_name(_argument(expected, 0))}", origin)
+        for position, item in enumerate(value):
+            _check(_argument(expected, 0), item, f"{name}.{position}", origin)
+    elif kind is dict:
+        _require(isinstance(value, dict), name, value, "a mapping of names to values", origin)
+        for key, item in value.items():
+            _check(_argument(expected, 1), item, f"{name}.{key}", origin)
+    elif kind is Literal:
+        choices = typing.get_args(expected)
+        if value not in choices:
+            hint = nearest(str(value), choices)
+            raise ValueError(f"{origin}: {name} is {value!r}, it must be one of {', '.join(map(str, choices))}. {hint}")
+    elif kind is float:
+        _require(isinstance(value, (int, float)) and not isinstance(value, bool), name, value, "a number", origin)
+    elif kind is int:
+        _require(isinstance(value, int) and not isinstance(value, bool), name, value, "a whole number", origin)
+    elif kind is bool:
+        _require(isinstance(value, bool), name, value, "true or false", origin)
+    elif kind is str:
+        # YAML reads `no` as false and 1e5 as a number: as text they need quotes
+        _require(isinstance(value, str), name, value, 'text; in a file, put it in quotes: "..."', origin)
+
+
+def _require(condition: bool, name: str, value: Any, wanted: str, origin: str) -> None:
+    if not condition:
+        given = "nothing" if value is None else f"{value!r} ({type(value).__name__})"
+        raise ValueError(f"{origin}: {name or 'the recipe'} is {given}. It must be {wanted}.")
+
+
+def _unknown_key(key: str, expected: type, path: str, origin: str) -> str:
+    name = f"{path}.{key}" if path else str(key)
+    return (
+        f"{origin}: unknown field {name}; {expected.__name__} has no such field. {nearest(key, _field_types(expected))}"
+    )
+
+
+def _field_types(recipe_class: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(recipe_class)
+    return {field.name: hints[field.name] for field in dataclasses.fields(recipe_class)}
+
+
+def _optional(expected: Any) -> tuple[Any, bool]:
+    """(X, True) for Optional[X], (X, False) for X."""
+    if typing.get_origin(expected) in (Union, types.UnionType):
+        arguments = [item for item in typing.get_args(expected) if item is not type(None)]
+        if len(arguments) == 1:
+            return arguments[0], True
+        return Any, True  # several types: OmegaConf checks them
+    return expected, False
+
+
+def _argument(expected: Any, position: int) -> Any:
+    arguments = typing.get_args(_optional(expected)[0])
+    return arguments[position] if len(arguments) > position else Any
+
+
+def _type_name(expected: Any) -> str:
+    inner, optional = _optional(expected)
+    kind = typing.get_origin(inner)
+    if kind is Literal:
+        name = " | ".join(map(str, typing.get_args(inner)))
+    elif kind is list:
+        name = f"list of {_type_name(_argument(inner, 0))}"
+    elif kind is dict:
+        name = f"{_type_name(_argument(inner, 1))} by name"
+    else:
+        name = {Any: "any value"}.get(inner, getattr(inner, "__name__", str(inner)))
+    return f"{name}, optional" if optional else name
+
+
+def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
+    """Writes the resolved recipe as YAML; `load_recipe` of it gives an equal recipe. Written aside, then renamed."""
+    with written_aside(path) as stream:
+        stream.write(OmegaConf.to_yaml(OmegaConf.structured(recipe)))
+
+
+def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
+    """The values of the recipe that a run was started with, as it wrote them; fields that have been added since have
+    their defaults, or what `recipe_class.of_earlier` makes of the values."""
+    schema, values = OmegaConf.structured(recipe_class), read_yaml(path)
+    if hasattr(recipe_class, "of_earlier"):
+        values = recipe_class.of_earlier(values)
+    _check(recipe_class, values, "", f"in {path}")
+    recipe = _overridden(schema, _convert(schema, values, str(path)), [], str(path))
+    return OmegaConf.to_container(OmegaConf.structured(recipe))
+
+
+def recipe_differences(old: dict, new: dict) -> list[str]:
+    """Fields in which two recipes differ, such as `phases.0.steps: 100 -> 200`; empty where they are equal."""
+    before, after = _flatten(old), _flatten(new)
+    names = list(before) + [name for name in after if name not in before]
+
+    def show(values: dict, name: str) -> str:
+        return str(values[name]) if name in values else "(not there)"
+
+    return [
+        f"{name}: {show(before, name)} -> {show(after, name)}"
+        for name in names
+        if name not in before or name not in after or before[name] != after[name]
+    ]
+
+
+def _flatten(value: Any, name: str = "") -> dict[str, Any]:
+    """{dotted name: scalar}; an empty list or dictionary stands for itself."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    flat: dict[str, Any] = {}
+    for key, item in items:
+        flat |= _flatten(item, f"{name}.{key}" if name else str(key))
+    return flat or {name: value}
+
+
+def parse_command_line(
+    recipe_class: type,
+    description: str,
+    flags: dict[str, dict] | None = None,
+    argv: list[str] | None = None,
+) -> tuple[Any, argparse.Namespace]:
+    """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords).
+
+    `--help` prints every field of the recipe with its type, default and meaning. An error of the user ends the
+    program with exit code 2 and its message, without a traceback.
+    """
+    parser = argparse.ArgumentParser(
+        description=description,
+        add_help=False,
+        usage="%(prog)s --config FILE [field=value ...] [flags]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="recipe: a YAML file of the fields below, over those of the file it `extends`"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="field=value", help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]"
+    )
+    for name, keywords in (flags or {}).items():
+        parser.add_argument(name, **keywords)
+    parser.add_argument("-h", "--help", action="store_true", help="show this text and stop")
+
+    asked = sys.argv[1:] if argv is None else argv
+    if "-h" in asked or "--help" in asked:  # before the flags that are required
+        parser.print_help()
+        print_fields(recipe_class)
+        parser.exit(0)
+    arguments = parser.parse_intermixed_args(argv)
+    try:
+        return load_recipe(recipe_class, arguments.config, arguments.overrides), arguments
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+
+
+def print_fields(recipe_class: type, console: Any = None) -> None:
+    """Prints every field of a recipe class, grouped by dataclass: dotted name, type, default, meaning.
+
+    A dataclass that stands at several places is printed once, its places in braces.
+    """
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = console or Console(highlight=False)
+    places: dict[type, list[str]] = {}
+    _find_places(recipe_class, "", places)
+    for group, prefixes in places.items():
+        prefix = _join_places(prefixes)
+        summary = (group.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        title = Text.assemble(("\n" + (prefix or group.__name__), "bold underline"))
+        if summary and not summary.startswith(f"{group.__name__}("):  # dataclasses make up a docstring if there is none
+            title.append(f"  {summary}", "italic")
+        console.print(title, soft_wrap=False)
+        hints = _field_types(group)
+        for item in dataclasses.fields(group):
+            name = f"{prefix}.{item.name}" if prefix else item.name
+            line = Text.assemble("  ", (name, "bold cyan"), "  ", (_type_name(hints[item.name]), "green"))
+            line.append(f"  {_default_text(item, hints[item.name])}", "dim")
+            console.print(line, soft_wrap=True)
+            if item.metadata.get("help"):
+                console.print(Padding(Text(item.metadata["help"]), (0, 0, 0, 6), expand=False))
+
+
+def _find_places(group: type, prefix: str, places: dict[type, list[str]]) -> None:
+    """Collects at which dotted prefixes each dataclass stands, in the order of reading."""
+    places.setdefault(group, []).append(prefix)
+    for name, expected in _field_types(group).items():
+        path = f"{prefix}.{name}" if prefix else name
+        expected, _ = _optional(expected)
+        kind = typing.get_origin(expected)
+        if kind is list:
+            expected, path = _argument(expected, 0), f"{path}.{LIST_ITEM}"
+        elif kind is dict:
+            expected, path = _argument(expected, 1), f"{path}.{DICT_KEY}"
+        if dataclasses.is_dataclass(expected):
+            _find_places(expected, path, places)
+
+
+def _join_places(prefixes: list[str]) -> str:
+    """`a.N.x`, `a.N.y` -> `a.N.{x,y}`."""
+    if len(prefixes) == 1:
+        return prefixes[0]
+    split = [prefix.split(".") for prefix in prefixes]
+    shared = 0
+    while all(len(parts) > shared + 1 and parts[shared] == split[0][shared] for parts in split):
+        shared += 1
+    return ".".join([*split[0][:shared], "{" + ",".join(".".join(parts[shared:]) for parts in split) + "}"])
+
+
+def _default_text(item: dataclasses.Field, expected: Any) -> str:
+    if item.default_factory is not dataclasses.MISSING:
+        value = item.default_factory()
+        return "see below" if dataclasses.is_dataclass(value) else "empty" if not value else f"default {value}"
+    if item.default in (MISSING, dataclasses.MISSING):
+        return "required"
+    if item.default is None:
+        return "default: none"
+    return f"default {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
+
+
+@contextlib.contextmanager
+def user_errors():
+    """Ends the program with a message, without a traceback, where it is the user who has to do something.
+
+    Exit code 2 for a `ValueError` and for what the system refuses (permissions, a full disk); 130 for Ctrl-C. With
+    `ZOO_TRACEBACK=1` in the environment the traceback is shown: for those who look for a fault of ours.
+    """
+    try:
+        yield
+    except (ValueError, OSError, KeyboardInterrupt) as error:
+        if os.environ.get("ZOO_TRACEBACK") == "1":
+            raise
+        program = Path(sys.argv[0]).name
+        if isinstance(error, KeyboardInterrupt):
+            print(f"{program}: interrupted; what was saved can be continued with --resume", file=sys.stderr)
+            sys.exit(130)
+        refused = " The system refused this: check the path, its permissions and the space on the disk."
+        print(f"{program}: error: {error}{'' if isinstance(error, ValueError) else refused}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,496 @@
+"""Rows from any source: a dataset of the Hub, a local folder in the Hub's layout, or a file.
+
+    Table(path="google/xtreme", config="XNLI", split="test")      the Hub, or <hub_root>/google/xtreme
+    Table(path="sample_corpus", config="en")                      a folder whose README lists its configs
+    Table(path="news.tsv"), Table(path="news.en", format="text")  a file
+
+`datasets` reads them all; what it would report without a file, line or column name is checked here first.
+"""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from omegaconf import MISSING
+
+from zoo_core.recipes import nearest, option
+
+if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
+    from datasets import Dataset, IterableDataset
+
+logger = logging.getLogger(__name__)
+
+
+class UnknownConfig(ValueError):
+    """A dataset has not the configuration that is asked for; `known` are those that it has."""
+
+    def __init__(self, message: str, known: list[str]):
+        super().__init__(message)
+        self.known = known
+
+
+SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".tsv": "tsv", ".txt": "text"}
+PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+BOM = b"\xef\xbb\xbf"
+MIB = 2**20
+MOST_NAMES = 60  # in an error message: google/xtreme has nearly two hundred configurations
+
+
+@dataclass
+class Table:
+    """Rows from the Hub, a local folder in the Hub's layout, or a file."""
+
+    path: str = option(MISSING, "Hub id (owner/name), local folder in the Hub's layout, or a file")
+    config: str | None = option(None, "configuration of the dataset, where it has several")
+    split: str = option("train", "split of the dataset; slices such as train[:1000] are allowed unless streamed")
+    format: Literal["auto", "hub", "parquet", "json", "tsv", "text"] = option(
+        "auto", "what `path` is; auto: a folder or Hub id, or a file by its ending (.parquet .json .jsonl .tsv .txt)"
+    )
+    streaming: bool = option(False, "read row by row while training, without a copy on disk")
+    revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
+
+
+def split_pair(line: str, separator: str = PAIR_SEPARATOR) -> list[str]:
+    """The parts of a line around `separator`, which stands between white space or at an end: two, if it is a pair.
+
+    A blank line is a pair of empty sentences.
+    """
+    if not line.strip():
+        return ["", ""]
+    return [part.strip() for part in _between_spaces(separator).split(line)]
+
+
+@functools.cache
+def _between_spaces(text: str) -> re.Pattern:
+    return re.compile(rf"(?<!\S){re.escape(text)}(?!\S)")
+
+
+def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
+    """`<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself.
+
+    Raises ValueError where `hub_root` is given but no folder.
+    """
+    if hub_root is None:
+        return path
+    if not Path(hub_root).is_dir():
+        raise ValueError(
+            f"hub_root is {hub_root}, which is not a folder. Ids of the Hub are looked up there first. "
+            "Name a folder of the form <hub_root>/<owner>/<name>, or leave hub_root empty."
+        )
+    mirrored = Path(hub_root) / path
+    return str(mirrored) if HUB_ID.fullmatch(path) and mirrored.is_dir() else path
+
+
+def load_table(table: Table, hub_root: str | None = None) -> "Dataset | IterableDataset":
+    """The rows of `table`: a `datasets.Dataset`, or an `IterableDataset` where it is streamed.
+
+    Text files give one column `text`, a row per line; lines end at "\\n" only ("\\r\\n" counts as one ending), because
+    sentences may hold U+2028, U+0085 or "\\r". TSV files have a header line, tabs between columns and no quoting; every
+    column is text. A byte order mark is skipped. Copies on disk are kept by content, so a changed file is read anew.
+
+    Raises ValueError for a path that does not exist (with the nearest names), an empty or non-UTF-8 file (with the
+    line), an unknown configuration or split (with those that exist), TSV rows of another width than the header, and a
+    split, configuration or revision where there can be none. While a table is streamed, errors of a line come when
+    that line is read.
+    """
+    kind, path = _locate(table, hub_root)
+    try:
+        if kind == "hub":
+            dataset = _load_folder_or_hub(table, path, hub_root)
+        else:
+            _refuse_folder_options(table, path)
+            dataset = _load_file(path, kind, table.streaming)
+        empty = not table.streaming and len(dataset) == 0
+    except (ValueError, StopIteration) as error:  # how datasets reports a split, and a file, without rows
+        if isinstance(error, ValueError) and "corresponds to no data" not in str(error):
+            raise
+        empty = True
+    if empty:
+        raise ValueError(f"{describe(table)} has no rows. There is nothing to read. Check the file or the split.")
+    return dataset
+
+
+def split_names(table: Table, hub_root: str | None = None) -> list[str]:
+    """The splits of a table's dataset and configuration; a file has one, `train`. Raises ValueError as `load_table`."""
+    kind, path = _locate(table, hub_root)
+    if kind != "hub":
+        return ["train"]
+    import datasets
+
+    with _explained(table, path, hub_root):
+        return datasets.get_dataset_split_names(path, table.config, revision=table.revision)
+
+
+def describe(table: Table) -> str:
+    """`path, config, split` as error messages and logs name a table."""
+    parts = [table.path, table.config and f"config {table.config}", table.split != "train" and f"split {table.split}"]
+    return ", ".join(part for part in parts if part)
+
+
+def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | IterableDataset") -> str:
+    """What the rows of `table` are, for run.json: the same after copying, another one when the content changes.
+
+    Files and local folders: sha256 of the content (of a streamed file: size, first and last MiB, so that nothing huge
+    is read twice). The Hub: the commit that was read, or `datasets`' fingerprint where the Hub cannot be asked.
+    """
+    kind, path = _locate(table, hub_root)
+    if kind != "hub":
+        return _file_hash(Path(path), table.streaming)
+    import datasets
+
+    try:
+        builder = datasets.load_dataset_builder(path, table.config, revision=table.revision)
+        files = sorted(str(file) for split in builder.config.data_files.values() for file in split)
+    except (OSError, ValueError):
+        return f"datasets:{dataset._fingerprint}" if hasattr(dataset, "_fingerprint") else f"hub:{table.revision}"
+    digest = hashlib.sha256(table.split.encode())
+    for file in files:
+        # files of the Hub are hf://datasets/owner/name@commit/...: the name says the content
+        is_local = Path(file).is_file()
+        digest.update((Path(file).name + _file_hash(Path(file), table.streaming) if is_local else file).encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def require_column(dataset: "Dataset | IterableDataset", column: str, where: str = "the table") -> Any:
+    """The type (`datasets` feature) of a column; a dotted path such as `translation.en` reaches into a struct.
+
+    Raises ValueError that lists the columns of the table `where` if this one is missing.
+    """
+    columns = _columns(dataset)
+    if column not in columns:
+        raise ValueError(
+            f"{where} has no column {column}. Its columns are: {', '.join(columns)}. {nearest(column, columns)}"
+        )
+    return columns[column]
+
+
+def get_column(rows: dict[str, Any], column: str) -> Any:
+    """The value of a column in a row, or its list of values in a batch; dotted paths reach into structs."""
+    if column in rows:
+        return rows[column]
+    first, _, rest = column.partition(".")
+    if not rest or first not in rows:
+        raise KeyError(column)
+    inner = rows[first]
+    if isinstance(inner, list):
+        return [None if item is None else get_column(item, rest) for item in inner]
+    return None if inner is None else get_column(inner, rest)
+
+
+def _columns(dataset: "Dataset | IterableDataset") -> dict[str, Any]:
+    """{dotted name: feature}, structs before their fields."""
+    features = dataset.features
+    if features is None:  # a stream whose source does not declare its columns: look at the first row
+        first = next(iter(dataset.take(1)), {})
+        features = {name: dict.fromkeys(value) if isinstance(value, dict) else None for name, value in first.items()}
+    columns: dict[str, Any] = {}
+
+    def add(prefix: str, feature: Any) -> None:
+        columns[prefix] = feature
+        if hasattr(feature, "languages"):  # datasets.Translation
+            feature = dict.fromkeys(feature.languages)
+        if isinstance(feature, dict):
+            for name, inner in feature.items():
+                add(f"{prefix}.{name}", inner)
+
+    for name, feature in features.items():
+        add(name, feature)
+    return columns
+
+
+def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
+    """(`hub` or a file format, resolved path) of a table."""
+    path = resolve_hub_path(table.path, hub_root)
+    local = Path(path)
+    if local.is_dir():
+        if table.format not in ("auto", "hub"):
+            raise ValueError(
+                f"{path} is a folder, and its format is declared as {table.format}. Folders are read in the Hub's "
+                "layout only. Leave `format` at auto, or name a file of the folder."
+            )
+        return "hub", path
+    if not local.exists():
+        # data/news.tsv and an existing folder's missing entry have the form of an id, but are hardly meant as one
+        looks_local = local.suffix in SUFFIXES or local.parent.is_dir()
+        if HUB_ID.fullmatch(path) and (table.format == "hub" or (table.format == "auto" and not looks_local)):
+            return "hub", path
+        raise ValueError(_not_found(local))
+    if table.format == "hub":
+        raise ValueError(
+            f"{path} is a file, and its format is declared as hub. Only folders and ids have the Hub's layout. "
+            "Leave `format` at auto, or name its folder."
+        )
+    kind = table.format if table.format != "auto" else SUFFIXES.get(local.suffix.lower())
+    if kind is None:
+        raise ValueError(
+            f"{path} ends in {local.suffix or 'no suffix'}, which does not say what it holds. Known endings are "
+            f"{', '.join(SUFFIXES)}. Declare `format` as parquet, json, tsv or text."
+        )
+    return kind, path
+
+
+def _not_found(path: Path) -> str:
+    folder = path.parent
+    while not folder.is_dir():
+        folder = folder.parent
+    wanted = path.relative_to(folder).parts[0]
+    names = sorted(item.name for item in folder.iterdir())
+    hint = f"In {folder}: {nearest(wanted, names)}" if len(names) <= 20 or _is_close(wanted, names) else ""
+    return (
+        f"{path} does not exist. Relative paths start at {Path.cwd()}, and a dataset of the Hub is named owner/name "
+        f"(with `format: hub` where that looks like a local path). Correct the path. {hint}"
+    ).strip()
+
+
+def _is_close(name: str, known: list[str]) -> bool:
+    return nearest(name, known).startswith("Did you mean")
+
+
+def _refuse_folder_options(table: Table, path: str) -> None:
+    given = {
+        "config": table.config,
+        "revision": table.revision,
+        "split": None if table.split == "train" else table.split,
+    }
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{path} is a file, and {name} is {value!r}. A file has no {name}s; all of its rows are read. "
+                f"Leave `{name}` out, or name a folder in the Hub's layout."
+            )
+
+
+def _load_folder_or_hub(table: Table, path: str, hub_root: str | None) -> "Dataset | IterableDataset":
+    import datasets
+
+    is_local = Path(path).is_dir()
+    if is_local and table.revision is not None:
+        if path == table.path:
+            raise ValueError(
+                f"{path} is a local folder, and revision is {table.revision!r}. Only the Hub keeps revisions. "
+                "Leave `revision` out, or name the dataset by its Hub id."
+            )
+        logger.warning("%s is read from %s; revision %s is not checked there", table.path, path, table.revision)
+    revision = None if is_local else table.revision
+    with _explained(table, path, hub_root):
+        return datasets.load_dataset(
+            path,
+            table.config,
+            split=table.split,
+            streaming=table.streaming,
+            revision=revision,
+            cache_dir=_cache_of_folder(Path(path)) if is_local else None,
+        )
+
+
+def looks_like_missing_folder(path: str) -> bool:
+    """Whether a name that may be a Hub id was meant as a local folder, which is not there."""
+    folder = Path(path)
+    deep = len(folder.parts) > 2 or path.startswith((".", "/", "~"))
+    return not folder.exists() and (deep or (folder.parent != Path(".") and folder.parent.is_dir()))
+
+
+def require_empty(folder: str | os.PathLike) -> None:
+    """Raises ValueError for an output folder that holds something: it would be mixed with what is written now."""
+    folder = Path(folder)
+    if folder.is_dir() and any(folder.iterdir()) or folder.is_file():
+        raise ValueError(
+            f"{folder} is there already and not empty. Old and new files would be mixed. Name another folder, or "
+            "remove it first."
+        )
+
+
+def _cache_of_folder(folder: Path) -> str:
+    """Where `datasets` keeps its copies of a local folder: a place that changes with the files' names, sizes and times.
+
+    Left to itself it finds the copy of a folder again after a file in it has changed.
+    """
+    import datasets
+
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    listing = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    key = hashlib.sha256(repr((str(folder.resolve()), listing)).encode()).hexdigest()[:16]
+    return os.path.join(datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
+
+
+@contextlib.contextmanager
+def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
+    """Turns what `datasets` raises for a folder or an id into errors of three parts."""
+    import datasets
+
+    try:
+        yield
+    except (FileNotFoundError, ConnectionError) as error:  # datasets' EmptyDatasetError and DatasetNotFoundError too
+        reason = "It holds no data files" if Path(path).is_dir() else "It is no local folder either"
+        raise ValueError(
+            f"{table.path} cannot be read: {_first_line(error)}. {reason}. Check the name, the connection "
+            "(HF_HUB_OFFLINE forbids downloads), or set hub_root to a folder that mirrors the Hub."
+            f"{_mirrored(path, hub_root)}"
+        ) from error
+    except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
+        message = str(error)
+        if configs := re.search(r"[Aa]vailable(?: configs)?(?: in the cache)?: \[(.*)\]", message):
+            known = re.findall(r"'([^']+)'", configs[1])
+            if table.config is not None:
+                raise UnknownConfig(_unknown(table, "config", table.config, known), known) from None
+            raise ValueError(
+                f"{table.path} has several configurations and none is named. They are: {shortened('', known)}. "
+                "Set `config` to one of them."
+            ) from None
+        if message.startswith(("Unknown split", "Bad split")):
+            known = re.findall(r"'([^']+)'", message.partition("[")[2])
+            raise ValueError(_unknown(table, "split", table.split, known)) from None
+        raise ValueError(
+            f"{describe(table)} cannot be read: {_first_line(error.__cause__ or error)}. A data file is damaged, not "
+            "of the format its name says, or the split is not well formed. Check the files and the split."
+        ) from error
+
+
+def _unknown(table: Table, field: str, value: str, known: list[str]) -> str:
+    where = f"{table.path}, config {table.config}," if field == "split" and table.config else table.path
+    hint = nearest(value, known) if _is_close(value, known) else f"Set `{field}` to one of them."
+    if field == "split" and table.streaming and "[" in value:
+        hint = "Slices cannot be streamed: name a whole split, or set `streaming` to false."
+    return f"{where} has no {field} {value}. It has: {shortened(value, known)}. {hint}"
+
+
+def shortened(value: str, known: list[str]) -> str:
+    """The known names, with commas; of very many those that begin like `value`, as XQuAD.de like XQuAD.xx."""
+    if len(known) <= MOST_NAMES:
+        return ", ".join(known)
+    family = [name for name in known if "." in value and name.startswith(value.partition(".")[0] + ".")]
+    shown = (family or known)[:MOST_NAMES]
+    return f"{', '.join(shown)}, and {len(known) - len(shown)} others"
+
+
+def _mirrored(path: str, hub_root: str | None) -> str:
+    """The nearest of the datasets that `hub_root` holds, as the end of an error message."""
+    if hub_root is None:
+        return ""
+    root = Path(hub_root)
+    names = sorted(folder.relative_to(root).as_posix() for folder in root.glob("*/*") if folder.is_dir())
+    return f" In hub_root {hub_root}: {nearest(path, names)}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _load_file(path: str, kind: str, streaming: bool) -> "Dataset | IterableDataset":
+    import datasets
+
+    file = Path(path)
+    with file.open("rb") as stream:
+        if stream.read(len(BOM) + 1) in (b"", BOM):
+            raise ValueError(f"{path} is empty. There are no rows to read. Check where it was written.")
+    identity = _file_hash(file, partial=streaming).rpartition(":")[2]
+    if kind in ("tsv", "text"):
+        columns = _tsv_header(path) if kind == "tsv" else ["text"]
+        features = datasets.Features({name: datasets.Value("string") for name in columns})
+        # a tuple: `datasets` takes lists here for shards
+        arguments = {"path": path, "columns": tuple(columns) if kind == "tsv" else None}
+        if streaming:
+            return datasets.IterableDataset.from_generator(_read_lines, features=features, gen_kwargs=arguments)
+        # from_generator keeps its copies by the fingerprint alone, so it must name content and form
+        fingerprint = f"{kind}-{identity[:32]}"
+        load = functools.partial(
+            datasets.Dataset.from_generator,
+            _read_lines,
+            features=features,
+            gen_kwargs=arguments,
+            fingerprint=fingerprint,
+        )
+    else:
+        if kind == "json" and not streaming:
+            _check_utf8(file)
+        # the configuration's name is part of the key of the copy on disk: with the content in it, a file that was
+        # rewritten within the clock's resolution is still read anew
+        load = functools.partial(
+            datasets.load_dataset,
+            kind,
+            name=identity[:32],
+            data_files={"train": path},
+            split="train",
+            streaming=streaming,
+        )
+    try:
+        return load()
+    except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
+        cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
+        if kind in ("tsv", "text") and isinstance(cause, ValueError):
+            raise cause from None
+        raise ValueError(
+            f"{path} cannot be read as {kind}: {_first_line(cause or error)}. The content is damaged or of another "
+            "format. Repair the file, or declare its `format`."
+        ) from error
+
+
+def _read_lines(path: str, columns: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
+    """Rows of a text file (`columns` None) or of a TSV file with this header."""
+    with open(path, "rb") as stream:  # bytes: text mode would end lines at a lone "\r" too
+        for number, raw in enumerate(stream, start=1):
+            line = decode_line(raw, path, number)
+            if columns is None:
+                yield {"text": line}
+            elif number > 1:
+                fields = line.split("\t")
+                if len(fields) != len(columns):
+                    raise ValueError(
+                        f"{path}, line {number}: {len(fields)} columns, and the header has {len(columns)} "
+                        f"({', '.join(columns)}). Rows and header must agree; there is no quoting. Correct that line."
+                    )
+                yield dict(zip(columns, fields, strict=True))
+
+
+def _tsv_header(path: str) -> list[str]:
+    with open(path, "rb") as stream:
+        columns = decode_line(stream.readline(), path, 1).split("\t")
+    if len(set(columns)) < len(columns) or not all(columns):
+        raise ValueError(
+            f"{path}, line 1: the header is {columns}. Every column needs a name of its own. "
+            "Add a header line, or declare `format: text` if the file has no columns."
+        )
+    return columns
+
+
+def decode_line(raw: bytes, path: str | Path, number: int) -> str:
+    """A line without its ending and, if it is the first, without the byte order mark."""
+    if number == 1:
+        raw = raw.removeprefix(BOM)
+    try:
+        return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Text is read as UTF-8 only. "
+            "Convert the file, for example with iconv -f latin1 -t utf-8."
+        ) from None
+
+
+def _check_utf8(file: Path) -> None:
+    with file.open("rb") as stream:
+        for number, raw in enumerate(stream, start=1):
+            decode_line(raw, file, number)
+
+
+def _file_hash(file: Path, partial: bool = False) -> str:
+    status = file.stat()
+    return _hash_of(str(file.resolve()), status.st_size, status.st_mtime_ns, partial)
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash_of(path: str, size: int, mtime_ns: int, partial: bool) -> str:
+    with open(path, "rb") as stream:
+        if not partial:
+            return "sha256:" + hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.sha256(str(size).encode() + stream.read(MIB))
+        stream.seek(max(size - MIB, 0))
+        digest.update(stream.read(MIB))
+    return "sha256-of-ends:" + digest.hexdigest()
