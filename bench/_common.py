@@ -23,9 +23,9 @@ from zoo_core.provenance import run_facts, write_json
 LEAST = {
     "layers": (1, "There would be no encoder."),
     "hidden": (64, "A head has 64 dimensions."),
-    "vocab": (10, "Special pieces take six."),
+    "vocab": (10, "Special tokens take six."),
     "pairs": (1, "There would be nothing to read."),
-    "length": (8, "Of fewer pieces too few are drawn for prediction."),
+    "length": (8, "Of fewer tokens too few are drawn for prediction."),
 }
 WITHOUT = (1, "Nothing would be measured.")  # of every other size
 HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models

@@ -45,7 +45,7 @@ class Size(NamedTuple):
         return self.mlm(lengths, predicted) + self.body(lengths) / 3 + written * self.logits
 
     def ca_mlm(self, x: Lengths, y: Lengths, predicted: float) -> float:
-        """VECO's two passes over the sides; `inner` and `cross` each predict the `predicted` pieces.
+        """VECO's two passes over the sides; `inner` and `cross` each predict the `predicted` tokens.
 
         H pass: 72 L d^2 sum n + 12 L d sum n^2. S pass: 92 L d^2 sum n + 12 L d sum n^2 + 24 L d sum x y, of self- and
         cross-attention. 6 x 16 would be 96: H is detached, so that keys and values of the cross-attention have no
@@ -56,18 +56,18 @@ class Size(NamedTuple):
         both = self.body(sides) + self.body(sides, weights=92)
         return both + 24 * self.layers * self.hidden * float((x * y).sum()) + 2 * predicted * 3 * self.logits
 
-    def labelling(self, x: Lengths, y: Lengths, layers: int) -> float:
-        """XLM-Align's self-labelling: a forward pass of so many layers, and the similarities of the sides' words."""
+    def labeling(self, x: Lengths, y: Lengths, layers: int) -> float:
+        """XLM-Align's self-labeling: a forward pass of so many layers, and the similarities of the sides' words."""
         x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
         similarities = 2 * self.hidden * float(((x - 2) * (y - 2)).sum())  # without the special tokens
         return self._replace(layers=layers).body(x + y) / 3 + similarities
 
-    def tlm_and_dwa(self, x: Lengths, y: Lengths, predicted: float, queries: float, labelling_layers: int) -> float:
-        """One forward for TLM and the pointer network, whose maps read each word once, and each query; labelling."""
+    def tlm_and_dwa(self, x: Lengths, y: Lengths, predicted: float, queries: float, labeling_layers: int) -> float:
+        """One forward for TLM and the pointer network, whose maps read each word once, and each query; labeling."""
         n = np.asarray(x, dtype=np.float64) + np.asarray(y, dtype=np.float64)
         words = float((n - 4).sum())
         pointer = 6 * self.hidden**2 * (words + queries) + 6 * self.hidden * queries * float((n - 4).mean()) / 2
-        return self.mlm(n, predicted) + self.labelling(x, y, labelling_layers) + pointer
+        return self.mlm(n, predicted) + self.labeling(x, y, labeling_layers) + pointer
 
     def config(self, longest: int, **fields: Any) -> dict[str, Any]:
         """Fields that XLM-R's configuration and ours have in common; `fields` add to them."""

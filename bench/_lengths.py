@@ -1,8 +1,8 @@
-"""Lengths of real sentences, in pieces: news in six languages and its translations.
+"""Lengths of real sentences, in tokens: news in six languages and its translations.
 
 bench/lengths.json holds counts of length pairs, no text. They are those of NTREX (1,997 sentences of news) under a
-unigram tokenizer of 64,000 pieces that was trained on the Bible, NTREX and Multi30k in nine languages: XLM-R's own, of
-250,002 pieces for a hundred languages, is cut about as finely for these. `from_texts` counts them anew.
+unigram tokenizer of 64,000 tokens that was trained on the Bible, NTREX and Multi30k in nine languages: XLM-R's own, of
+250,002 tokens for a hundred languages, is cut about as finely for these. `from_texts` counts them anew.
 """
 
 import json
@@ -17,7 +17,7 @@ VOCABULARY = 64_000
 
 
 def read_lengths(path: Path = FILE) -> tuple[np.ndarray, np.ndarray]:
-    """(M, 2) lengths of both sides of every pair, (K,) of every text, in pieces without special tokens."""
+    """(M, 2) lengths of both sides of every pair, (K,) of every text, in tokens without special tokens."""
     counts = json.loads(path.read_text(encoding="utf-8"))
     pairs = [
         (int(source), int(target), count)
@@ -68,7 +68,7 @@ def from_texts(hub_root: Path, tokenizer: str | None, scratch: Path) -> str:
             pairs.setdefault(source, Counter())[target] += 1
     texts = Counter(length for of_language in lengths.values() for length in of_language)
     lines = [f'  "{source}": {json.dumps(dict(sorted(targets.items())))}' for source, targets in sorted(pairs.items())]
-    about = f"NTREX: pieces of {', '.join(PAIRS)} (source: target: count) and of single texts; bench/_lengths.py"
+    about = f"NTREX: tokens of {', '.join(PAIRS)} (source: target: count) and of single texts; bench/_lengths.py"
     head = f'{{\n "about": {json.dumps(about)},\n "texts": {json.dumps(dict(sorted(texts.items())))},\n "pairs": {{\n'
     return head + ",\n".join(lines) + "\n }\n}\n"
 

@@ -1,7 +1,7 @@
-"""Whole training steps to measure: made-up text of real lengths, this package's update, and the peer's.
+"""Whole training steps to measure: made-up text of real lengths, this package's step, and the peer's.
 
-Text is random pieces in rows of real lengths: a step's time does not depend on which pieces they are. Ours is what
-pretraining/training.py does in an update; the peer is transformers' model and collator in a plain accelerate loop.
+Text is random tokens in rows of real lengths: a step's time does not depend on which tokens they are. Ours is what
+pretraining/training.py does in a step; the peer is transformers' model and collator in a plain accelerate loop.
 
 Legend: `M` texts or pairs.
 """
@@ -30,19 +30,19 @@ ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask
 
 
 def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
-    """A tokenizer with XLM-R's special ids and as many pieces as asked for, to pad and to mask with."""
-    special = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>")]
-    pieces = [(f"▁{number}", -10.0) for number in range(vocab - len(special) - 1)]
-    return XLMRobertaTokenizer(vocab=[*special, *pieces, ("<mask>", 0.0)])
+    """A tokenizer with XLM-R's special ids and as many tokens as asked for, to pad and to mask with."""
+    special = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    tokens = [(f"▁{number}", -10.0) for number in range(vocab - len(special) - 1)]
+    return XLMRobertaTokenizer(vocab=[*special, *tokens, ("<mask>", 0.0)])
 
 
 def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator, first: int = 0) -> list[Example]:
-    """Random pieces in texts (M,) or pairs (M, 2) of these lengths, which leave special tokens out."""
+    """Random tokens in texts (M,) or pairs (M, 2) of these lengths, which leave special tokens out."""
     sides = [
         [rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in np.atleast_1d(row)]
         for row in lengths
     ]
-    return [Example(pieces, "made up", first + number) for number, pieces in enumerate(sides)]
+    return [Example(tokens, "made up", first + number) for number, tokens in enumerate(sides)]
 
 
 def positions(example: Example) -> int:
@@ -65,7 +65,7 @@ def skip_padding(model: Any, on: bool = True) -> bool:
 
 
 def missing_gradients(model: Any) -> int:
-    """Bytes of the gradients that are not there between two updates."""
+    """Bytes of the gradients that are not there between two steps."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad and p.grad is None)
 
 
@@ -82,7 +82,7 @@ def set_attention_dropout(model: Any, probability: float) -> None:
 
 
 class OurStep:
-    """An update of this package, by the methods of its training loop."""
+    """An step of this package, by the methods of its training loop."""
 
     def __init__(self, model: Any, tokenizer: Any, precision: str = "fp32", objective: str = "tlm"):
         """`model` leaves padding out if it can."""
@@ -98,11 +98,11 @@ class OurStep:
         self.updates = 0
 
     def __call__(self, examples: list[Example]) -> float:
-        """One update; the mean loss."""
+        """One step; the mean loss."""
         return self.on_batch(our_batch(self.tokenizer, examples, self.objective))
 
     def on_batch(self, batch: dict[str, dict]) -> float:
-        """One update on a collated batch; the mean loss."""
+        """One step on a collated batch; the mean loss."""
         from accelerate.utils import send_to_device
 
         training = self.training
@@ -126,7 +126,7 @@ class PeerStep:
         self.model.train()
 
     def __call__(self, examples: list[Example]) -> float:
-        """One update on one batch of rows; the mean loss."""
+        """One step on one batch of rows; the mean loss."""
         rows = features(examples, self.tokenizer)
         loader = self.accelerator.prepare(DataLoader(rows, batch_size=len(rows), collate_fn=self.collate))
         for batch in loader:
@@ -145,10 +145,10 @@ def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int
     rows = []
     for example in examples:
         row, special = [tokenizer.cls_token_id], [1]
-        for number, pieces in enumerate(example.sides):
+        for number, tokens in enumerate(example.sides):
             between = [tokenizer.sep_token_id] * (number > 0)  # `<s> x </s></s> y </s>`
-            row += [*between, *pieces.tolist(), tokenizer.sep_token_id]
-            special += [*(1 for _ in between), *(0 for _ in pieces), 1]
+            row += [*between, *tokens.tolist(), tokenizer.sep_token_id]
+            special += [*(1 for _ in between), *(0 for _ in tokens), 1]
         rows.append({"input_ids": row, "special_tokens_mask": special})
     return rows
 
@@ -176,14 +176,14 @@ class Contest:
         return cls(OurStep(ours, tokenizer, precision, objective), PeerStep(peer, tokenizer, precision))
 
     def share_moments(self) -> None:
-        """After the peer's first update: ours goes on with its moments."""
+        """After the peer's first step: ours goes on with its moments."""
         if not next(
             self.ours.model.parameters()
         ).is_cuda:  # there fused AdamW counts its steps elsewhere than the peer's
             self.ours.optimizer.state = self.peer.optimizer.state
 
     def clear(self, for_ours: bool) -> None:
-        """Gradients as each loop leaves them after an update: ours keeps that of the vocabulary's matrix, as zeros."""
+        """Gradients as each loop leaves them after a step: ours keeps that of the vocabulary's matrix, as zeros."""
         self.ours.model.zero_grad()
         if for_ours:
             matrix = self.ours.model.get_input_embeddings().weight

@@ -1,10 +1,11 @@
 """How fast text becomes batches: `python -m bench.data`.
 
 Parts:
-- batches: pieces a second of masked MLM batches, as the training loop gets them, from prepared shards and tokenised on
+- batches: tokens a second of masked MLM batches, as the training loop gets them, from prepared shards and tokenized on
   the fly from a stream, by workers; and masking alone against transformers' DataCollatorForLanguageModeling on the same
   rows.
-- preparing: `pretraining.tools.prepare` on one core, and its tokenising alone, against sentencepiece's own `encode` and the
+- preparing: `pretraining.tools.prepare` on one core, and its tokenizing alone, against sentencepiece's own `encode` and
+  the
   tokenizer of the library `tokenizers`, on the same text.
 - start: seconds from a recipe to its first batch, with the text in `--shards` files and in one.
 - memory: anonymous memory that grows while a corpus of ten times `--budget_mib` is read at random; mapped files do not
@@ -33,11 +34,11 @@ from zoo_core.recipes import load_recipe, user_errors
 
 NAME = "data"
 PARTS = ("batches", "preparing", "start", "memory")
-BATCHES_AIM, PREPARING_AIM = 50e6, 1.5e6  # pieces a second of one core
+BATCHES_AIM, PREPARING_AIM = 50e6, 1.5e6  # tokens a second of one core
 LANGUAGE = "en"  # of the made-up corpus
-WORDS, PIECES_PER_WORD = 150_000, 1.4
+WORDS, TOKENS_PER_WORD = 150_000, 1.4
 MIB = 2**20
-STREAMED_SHARE = 10  # times fewer updates are timed where text is tokenised on the fly
+STREAMED_SHARE = 10  # times fewer steps are timed where text is tokenized on the fly
 LARGE_SHARD = 64 * MIB
 
 
@@ -50,7 +51,7 @@ def make_texts(count: int, rng: np.random.Generator) -> list[str]:
     heads, tails = (rng.choice(words, size=WORDS) for _ in range(2))
     known = [head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :] for head, tail in zip(heads, tails, strict=True)]
     _, lengths = read_lengths()
-    sizes = np.maximum(1, rng.choice(lengths, size=count) / PIECES_PER_WORD).astype(int)
+    sizes = np.maximum(1, rng.choice(lengths, size=count) / TOKENS_PER_WORD).astype(int)
     ranks = 1 / np.arange(1, WORDS + 1)
     drawn = rng.choice(WORDS, size=sizes.sum(), p=ranks / ranks.sum())
     ends = np.cumsum(sizes)
@@ -95,16 +96,16 @@ def loader_of(recipe: Any) -> Iterator[dict]:
     return iter(training_batches(load_corpora(recipe, tokenizer), recipe.phases[0], recipe, 0, tokenizer))
 
 
-def pieces_per_second(recipe: Any, updates: int) -> float:
+def tokens_per_second(recipe: Any, updates: int) -> float:
     """Of so many batches, after what the workers had ready; without workers in seconds of the processor."""
     clock = time.perf_counter if recipe.num_workers else time.process_time
     batches = loader_of(recipe)
     for _ in range(3 * recipe.num_workers + 1):
         next(batches)
-    started, pieces = clock(), 0
+    started, tokens = clock(), 0
     for _ in range(updates):
-        pieces += int(next(batches)["mlm"]["attention_mask"].sum())
-    return pieces / (clock() - started)
+        tokens += int(next(batches)["mlm"]["attention_mask"].sum())
+    return tokens / (clock() - started)
 
 
 def measure_batches(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -125,14 +126,14 @@ def measure_batches(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     rates: dict[tuple, list[float]] = {way: [] for way in ways}
     for _ in range(flags.rounds):
         for way, (recipe, updates) in ways.items():
-            rates[way].append(pieces_per_second(recipe, updates))
+            rates[way].append(tokens_per_second(recipe, updates))
     rows = []
     for (source, workers), values in rates.items():
         other = rates["on the fly", workers]
         rows.append(
             {
                 "way": f"{source}, {workers} workers",
-                "pieces_per_second": statistics.median(values),
+                "tokens_per_second": statistics.median(values),
                 "ratio": median_ratio(values, other) if source == "prepared" else None,
                 "against": f"on the fly, {workers} workers" if source == "prepared" else None,
                 "aim": BATCHES_AIM if (source, workers) == ("prepared", 0) else None,
@@ -161,7 +162,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     order = order[np.argsort(corpus.lengths[order], kind="stable")]  # as the sampler sorts a batch
     texts = corpus.read(np.zeros(len(order), dtype=np.int64), order)
     rows = features([corpus.fetch(0, int(index)) for index in order], tokenizer)
-    pieces = sum(len(row["input_ids"]) for row in rows)
+    tokens = sum(len(row["input_ids"]) for row in rows)
     batches = {}
 
     def ours(number: int) -> None:
@@ -175,16 +176,16 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     seconds = interleaved(ways, flags.rounds, time.process_time)
     same_batches(batches["ours"], batches["peer"])
     ratio = median_ratio(seconds["peer"], seconds["ours"])
-    rates = {name: times * pieces / statistics.median(values) for name, values in seconds.items()}
+    rates = {name: times * tokens / statistics.median(values) for name, values in seconds.items()}
     peer_name = "masking alone, DataCollatorForLanguageModeling"
     return [
-        {"way": "masking alone", "pieces_per_second": rates["ours"], "ratio": ratio, "against": peer_name},
-        {"way": peer_name, "pieces_per_second": rates["peer"]},
+        {"way": "masking alone", "tokens_per_second": rates["ours"], "ratio": ratio, "against": peer_name},
+        {"way": peer_name, "tokens_per_second": rates["peer"]},
     ]
 
 
 def same_batches(ours: dict, peer: dict) -> None:
-    """Both hold the same text, and predict about as many of its pieces."""
+    """Both hold the same text, and predict about as many of its tokens."""
     texts = [batch["labels"].where(batch["labels"] != -100, batch["input_ids"]) for batch in (ours, peer)]
     assert (texts[0] == texts[1]).all() and (ours["attention_mask"] == peer["attention_mask"]).all()
     counts = [int((batch["labels"] != -100).sum()) for batch in (ours, peer)]
@@ -192,12 +193,12 @@ def same_batches(ours: dict, peer: dict) -> None:
 
 
 def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Pieces a second of one core, from text to ids."""
+    """Tokens a second of one core, from text to ids."""
     import logging
 
     from sentencepiece import SentencePieceProcessor
 
-    from pretraining.data.fast_tokenize import FastPieces
+    from pretraining.data.fast_tokenize import FastTokens
     from pretraining.start.initialization import load_tokenizer
     from pretraining.tools.prepare import prepare
     from pretraining.tools.train_tokenizer import MODEL_FILE
@@ -217,7 +218,7 @@ def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str,
             found["prepare"] = sum(shard["tokens"] for shard in shards)
 
     def ours(number: int) -> None:
-        found["its tokenising"] = len(FastPieces(tokenizer).encode(texts)[0])  # which knows no word yet
+        found["its tokenizing"] = len(FastTokens(tokenizer).encode(texts)[0])  # which knows no word yet
 
     def sentencepiece(number: int) -> None:
         found["sentencepiece"] = sum(map(len, model.encode(texts, out_type=int, num_threads=1)))
@@ -228,14 +229,14 @@ def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str,
 
     # `prepare` may work in another process, whose processor time is not its own
     seconds = interleaved({"prepare": whole}, flags.rounds, time.perf_counter)
-    ways: dict[str, Callable] = {"its tokenising": ours, "sentencepiece": sentencepiece, "tokenizers": tokenizers}
+    ways: dict[str, Callable] = {"its tokenizing": ours, "sentencepiece": sentencepiece, "tokenizers": tokenizers}
     seconds |= interleaved(ways, flags.rounds, time.process_time)
-    assert found["prepare"] == found["its tokenising"] == found["tokenizers"], f"not the same pieces: {found}"
+    assert found["prepare"] == found["its tokenizing"] == found["tokenizers"], f"not the same tokens: {found}"
     rows = []
     for name, values in seconds.items():
         rate = found[name] / statistics.median(values)
-        row = {"way": name, "pieces_per_second": rate, "aim": PREPARING_AIM if name == "prepare" else None}
-        if name == "its tokenising":
+        row = {"way": name, "tokens_per_second": rate, "aim": PREPARING_AIM if name == "prepare" else None}
+        if name == "its tokenizing":
             row |= {"ratio": median_ratio(seconds["sentencepiece"], values), "against": "sentencepiece"}
         rows.append(row)
     return rows
@@ -289,11 +290,11 @@ def write_shards(flags: argparse.Namespace, folder: Path, name: str, shard_bytes
 
 
 def enlarge(prepared: Path, output: Path, least_bytes: int) -> int:
-    """A prepared folder of at least so many bytes of ids: that of `prepared` as often as it takes; its pieces."""
+    """A prepared folder of at least so many bytes of ids: that of `prepared` as often as it takes; its tokens."""
     manifest = json.loads((prepared / "prepared.json").read_text(encoding="utf-8"))
     ((key, column),) = manifest["columns"].items()
-    pieces, rows = (sum(shard[name] for shard in column["shards"]) for name in ("tokens", "rows"))
-    copies = -(-least_bytes // (4 * pieces))
+    tokens, rows = (sum(shard[name] for shard in column["shards"]) for name in ("tokens", "rows"))
+    copies = -(-least_bytes // (4 * tokens))
     shards = []
     for number in range(copies):
         for shard in column["shards"]:
@@ -304,7 +305,7 @@ def enlarge(prepared: Path, output: Path, least_bytes: int) -> int:
             shards.append(shard | {"file": copied.as_posix(), "first": shard["first"] + number * rows})
     manifest["columns"][key] = column | {"shards": shards}
     (output / "prepared.json").write_text(json.dumps(manifest), encoding="utf-8")
-    return copies * pieces
+    return copies * tokens
 
 
 def anonymous_bytes() -> int:
@@ -318,7 +319,7 @@ def anonymous_bytes() -> int:
     )
 
 
-def read_all(flags: argparse.Namespace, folder: Path, pieces: int) -> dict[str, float]:
+def read_all(flags: argparse.Namespace, folder: Path, tokens: int) -> dict[str, float]:
     """Anonymous memory while every example is read once at random, above that of the same on hardly any text."""
     import logging
 
@@ -330,28 +331,28 @@ def read_all(flags: argparse.Namespace, folder: Path, pieces: int) -> dict[str, 
         seen += int(batch["mlm"]["attention_mask"].sum()) - 2 * len(batch["mlm"]["input_ids"])
         if number % 8 == 0:
             most = max(most, anonymous_bytes())
-        if seen >= pieces:
+        if seen >= tokens:
             break
     most = max(most, anonymous_bytes())
-    return {"anonymous": most - before, "before": before, "seconds": time.perf_counter() - started, "pieces": seen}
+    return {"anonymous": most - before, "before": before, "seconds": time.perf_counter() - started, "tokens": seen}
 
 
 def measure_memory(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Of a corpus ten times the budget."""
-    pieces = enlarge(folder / "prepared", folder / "large", 10 * flags.budget_mib * MIB)
-    found = in_fresh_process(read_all, flags, folder, pieces)
+    tokens = enlarge(folder / "prepared", folder / "large", 10 * flags.budget_mib * MIB)
+    found = in_fresh_process(read_all, flags, folder, tokens)
     return [
         {
-            "way": f"{4 * pieces / MIB:,.0f} MiB of ids, read at random",
+            "way": f"{4 * tokens / MIB:,.0f} MiB of ids, read at random",
             "anonymous_mib": found["anonymous"] / MIB,
             "budget_mib": flags.budget_mib,
             "process_mib": found["before"] / MIB,
-            "pieces_per_second": found["pieces"] / found["seconds"],
+            "tokens_per_second": found["tokens"] / found["seconds"],
         }
     ]
 
 
-RATE = {"way": "", "pieces_per_second": "pieces/s", "aim": "aim", "ratio": "faster by", "against": "than"}
+RATE = {"way": "", "tokens_per_second": "tokens/s", "aim": "aim", "ratio": "faster by", "against": "than"}
 TABLES = {
     "batches": ("masked batches", RATE),
     "preparing": ("from text to ids, one core", RATE),
@@ -363,7 +364,7 @@ TABLES = {
             "anonymous_mib": "MiB more",
             "budget_mib": "budget",
             "process_mib": "before",
-            "pieces_per_second": "pieces/s",
+            "tokens_per_second": "tokens/s",
         },
     ),
 }
@@ -383,7 +384,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         {
             "sentences": (60_000, "sentences of the text"),
             "per_text": (1, "sentences of a row: more make rows full"),
-            "vocab": (16_000, "pieces of the tokenizer that is trained on it"),
+            "vocab": (16_000, "tokens of the tokenizer that is trained on it"),
             "batch": (1024, "sentences of a batch"),
             "length": (128, "positions of a row at most"),
             "updates": (100, "batches of a round from prepared shards"),

@@ -1,10 +1,10 @@
 """Fine-tuning and evaluation as `finetuning/run.py` does them, against the usual ways: `python -m bench.finetuning`.
 
-Training: updates of a run, which computes nothing at padding and trains only those rows of the word embeddings that the
+Training: steps of a run, which computes nothing at padding and trains only those rows of the word embeddings that the
 text names, on batches of similar lengths; the same with all rows trained; and transformers' XLM-R, of the same weights,
 on batches of similar lengths, on batches in random order, and on those padded to max_length, as the public XTREME
 scripts pad all of them. The batches of a round are drawn from a whole epoch of each way, so that their lengths are
-those of the epoch. The time of the first update is left out: Adam's state is made in it.
+those of the epoch. The time of the first step is left out: Adam's state is made in it.
 Evaluation: the rows of all languages in one pass, against transformers' XLM-R language by language, and that padded to
 max_length. All score the same. Both models are run by this project's Trainer, a subclass of transformers'.
 
@@ -74,7 +74,7 @@ def recipe_class(overrides: list[str]) -> type:
 
 def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
     """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; with both a
-    tokenizer that is trained on the texts, and has pieces that never stand there for the other rows."""
+    tokenizer that is trained on the texts, and has tokens that never stand there for the other rows."""
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
     from transformers import XLMRobertaConfig, XLMRobertaModel
 
@@ -84,7 +84,7 @@ def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> No
     from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
 
     model = ModelProto.FromString(train_unigram(texts, flags.vocab - SPECIALS_BESIDE_SPM))
-    lowest = min(piece.score for piece in model.pieces)
+    lowest = min(token.score for token in model.pieces)
     for number in range(flags.rows - SPECIALS_BESIDE_SPM - len(model.pieces)):  # of languages that are not read here
         model.pieces.add(piece=f"<{number}>", score=lowest - 100)
     for name in ("ours", "transformers"):
@@ -116,7 +116,7 @@ class Contest:
     def __init__(self, overrides: list[str], models: Path, flags: argparse.Namespace, folder: Path):
         from finetuning.data.task_tables import each_part
         from finetuning.trainer import load_model, open_run
-        from finetuning.used_rows import used_pieces
+        from finetuning.used_rows import used_tokens
 
         settings = [f"model={models / 'ours'}", f"output_dir={folder}", "task=bench", "selection=last"]
         sizes = [f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"]
@@ -133,7 +133,7 @@ class Contest:
         )
         self.flags, self.folder = flags, folder
         self.lengths = self.data.train["length"][:]
-        self.used_V = used_pieces(self.data.train, flags.rows)
+        self.used_V = used_tokens(self.data.train, flags.rows)
         self.used_V[self.tokenizer.all_special_ids] = True
         others = np.random.default_rng(0).permutation(np.flatnonzero(~self.used_V))
         self.used_V[others[: max(0, flags.used - self.used_V.sum())]] = True
@@ -147,7 +147,7 @@ class Contest:
         used_V = self.used_V
 
         class Trainer(FineTuningTrainer):
-            def used_pieces(self, size: int) -> np.ndarray:
+            def used_tokens(self, size: int) -> np.ndarray:
                 return used_V
 
         arguments = task_arguments(self.recipe, self.kind, 1, self.folder)
@@ -178,7 +178,7 @@ class Contest:
         return random.Random(number).sample(whole, min(self.flags.updates + 1, len(whole)))
 
     def train(self, name: str, number: int) -> dict[str, float]:
-        """Seconds and positions of an example in this round's updates, and MiB of the optimizer's state."""
+        """Seconds and positions of an example in this round's steps, and MiB of the optimizer's state."""
         from dataclasses import replace
 
         batches = self.batches(name, number)
@@ -214,7 +214,7 @@ class Contest:
 
 
 def _watch() -> Any:
-    """A callback of a Trainer, whose `seconds` are those from the end of its first update to that of its last."""
+    """A callback of a Trainer, whose `seconds` are those from the end of its first step to that of its last."""
     from transformers import TrainerCallback
 
     class Watch(TrainerCallback):
@@ -296,9 +296,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         "hidden": (256, "their hidden size, a multiple of 64"),
         "rows": (250_002, "rows of their word embeddings"),
         "used": (25_000, "of these, that a run's text names"),
-        "vocab": (16_000, "pieces of the tokenizer"),
+        "vocab": (16_000, "tokens of the tokenizer"),
         "max_length": (128, "positions of the longest input"),
-        "batch": (32, "examples of an update"),
+        "batch": (32, "examples of a step"),
         "updates": (8, "updates of a round"),
         "evaluated": (100, "evaluated rows of each language"),
         "rounds": (5, "interleaved rounds"),
@@ -309,7 +309,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
 
 
 def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError as `check_sizes`, and where the embeddings have no row for a piece, or too few to use."""
+    """Raises ValueError as `check_sizes`, and where the embeddings have no row for a token, or too few to use."""
     check_sizes(flags)
     if flags.used > flags.rows:
         raise ValueError(
@@ -318,7 +318,7 @@ def check_flags(flags: argparse.Namespace) -> None:
         )
     if flags.rows < flags.vocab:
         raise ValueError(
-            f"--rows is {flags.rows} and --vocab {flags.vocab}: some pieces would have no embedding. Give --rows "
+            f"--rows is {flags.rows} and --vocab {flags.vocab}: some tokens would have no embedding. Give --rows "
             f"{flags.vocab} or more."
         )
 
@@ -351,7 +351,7 @@ def main(argv: list[str] | None = None) -> None:
                 }
                 with contextlib.redirect_stdout(io.StringIO()):  # what a run says of itself
                     parts[name] = {**facts, "ways": measure(contest, flags.rounds)}
-            title = f"{name}: {len(lengths):,} training rows of {facts['mean_length']:.1f} pieces on average, "
+            title = f"{name}: {len(lengths):,} training rows of {facts['mean_length']:.1f} tokens on average, "
             title += f"{facts['parameters'] / 1e6:.1f}M parameters, {device_name()}"
             show(title, COLUMNS, parts[name]["ways"])
         write_results(flags, NAME, argv, {"device": device_name(), "parts": parts})

@@ -1,13 +1,13 @@
 """Translations by VECO's translation model against the library's encoder-decoder: `python -m bench.generation`.
 
-Greedy and with beam 5, from the same weights, the same sources and to the same number of new pieces. The peer is
+Greedy and with beam 5, from the same weights, the same sources and to the same number of new tokens. The peer is
 `EncoderDecoderModel` of `XLMRobertaModel` and `XLMRobertaForCausalLM` with cross-attention, whose layers are those of
 an untied VECO decoder. Both have to write the same in nine of ten sentences, and the share that is the same is shown:
-the two round differently, so that of pieces that are nearly as likely either may be written, and all behind it differs.
+the two round differently, so that of tokens that are nearly as likely either may be written, and all behind it differs.
 That their logits are equal is tested apart from speed. Weights and sources are made up, the lengths of the sources
 spread as those of sentences are.
 
-Writes bench/results/generation.json. Legend: `B` sentences, `S` source positions, `T` new pieces.
+Writes bench/results/generation.json. Legend: `B` sentences, `S` source positions, `T` new tokens.
 """
 
 import argparse
@@ -21,7 +21,7 @@ NAME = "generation"
 OURS, PEER = "ours", "transformers"
 BEAMS = {"greedy": 1, "beam 5": 5}
 START, PADDING, END = 0, 1, 2  # XLM-R's ids of <s>, <pad> and </s>
-SAME = 0.9  # share of the sentences that have to be equal to the last piece
+SAME = 0.9  # share of the sentences that have to be equal to the last token
 
 
 def make_models(flags: argparse.Namespace) -> dict[str, Any]:
@@ -89,14 +89,14 @@ def make_sources(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings(flags: argparse.Namespace, beams: int) -> dict[str, Any]:
-    """Of `generate`: exactly `--new` pieces, none of them padding."""
+    """Of `generate`: exactly `--new` tokens, none of them padding."""
     ids = dict(decoder_start_token_id=END, bos_token_id=START, eos_token_id=END, pad_token_id=PADDING)
     length = dict(min_new_tokens=flags.new, max_new_tokens=flags.new, suppress_tokens=[PADDING])
     return dict(num_beams=beams, do_sample=False, **ids, **length)
 
 
 def measure(flags: argparse.Namespace) -> list[dict[str, Any]]:
-    """New pieces a second of both models, greedy and with beams, and the ratio."""
+    """New tokens a second of both models, greedy and with beams, and the ratio."""
     models, sources = make_models(flags), make_sources(flags)
     rows = []
     for search, beams in BEAMS.items():
@@ -111,9 +111,9 @@ def measure(flags: argparse.Namespace) -> list[dict[str, Any]]:
         seconds = interleaved({name: way(name, settings(flags, beams)) for name in models}, flags.rounds)
         same = same_share(written[OURS], written[PEER], flags)
         for name, values in seconds.items():
-            pieces = flags.sentences * flags.new / statistics.median(values)
+            tokens = flags.sentences * flags.new / statistics.median(values)
             ratio = median_ratio(seconds[PEER], values)
-            rows.append({"search": search, "model": name, "pieces_per_second": pieces, "ratio": ratio, "same": same})
+            rows.append({"search": search, "model": name, "tokens_per_second": tokens, "ratio": ratio, "same": same})
     return rows
 
 
@@ -131,10 +131,10 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         "layers": (6, "layers of the encoder"),
         "decoder_layers": (6, "of the decoder"),
         "hidden": (768, "hidden size, a multiple of 64"),
-        "vocab": (250_002, "pieces of the vocabulary"),
+        "vocab": (250_002, "tokens of the vocabulary"),
         "sentences": (16, "sources in a batch"),
-        "length": (32, "pieces of the longest source"),
-        "new": (24, "pieces that are written"),
+        "length": (32, "tokens of the longest source"),
+        "new": (24, "tokens that are written"),
         "rounds": (5, "interleaved rounds"),
     }
     return make_parser(__doc__, NAME, sizes).parse_args(argv)
@@ -156,9 +156,9 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         check_flags(flags)
         rows = measure(flags)
-        title = f"{flags.sentences} sources to {flags.new} pieces each, {flags.layers} + {flags.decoder_layers} layers "
+        title = f"{flags.sentences} sources to {flags.new} tokens each, {flags.layers} + {flags.decoder_layers} layers "
         title += f"of {flags.hidden}, |V| = {flags.vocab:,}, {device_name()}, medians of {flags.rounds} rounds"
-        columns = {"search": "search", "model": "model", "pieces_per_second": "pieces/s", "ratio": "times the peer"}
+        columns = {"search": "search", "model": "model", "tokens_per_second": "tokens/s", "ratio": "times the peer"}
         show(title, columns | {"same": "same sentences"}, rows)
         write_results(flags, NAME, argv, {"ways": rows})
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bench._common import show
 from bench._flops import BASE, LARGE, Size
 from bench._lengths import read_lengths
-from pretraining.recipe import Objective, Phase, Recipe, learnt_terms
+from pretraining.recipe import Objective, Phase, Recipe, learned_terms
 from zoo_core.recipes import load_recipe, user_errors
 
 RECIPE = Path("pretraining/recipes/veco/large.yaml")
@@ -30,10 +30,10 @@ GIB = 2**30
 
 
 class Work(NamedTuple):
-    """Of an update, or of a part of one: FLOPs, positions of text that are read, and what the layers keep, in bytes."""
+    """Of a step, or of a part of one: FLOPs, positions of text that are read, and what the layers keep, in bytes."""
 
     flops: float
-    pieces: float
+    tokens: float
     kept: float
 
     def __add__(self, other: "Work") -> "Work":
@@ -60,7 +60,7 @@ def parameters(size: Size, cross_alone: bool = False) -> int:
 
 
 def work_of(name: str, objective: Objective, size: Size, frozen: bool) -> Work:
-    """Of all examples of an objective in an update. `frozen`: cross-attention alone is trained, by `cross`."""
+    """Of all examples of an objective in a step. `frozen`: cross-attention alone is trained, by `cross`."""
     n, rows = objective.max_length, objective.batch_size
     predicted = objective.mask_probability
     layer_positions = size.layers * size.hidden
@@ -87,10 +87,10 @@ def cross_alone(size: Size, n: int, predicted: float) -> float:
 
 
 def work_of_phase(phase: Phase, size: Size) -> Work:
-    """Of one update of a phase. Raises ValueError for objectives and terms that VECO's recipe does not have."""
+    """Of one step of a phase. Raises ValueError for objectives and terms that VECO's recipe does not have."""
     total, frozen = Work(0, 0, 0), phase.trainable != ["*"]
     for name, objective in phase.objectives.items():
-        terms = learnt_terms(name, objective)
+        terms = learned_terms(name, objective)
         if name not in ("tlm", "ca_mlm_segments", "ca_mlm_pairs") or (terms != ("cross",)) == frozen:
             raise ValueError(
                 f"phase {phase.name!r} has the objective {name} with the terms {', '.join(terms) or 'none'} and trains "
@@ -145,8 +145,8 @@ def steps_section(recipe: Recipe, name: str, size: Size) -> Section:
             {
                 "phase": phase.name,
                 "steps": phase.steps,
-                "pieces": work.pieces / 1e6,
-                "all_pieces": work.pieces * phase.steps / 1e9,
+                "tokens": work.tokens / 1e6,
+                "all_tokens": work.tokens * phase.steps / 1e9,
                 "flops": work.flops / 1e15,
                 "all_flops": work.flops * phase.steps / 1e21,
             }
@@ -154,9 +154,9 @@ def steps_section(recipe: Recipe, name: str, size: Size) -> Section:
     columns = {
         "phase": "phase",
         "steps": "updates",
-        "pieces": "pieces of text an update, millions",
-        "all_pieces": "in all, 1e9",
-        "flops": "FLOPs an update, 1e15",
+        "tokens": "tokens of text a step, millions",
+        "all_tokens": "in all, 1e9",
+        "flops": "FLOPs a step, 1e15",
         "all_flops": "in all, 1e21",
     }
     notes = [f"{parameters(size):,} parameters."]
@@ -166,18 +166,18 @@ def steps_section(recipe: Recipe, name: str, size: Size) -> Section:
         )
         mean = read_lengths()[0].mean()
         notes += [
-            f"An update holds {segments.batch_size:,} pairs of segments, {segments.max_length} pieces a side, and "
+            f"An step holds {segments.batch_size:,} pairs of segments, {segments.max_length} tokens a side, and "
             f"{pairs.batch_size:,} translation pairs, {pairs.max_length} a side; TLM reads the latter once more, both "
             f"sides in one input of {joint.max_length}.",
-            "FLOPs are useful ones, of forward and backward: 164 L d^2 + 36 L d n + 2 r (6 d V + 6 d^2) a piece for "
+            "FLOPs are useful ones, of forward and backward: 164 L d^2 + 36 L d n + 2 r (6 d V + 6 d^2) a token for "
             "CA-MLM, 72 L d^2 + 24 L d n + r (6 d V + 6 d^2) for TLM; r, the share that is predicted, is "
             f"{segments.mask_probability:g} in segments and {pairs.mask_probability:g} in pairs (bench/_flops.py). The "
             "first phase trains cross-attention alone; how long is this project's decision.",
             "Assumed: all examples are full. Sentences are shorter: those of news have "
-            f"{mean:.0f} pieces a side (bench/_lengths.py), and what a pair costs goes with them, since padding is not "
+            f"{mean:.0f} tokens a side (bench/_lengths.py), and what a pair costs goes with them, since padding is not "
             "computed (model.skip_padding).",
             "Another reading of the paper: its batches of segments and of pairs alternate, and a step is one of the "
-            "two. Then its steps are half as many of these updates, and time is half of what stands below.",
+            "two. Then its steps are half as many of these steps, and time is half of what stands below.",
         ]
     return Section(f"VECO, {name} size: what the recipe adds up to", columns, rows, notes)
 
@@ -201,22 +201,22 @@ def time_section(recipe: Recipe, name: str, size: Size, flags: argparse.Namespac
             phase.steps * max(works[phase.name].flops / (flags.mfu * PEAKS[FASTEST] * gpus), journeys[phase.name])
             for phase in recipe.phases
         )
-        row |= {"read": work.pieces / row[f"{FASTEST} seconds"] / gpus, "paced": paced / 86400}
+        row |= {"read": work.tokens / row[f"{FASTEST} seconds"] / gpus, "paced": paced / 86400}
         row["journey"] = journeys[main_phase(recipe).name]
         rows.append(row)
     columns = {"gpus": "GPUs"}
     for kind in PEAKS:
-        columns |= {f"{kind} days": f"{kind}: days", f"{kind} seconds": "s an update"}
-    columns |= {"journey": "gradients' journey, s", "paced": f"{FASTEST}: days at its pace", "read": "pieces/s a GPU"}
+        columns |= {f"{kind} days": f"{kind}: days", f"{kind} seconds": "s a step"}
+    columns |= {"journey": "gradients' journey, s", "paced": f"{FASTEST}: days at its pace", "read": "tokens/s a GPU"}
     notes = [
         f"Assumed: MFU {flags.mfu:g} of the data sheet's dense bf16 peak ("
         + "; ".join(f"{kind}: {peak / 1e12:.0f}e12" for kind, peak in PEAKS.items())
         + " FLOP/s), at every number of GPUs; days go with 1 / MFU. `python -m bench.mfu` measures it on a GPU. "
         "Measured on an H200: 790e12 FLOP/s for products of large matrices; 0.4 of the data sheet is half of that.",
         f"Assumed: {flags.network:g} GB/s between machines for each GPU, a network card of {8 * flags.network:g} "
-        "Gbit/s. The journey, twice the float32 gradients once an update, runs beside the last micro-batch's backward; "
-        "where it is longer than an update's computation, it sets the pace. Inside a machine (NVLink) it is shorter.",
-        "pieces/s a GPU: what has to be read and masked to keep an H100 busy. Gradient checkpointing computes the "
+        "Gbit/s. The journey, twice the float32 gradients once a step, runs beside the last micro-batch's backward; "
+        "where it is longer than a step's computation, it sets the pace. Inside a machine (NVLink) it is shorter.",
+        "tokens/s a GPU: what has to be read and masked to keep an H100 busy. Gradient checkpointing computes the "
         "forward once more: 4/3 of the days.",
     ]
     return Section(f"VECO, {name} size: time", columns, rows, notes)

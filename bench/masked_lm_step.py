@@ -8,7 +8,7 @@ attention weights, is a recipe's choice (`model.config.attention_probs_dropout_p
 kernel with it.
 
 Parts: TLM on news pairs in random batches, fp32 and bf16; the peer with batches by length, as the Trainer groups them;
-MLM on rows full of text. Times are for a real piece, padding not counted. Memory is the peak of one update in a process
+MLM on rows full of text. Times are for a real token, padding not counted. Memory is the peak of one update in a process
 of its own, as torch's allocator counts it, above weights, gradients and Adam's moments. Where the peer's logits do not
 fit into this machine's memory, a part takes fewer pairs, and says so. Writes bench/results/masked_lm_step.json.
 """
@@ -42,7 +42,7 @@ NAME = "masked_lm_step"
 PEER, OURS, WITHOUT = "transformers", "ours", "ours, no attention dropout"
 LONGEST = 512  # positions of a packed row, and of the model
 MEGABATCH = 50  # batches that the Trainer's group_by_length sorts at a time
-# Bytes of the peer at the peak for each position and piece of the vocabulary: logits and log-softmax, kept, and the
+# Bytes of the peer at the peak for each position and token of the vocabulary: logits and log-softmax, kept, and the
 # gradients of both; a position's states besides, for each layer and dimension. Measured by the tests.
 LOGIT_BYTES, STATE_BYTES = 16, 120
 MEMORY_AIM = 5.0
@@ -124,7 +124,7 @@ def that_fits(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches
 
 
 def measure_time(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int) -> dict[str, Any]:
-    """Seconds of every way for the real pieces of each round, and what the losses were on one batch."""
+    """Seconds of every way for the real tokens of each round, and what the losses were on one batch."""
     from bench._steps import DROPOUT, Contest, made_up_examples, set_attention_dropout
 
     contest = Contest.of(size, LONGEST, part.precision, part.objective, device_name())
@@ -161,7 +161,7 @@ def measure_time(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batc
 
 
 def measure_memory(size: Size, part: Part, pairs_M2: np.ndarray, way: str) -> dict[str, float]:
-    """MiB of one way's update at its peak: above weights, gradients and moments, and of the whole process."""
+    """MiB of one way's step at its peak: above weights, gradients and moments, and of the whole process."""
     import torch
     from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
@@ -178,7 +178,7 @@ def measure_memory(size: Size, part: Part, pairs_M2: np.ndarray, way: str) -> di
         model = MetaXlmForPreTraining(MetaXlmConfig(**config)).to(device)
         step = OurStep(model, tokenizer, part.precision, part.objective)
     batch = made_up_examples(round_batches(part, pairs_M2, 0, 1)[0][0], size.vocab, np.random.default_rng(0))
-    step(batch[:1])  # makes the moments; most gradients are dropped after it, and made anew at every update
+    step(batch[:1])  # makes the moments; most gradients are dropped after it, and made anew at every step
     missing = missing_gradients(step.model)
     above = peak_bytes(lambda: step(batch), device) - missing
     return {"above_mib": above / 2**20, "process_mib": max_resident_bytes() / 2**20}
@@ -212,7 +212,7 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
         rows.append(
             {
                 "way": way,
-                "milliseconds_per_piece": 1000
+                "milliseconds_per_token": 1000
                 * statistics.median(a / n for a, n in zip(seconds, timed["real"], strict=True)),
                 "ratio": median_ratio(timed["seconds"][PEER], seconds) if ours else None,
                 "aim": part.aim if ours else None,
@@ -230,7 +230,7 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
         "gib_for_those_asked": bytes_asked / 2**30,
         "useful_share_of_the_peer": float(sum(n.sum() for n in lengths) / sum(len(n) * n.max() for n in lengths)),
         "ratio_by_flops": flops_ratio(size, [batch for batches in drawn for batch in batches]),
-        "real_pieces_a_round": timed["real"],
+        "real_tokens_a_round": timed["real"],
         "losses": timed["losses"],
         "skips_padding": timed["skips_padding"],
         "ways": rows,
@@ -239,7 +239,7 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
 
 COLUMNS = {
     "way": "",
-    "milliseconds_per_piece": "ms a real piece",
+    "milliseconds_per_token": "ms a real token",
     "ratio": "faster by",
     "aim": "aim",
     "memory_mib": "MiB above",
@@ -273,7 +273,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         {
             "layers": (12, "layers"),
             "hidden": (768, "hidden size, a multiple of 64"),
-            "vocab": (250_002, "pieces of the vocabulary"),
+            "vocab": (250_002, "tokens of the vocabulary"),
             "rounds": (5, "interleaved rounds"),
             "batches": (2, "batches of a round"),
         },
@@ -281,7 +281,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
     parser.add_argument("--hub_root", metavar="DIR", help="count the lengths of local/ntrex there (default: shipped)")
-    parser.add_argument("--tokenizer", metavar="DIR", help="with --hub_root: its pieces (default: trained there first)")
+    parser.add_argument("--tokenizer", metavar="DIR", help="with --hub_root: its tokens (default: trained there first)")
     return parser.parse_args(argv)
 
 

@@ -1,7 +1,7 @@
 """Which share of the device's arithmetic a training step uses: `python -m bench.mfu`.
 
-Model FLOP utilisation = useful FLOPs / (seconds x peak FLOP/s). Useful are those of real pieces and of predictions that
-are learnt from (bench/_flops.py); F = 72 L d^2 + 12 L d E[n^2]/E[n] + 0.15 (6 d V + 6 d^2) a piece. The peak is
+Model FLOP utilization = useful FLOPs / (seconds x peak FLOP/s). Useful are those of real tokens and of predictions that
+are learned from (bench/_flops.py); F = 72 L d^2 + 12 L d E[n^2]/E[n] + 0.15 (6 d V + 6 d^2) a token. The peak is
 measured, by a product of two large matrices in the same precision, and, of a known GPU, its data sheet's. Steps are
 whole updates of this package: MLM on rows full of text, TLM on pairs of real lengths cut to `--bitext` positions.
 `--profile` writes the operators that take the most time. Writes bench/results/mfu.json.
@@ -35,7 +35,7 @@ OPERATORS = 30  # rows of --profile's tables
 
 
 def row_lengths(objective: str, flags: argparse.Namespace, rng: np.random.Generator) -> np.ndarray:
-    """(M, 1) pieces of full rows for MLM, or (M, 2) of news pairs for TLM, without special tokens."""
+    """(M, 1) tokens of full rows for MLM, or (M, 2) of news pairs for TLM, without special tokens."""
     if objective == "mlm":
         return np.full((flags.rows, 1), flags.packed - 2)
     pairs_M2, _ = read_lengths()
@@ -46,7 +46,7 @@ def row_lengths(objective: str, flags: argparse.Namespace, rng: np.random.Genera
 
 
 def measure(size: Size, objective: str, flags: argparse.Namespace, profile: Path | None) -> dict[str, Any]:
-    """Pieces a second of one objective, the FLOPs they stand for, and the device's peak."""
+    """Tokens a second of one objective, the FLOPs they stand for, and the device's peak."""
     import torch
 
     from bench._steps import DROPOUT, PREDICTED, OurStep, dropout, made_up_examples, made_up_tokenizer, our_batch
@@ -75,10 +75,10 @@ def measure(size: Size, objective: str, flags: argparse.Namespace, profile: Path
     peak = matrix_peak(flags.matrix, dtype)
     rate = float(np.median(rates))
     return {
-        "pieces": float(np.mean([n.sum() for n in rows.values()])),
-        "pieces_per_second": float(np.median([rows[i].sum() / seconds[i] for i in range(flags.rounds)])),
+        "tokens": float(np.mean([n.sum() for n in rows.values()])),
+        "tokens_per_second": float(np.median([rows[i].sum() / seconds[i] for i in range(flags.rounds)])),
         "share_predicted": sum(predicted.values()) / sum(n.sum() for n in rows.values()),
-        "flops_per_piece": sum(flops) / sum(rows[i].sum() for i in range(flags.rounds)),
+        "flops_per_token": sum(flops) / sum(rows[i].sum() for i in range(flags.rounds)),
         "tera_flops_per_second": rate / 1e12,
         "of_measured_peak": rate / peak,
         "measured_peak_tera": peak / 1e12,
@@ -104,8 +104,8 @@ def write_profile(path: Path, step: Any) -> None:
 
 COLUMNS = {
     "step": "",
-    "pieces_per_second": "pieces/s",
-    "mflop": "MFLOP a piece",
+    "tokens_per_second": "tokens/s",
+    "mflop": "MFLOP a token",
     "tera_flops_per_second": "TFLOP/s",
     "of_measured_peak": "of measured peak",
     "aim": "aim",
@@ -162,9 +162,9 @@ def main(argv: list[str] | None = None) -> None:
                     "aim": MEASURED_AIM.get(name) if device == "cuda" else None,
                     "sheet_aim": SHEET_AIM.get(name) if device == "cuda" else None,
                 }
-        rows = [{"step": title, **row, "mflop": row["flops_per_piece"] / 1e6} for title, row in steps.items()]
+        rows = [{"step": title, **row, "mflop": row["flops_per_token"] / 1e6} for title, row in steps.items()]
         peak = max(row["measured_peak_tera"] for row in rows)
-        title = f"model FLOP utilisation, {flags.precision}, {device}"
+        title = f"model FLOP utilization, {flags.precision}, {device}"
         show(title, COLUMNS, rows, [f"measured peak: a product of {flags.matrix}^3, {peak:.2f} TFLOP/s"])
         write_results(flags, NAME, argv, {"device": device, "steps": steps})
 

@@ -2,7 +2,7 @@
 
 Forward and backward of one model on one batch, without dropout, rounds interleaved: VECO's CA-MLM of pairs, with TLM
 (its bilingual step), and of adjacent segments; ERNIE-M's CAMLM, which is TLM with a block mask, and BTMLM, which writes
-pseudo tokens before it reads them; XLM-Align's TLM and DWA in one forward, its self-labelling apart, and TLM and DWA in
+pseudo tokens before it reads them; XLM-Align's TLM and DWA in one forward, its self-labeling apart, and TLM and DWA in
 a forward each. Rows have the lengths of news. Prints time as a ratio to TLM, with padding computed and skipped, beside
 what counting FLOPs predicts here and at the papers' large size, and memory at the peak beside what counting kept
 numbers predicts; writes bench/results/paper_steps.json.
@@ -36,15 +36,15 @@ from zoo_core.recipes import user_errors
 
 NAME = "paper_steps"
 PAIRS_PREDICTED, SEGMENTS_PREDICTED = 0.25, 0.15  # VECO, Table 8
-PREDICTED, PSEUDO_SHARE = 0.15, 0.2  # of the others; BTMLM: pseudo tokens for each piece of its text (Figure 5)
+PREDICTED, PSEUDO_SHARE = 0.15, 0.2  # of the others; BTMLM: pseudo tokens for each token of its text (Figure 5)
 LARGE_PAIRS, LARGE_SEGMENTS = 128, 512  # positions of a side (VECO, Table 8)
-SHORTEST = 8  # pieces of a side: fewer leave nothing to read, or to predict
+SHORTEST = 8  # tokens of a side: fewer leave nothing to read, or to predict
 
 
 class Step(NamedTuple):
     """Forward and backward of `sub_batches`, one after the other; `against` is the TLM it is compared with.
 
-    `weights` are those of the losses, for each call. Without one, it is XLM-Align's labelling.
+    `weights` are those of the losses, for each call. Without one, it is XLM-Align's labeling.
     """
 
     sub_batches: tuple[str, ...]
@@ -69,7 +69,7 @@ STEPS: dict[str, dict[str, Step]] = {
     "xlm_align": {
         "tlm": Step(("tlm",), None, ({"dwa": 0.0},)),
         "tlm + dwa": Step(("tlm",), "tlm"),
-        "labelling": Step(("tlm",), "tlm", ()),
+        "labeling": Step(("tlm",), "tlm", ()),
         "tlm, then dwa": Step(("tlm",), "tlm", ({"dwa": 0.0}, {"tlm": 0.0})),
     },
 }
@@ -90,9 +90,9 @@ def make_model(name: str, size: Size, longest: int, **fields: Any) -> Any:
 
 
 def make_batches(lengths_P2: np.ndarray, vocab: int, device: str) -> dict[str, dict]:
-    """The rows `<s> x </s></s> y </s>` of sides with so many pieces, as a sub-batch of each objective.
+    """The rows `<s> x </s></s> y </s>` of sides with so many tokens, as a sub-batch of each objective.
 
-    TLM, CAMLM and CA-MLM have the same pieces. Predicted ones are all <mask>: TLM and CAMLM have the same input and
+    TLM, CAMLM and CA-MLM have the same tokens. Predicted ones are all <mask>: TLM and CAMLM have the same input and
     labels. BTMLM has texts as long as a pair, with pseudo positions behind them, and so has the TLM beside it.
     """
     import torch
@@ -132,7 +132,7 @@ def _rows(lengths_P2, vocab: int, share: float) -> tuple[dict, Any]:
     is_special_PT |= (place_T == ends_P2[:, 1:] - 1) | ~is_real_PT
     gold_PT = gold_PT.masked_fill(is_special_PT, 2).masked_fill(place_T == 0, 0).masked_fill(~is_real_PT, 1)
     is_predicted_PT = (torch.rand(gold_PT.shape, device=device) < share) & ~is_special_PT
-    # the first piece of each side is there to be read
+    # the first token of each side is there to be read
     is_predicted_PT &= (place_T != 1) & (place_T != ends_P2[:, :1] + 1)
     fields = {
         "input_ids": gold_PT,
@@ -199,7 +199,7 @@ def lengths_of_sides(batch: dict) -> tuple[np.ndarray, np.ndarray]:
     return tuple((segments == side).sum(1).cpu().numpy() for side in (0, 1))
 
 
-def flops_of(name: str, size: Size, batches: dict[str, dict], labelling_layers: int = 0, queries: float = 0) -> float:
+def flops_of(name: str, size: Size, batches: dict[str, dict], labeling_layers: int = 0, queries: float = 0) -> float:
     """Useful FLOPs of a row of the table."""
     predicted = {key: predictions(batch) for key, batch in batches.items()}
     x, y = lengths_of_sides(batches["tlm"])
@@ -207,7 +207,7 @@ def flops_of(name: str, size: Size, batches: dict[str, dict], labelling_layers: 
     vocab = size.vocab
     is_written = (batches["btmlm"]["segment_ids"] == 1) & (batches["btmlm"]["input_ids"] == vocab - 1)
     tlm = size.mlm(x + y, predicted["tlm"])
-    dwa_alone = size.tlm_and_dwa(x, y, 0, queries, labelling_layers)
+    dwa_alone = size.tlm_and_dwa(x, y, 0, queries, labeling_layers)
     return {
         "tlm": lambda: tlm,
         "camlm": lambda: tlm,
@@ -216,8 +216,8 @@ def flops_of(name: str, size: Size, batches: dict[str, dict], labelling_layers: 
         "ca_mlm_pairs + tlm": lambda: size.ca_mlm(x, y, predicted["ca_mlm_pairs"]) + tlm,
         "tlm of btmlm's rows": lambda: size.mlm(text, predicted["btmlm"]),
         "btmlm": lambda: size.btmlm(text, predicted["btmlm"], int(is_written.sum())),
-        "tlm + dwa": lambda: size.tlm_and_dwa(x, y, predicted["tlm"], queries, labelling_layers),
-        "labelling": lambda: size.labelling(x, y, labelling_layers),
+        "tlm + dwa": lambda: size.tlm_and_dwa(x, y, predicted["tlm"], queries, labeling_layers),
+        "labeling": lambda: size.labeling(x, y, labeling_layers),
         "tlm, then dwa": lambda: tlm + dwa_alone,
     }[name]()
 
@@ -315,7 +315,7 @@ def measure(name: str, size: Size, lengths_P2: np.ndarray, rounds: int, device: 
     memory = {key: peak_bytes(lambda key=key: ways[key](0), device) / 2**20 for key in ways}
     seconds = interleaved(ways, rounds, warm_up=False)
     queries = found.get("tlm + dwa", {"predictions": {"dwa": 0}})["predictions"].get("dwa", 0)
-    layers = getattr(model.config, "labelling_layer", 0)
+    layers = getattr(model.config, "labeling_layer", 0)
     predicted = {key: predictions(batch) for key, batch in batches.items()}
     for key, step in steps.items():
         row = found[key]
@@ -375,9 +375,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         {
             "layers": (4, "layers"),
             "hidden": (256, "hidden size, a multiple of 64"),
-            "vocab": (16_000, "pieces of the vocabulary"),
+            "vocab": (16_000, "tokens of the vocabulary"),
             "pairs": (16, "pairs in a batch"),
-            "length": (64, "pieces of each side at most"),
+            "length": (64, "tokens of each side at most"),
             "rounds": (7, "interleaved rounds"),
         },
     )
@@ -391,7 +391,7 @@ def check_flags(flags: argparse.Namespace) -> None:
 
 
 def draw_lengths(pairs: int, longest: int) -> np.ndarray:
-    """(P, 2) pieces of the sides of news pairs, drawn at random, none shorter than `SHORTEST`."""
+    """(P, 2) tokens of the sides of news pairs, drawn at random, none shorter than `SHORTEST`."""
     pairs_M2, _ = read_lengths()
     return pairs_M2[np.random.default_rng(0).integers(len(pairs_M2), size=pairs)].clip(SHORTEST, longest)
 
@@ -407,7 +407,7 @@ def main(argv: list[str] | None = None) -> None:
         for name in flags.models:
             models[name] = in_fresh_process(measure, name, size, lengths_P2, flags.rounds, device)
             title = (
-                f"{name}: forward and backward of {flags.pairs} pairs of {lengths_P2.sum(1).mean():.0f} pieces, "
+                f"{name}: forward and backward of {flags.pairs} pairs of {lengths_P2.sum(1).mean():.0f} tokens, "
                 f"{size.layers} layers of {size.hidden}, |V| = {size.vocab:,}, fp32, {device}, medians of "
                 f"{flags.rounds} rounds"
             )

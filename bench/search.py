@@ -2,12 +2,12 @@
 
 The `--neighbors` nearest by cosine of 100,000 source and 50,000 target vectors, in both directions, as mining by the
 ratio margin needs them. Ours makes one product for both; candidates come from a product of fp32 or of bf16, and what is
-found is the same. The peer is faiss-cpu's flat index of inner products on normalised vectors, searched once in each
+found is the same. The peer is faiss-cpu's flat index of inner products on normalized vectors, searched once in each
 direction, as LASER's mining does; without faiss-cpu its row is left out. Both use the same number of threads, one after
 the other of `--threads`. Vectors are made up: clusters around a common direction, with cosines as sentence vectors have
-them; each target translates a source. Neighbours have to be the same, but where cosines differ by less than 1e-6.
+them; each target translates a source. Neighbors have to be the same, but where cosines differ by less than 1e-6.
 
-Writes bench/results/search.json. Legend: `S` sources, `D` targets, `H` hidden size, `K` neighbours.
+Writes bench/results/search.json. Legend: `S` sources, `D` targets, `H` hidden size, `K` neighbors.
 """
 
 import argparse
@@ -73,10 +73,10 @@ def has_faiss() -> bool:
 
 
 def differing(found: Any, other: Any) -> int:
-    """How many neighbours differ, all of them as near: asserts that what is compared finds the same."""
+    """How many neighbors differ, all of them as near: asserts that what is compared finds the same."""
     count = 0
     for (near, places), (other_near, other_places) in zip(found, other, strict=True):
-        assert (near - other_near).abs().max() < ALIKE, "another neighbour is nearer"
+        assert (near - other_near).abs().max() < ALIKE, "another neighbor is nearer"
         count += int((places != other_places).sum())
     return count
 
@@ -141,7 +141,7 @@ def check_flags(flags: argparse.Namespace) -> None:
     if flags.neighbors > min(flags.sources, flags.targets):
         raise ValueError(
             f"--neighbors is {flags.neighbors}, of {flags.sources} sources and {flags.targets} targets. There are no "
-            "more neighbours than vectors. Give fewer."
+            "more neighbors than vectors. Give fewer."
         )
 
 
@@ -151,9 +151,7 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         check_flags(flags)
         rows = [row for threads in flags.threads for row in measure(flags, threads)]
-        title = (
-            f"{flags.neighbors} neighbours of {flags.sources:,} x {flags.targets:,} vectors of {flags.hidden}, both "
-        )
+        title = f"{flags.neighbors} neighbors of {flags.sources:,} x {flags.targets:,} vectors of {flags.hidden}, both "
         title += f"directions, medians of {flags.rounds} rounds"
         columns = {"threads": "threads", "way": "way", "seconds": "seconds", "products_per_second": "GFLOP/s of pairs"}
         columns |= {"ratio": "times faiss", "aim": "aim", "differing": "equally near, in another order"}

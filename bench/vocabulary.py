@@ -1,7 +1,7 @@
-"""What a vocabulary of 250,002 pieces costs in a training step: `python -m bench.vocabulary`.
+"""What a vocabulary of 250,002 tokens costs in a training step: `python -m bench.vocabulary`.
 
 Parts:
-- shares: the pieces of one update, each timed alone on the same batch: layers, head (the product that gives logits,
+- shares: the tokens of one update, each timed alone on the same batch: layers, head (the product that gives logits,
   softmax and cross-entropy, the two products of its gradient), gradient of the embedding, scaling and clipping, AdamW;
   and the memory that embedding and head hold beside the rest.
 - adamw: fused AdamW, as here, against torch's default.
@@ -62,7 +62,7 @@ def make_model(size: Size, length: int) -> Any:
 
 
 def measure_shares(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]]:
-    """The pieces of an update, with their share of the time and memory of all."""
+    """The tokens of a step, with their share of the time and memory of all."""
     import torch
     from accelerate.utils import send_to_device
     from torch import nn
@@ -116,25 +116,25 @@ def measure_shares(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]
         torch._foreach_mul_(gradients, scale.clamp(max=1.0))
 
     ways = {
-        "whole update": lambda number: step.on_batch(batch),
+        "whole step": lambda number: step.on_batch(batch),
         "layers": layers,
         "embedding gradient": embedding,
         "head": head,
         "  logits": logits,
         "  gradient products": products,
     }
-    # before each of them, gradients are as an update leaves them
+    # before each of them, gradients are as a step leaves them
     seconds = interleaved(ways, flags.rounds, before=lambda name: clear_gradients(model, step.optimizer))
     model(**batch).loss.backward()
     seconds |= interleaved({"scale and clip": clip, "AdamW": lambda number: step.optimizer.step()}, flags.rounds)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     medians["  softmax and rest"] = max(0.0, medians["head"] - medians["  logits"] - medians["  gradient products"])
     parts = ("layers", "embedding gradient", "head", "scale and clip", "AdamW")
-    medians["collating, losses, rest"] = max(0.0, medians["whole update"] - sum(medians[name] for name in parts))
+    medians["collating, losses, rest"] = max(0.0, medians["whole step"] - sum(medians[name] for name in parts))
     order = ["layers", "head", "  logits", "  softmax and rest", "  gradient products", *parts[1:2], *parts[3:]]
     return [
-        {"part": name, "seconds": medians[name], "share": medians[name] / medians["whole update"]}
-        for name in [*order, "collating, losses, rest", "whole update"]
+        {"part": name, "seconds": medians[name], "share": medians[name] / medians["whole step"]}
+        for name in [*order, "collating, losses, rest", "whole step"]
     ]
 
 
@@ -289,8 +289,8 @@ def measure_compile(size: Size, flags: argparse.Namespace) -> list[dict[str, Any
 
 
 TABLES = {
-    "shares": ("an update, by its parts", {"part": "", "seconds": "s", "share": "share"}),
-    "memory": ("memory of an update", {"part": "", "mib": "MiB", "share": "share"}),
+    "shares": ("a step, by its parts", {"part": "", "seconds": "s", "share": "share"}),
+    "memory": ("memory of a step", {"part": "", "mib": "MiB", "share": "share"}),
     "adamw": ("AdamW", {"way": "", "seconds": "s", "ratio": "ours is faster by"}),
     "cross-entropy": (
         "linear cross-entropy, forward and backward",
@@ -315,7 +315,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         {
             "layers": (12, "layers"),
             "hidden": (768, "hidden size, a multiple of 64"),
-            "vocab": (250_002, "pieces of the vocabulary"),
+            "vocab": (250_002, "tokens of the vocabulary"),
             "rows": (4, "rows of a batch"),
             "length": (512, "positions of a row"),
             "predictions": (300, "predictions of the cross-entropies that are compared"),

@@ -37,7 +37,7 @@ PAIR_LENGTHS = (
     "27-21 22-27 26-23 24-26 22-29 26-25 22-30 28-24 27-26 26-28 27-28 26-30 29-27 28-29 28-30 24-35 26-34 28-33 30-33 "
     "33-32 34-32 29-39 32-37 27-44 25-48 33-41 29-47 35-43 40-42 39-48 42-52 43-57 39-69 54-64 66-72"
 )
-PIECES_PER_WORD = 1.3  # about what XLM-R's vocabulary needs for these languages
+TOKENS_PER_WORD = 1.3  # about what XLM-R's vocabulary needs for these languages
 SORTED_PAIRS = 4096  # the aligner sorts so many at a time by length: 64 batches of 64
 AWESOME_BATCH = 32  # awesome-align's default
 SENTENCE_BATCH = 8  # among so few pairs, a larger batch would be half padding, which it is not among `SORTED_PAIRS`
@@ -78,7 +78,7 @@ def draw_sorted(lengths: list[tuple[int, int]], pairs: int, batch: int, factor: 
 class Batch:
     """A padded batch of pairs, the same vectors one by one, and the inputs that awesome-align wants.
 
-    Targets are noisy copies of source pieces, in another order.
+    Targets are noisy copies of source tokens, in another order.
     """
 
     def __init__(self, lengths: list[tuple[int, int]], hidden: int):
@@ -161,7 +161,7 @@ def measure_matching(flags: argparse.Namespace, lengths, peers: dict) -> list[di
 
     from modeling.optimal_transport import METHODS, itermax_links
 
-    batches = [Batch(part, flags.hidden) for part in draw_sorted(lengths, flags.pairs, flags.batch, PIECES_PER_WORD)]
+    batches = [Batch(part, flags.hidden) for part in draw_sorted(lengths, flags.pairs, flags.batch, TOKENS_PER_WORD)]
     pairs = sum(len(batch.lengths) for batch in batches)
     contenders = {method: lambda batch, method=method: batch.aligned(method) for method in METHODS}
     results = {}
@@ -233,7 +233,7 @@ def measure_sinkhorn(flags: argparse.Namespace, lengths, peers: dict) -> list[di
         return []
     solve = peers["ot.batch"].solve_batch
     inputs = []
-    for part in draw_sorted(lengths, flags.pairs, flags.batch, PIECES_PER_WORD):
+    for part in draw_sorted(lengths, flags.pairs, flags.batch, TOKENS_PER_WORD):
         sources, targets = (round(statistics.mean(sizes)) for sizes in zip(*part, strict=True))
         similarity_BST = 50 * torch.rand(len(part), sources, targets) + 1e-3
         ones = similarity_BST.new_ones

@@ -159,7 +159,7 @@ def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> An
 def without_padding(model: Any) -> Any:
     """The model, which from now on computes nothing at padding where its code knows how, as that of this zoo does.
 
-    Its numbers are the same at every piece of text. A folder's own code may be older, and other libraries' models pad.
+    Its numbers are the same at every token of text. A folder's own code may be older, and other libraries' models pad.
     """
     if hasattr(model, "set_skip_padding"):
         model.set_skip_padding(True)

@@ -34,7 +34,7 @@ class Translations:
 
 
 @dataclass
-class LabelledTable(Table):
+class LabeledTable(Table):
     """Rows of text with a label."""
 
     text_columns: list[str] = option(
@@ -72,8 +72,8 @@ class LabelledTable(Table):
 
 
 @dataclass
-class TrainingTable(LabelledTable):
-    """Labelled rows to train on."""
+class TrainingTable(LabeledTable):
+    """Labeled rows to train on."""
 
     languages: list[str] = option(
         [],
@@ -86,8 +86,8 @@ class TrainingTable(LabelledTable):
 
 
 @dataclass
-class EvaluationTable(LabelledTable):
-    """Labelled rows to evaluate on, in every language."""
+class EvaluationTable(LabeledTable):
+    """Labeled rows to evaluate on, in every language."""
 
     path: str = option(MISSING, "as in train; `{language}` stands for each of `languages`, one table a language")
     config: str | None = option(None, "as in train; `{language}` stands for each of `languages`")
@@ -108,25 +108,25 @@ class EvaluationTable(LabelledTable):
 class Training:
     """Hyperparameters."""
 
-    batch_size: int = option(32, "examples per update over all processes and accumulated micro-batches")
+    batch_size: int = option(32, "examples per step over all processes and accumulated micro-batches")
     learning_rate: float = option(MISSING, "peak learning rate")
     layerwise_decay: float = option(
         1.0, "d: layer i of n (from 0) learns at d^(n-i) of the rate, the embeddings at d^(n+1), the head at 1"
     )
     epochs: float = option(3.0, "passes over the training rows")
-    max_steps: int = option(0, "number of updates, in place of epochs; 0: by epochs")
-    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all updates")
+    max_steps: int = option(0, "number of steps, in place of epochs; 0: by epochs")
+    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all steps")
     schedule: Literal["linear", "constant", "cosine"] = option("linear", "after the warm-up")
     weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none")
     betas: list[float] = option([0.9, 0.999], "AdamW's beta1 and beta2")
     epsilon: float = option(1e-6, "AdamW's epsilon")
     max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
-    gradient_accumulation_steps: int = option(1, "micro-batches per update and process: changes memory, not the update")
+    gradient_accumulation_steps: int = option(1, "micro-batches per step and process: changes memory, not the step")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
     used_rows_only: bool = option(
         True,
-        "hold gradient and optimizer state of those rows of the word embeddings alone that the training rows' pieces "
+        "hold gradient and optimizer state of those rows of the word embeddings alone that the training rows' tokens "
         "use; the others have no gradient. Changes memory and time, not the model; false: of all rows",
     )
 
@@ -176,12 +176,12 @@ class Recipe:
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
         "zero_shot",
         "zero_shot: train on the source language, evaluate on every language; translate_train_all: train on the source "
-        "language and its translations; supervised: train on rows of every evaluated language, labelled in it",
+        "language and its translations; supervised: train on rows of every evaluated language, labeled in it",
     )
     plug_in: bool = option(
         False,
         "VECO with translate_train_all: heads read [H:S] of a text and its translation, which every table then has to "
-        "name; both sides are learnt from, and texts of the evaluated language are scored",
+        "name; both sides are learned from, and texts of the evaluated language are scored",
     )
     translations_from: str | None = option(
         None, "translate_train_all: who or what translated which texts; the results say it"
@@ -221,13 +221,13 @@ class TaggingRecipe(Recipe):
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text",
-        "which piece of a word has its label: the first, as in XTREME, or the first that is more than the mark of a "
+        "which token of a word has its label: the first, as in XTREME, or the first that is more than the mark of a "
         "word's beginning, which stands alone before most Chinese words",
     )
 
     @staticmethod
     def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
-        """Of a run from before the field was there, which labelled the first."""
+        """Of a run from before the field was there, which labeled the first."""
         return {"label_subword": "first"} | values
 
 

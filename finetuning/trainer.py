@@ -47,7 +47,7 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
             **kwargs,
         )
         self.kind, self.recipe, self.data = kind, recipe, data
-        self.translation_items: Any = None  # labels of the translations in the update, of all processes
+        self.translation_items: Any = None  # labels of the translations in the step, of all processes
         self.translation_share: Any = None  # those of the micro-batch over these
         self.layerwise_decay = recipe.training.layerwise_decay
         self.used_rows_only = recipe.training.used_rows_only
@@ -61,7 +61,7 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         return SequentialSampler(eval_dataset)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
-        """The Trainer's, which counts the labels of an update; those of the translations are counted as well."""
+        """The Trainer's, which counts the labels of a step; those of the translations are counted as well."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         sides = [{"labels": labels} for batch in batches if (labels := translated_labels(batch)) is not None]
         self.translation_items = self._get_num_items_in_batch(sides, device)
@@ -75,7 +75,7 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _loss_of_sides(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """The kind's loss, told which share of the update's translated labels are in this micro-batch."""
+        """The kind's loss, told which share of the step's translated labels are in this micro-batch."""
         return self.kind.loss(outputs, labels, num_items_in_batch, self.translation_share)
 
     def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:

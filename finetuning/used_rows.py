@@ -1,7 +1,7 @@
-"""Training on only those rows of the word embeddings that the training rows' pieces name.
+"""Training on only those rows of the word embeddings that the training rows' tokens name.
 
-At |V| = 250,002 the word embeddings are most of a base model, and a fine-tuning run sees a tenth of the pieces. The
-other rows get a gradient of zero in every update: AdamW leaves them as they are but for its decoupled weight decay,
+At |V| = 250,002 the word embeddings are most of a base model, and a fine-tuning run sees a tenth of the tokens. The
+other rows get a gradient of zero in every step: AdamW leaves them as they are but for its decoupled weight decay,
 which multiplies all of them by the same number. So a matrix of the used rows is trained, with a gradient and an
 optimizer state of its size, and the others take the product of these numbers whenever somebody reads them. What is
 saved, evaluated and returned is the ordinary model, with the weights that training all rows gives.
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from finetuning.data.task_tables import TRANSLATION
 
-FIELDS = ("input_ids", TRANSLATION + "input_ids")  # of a training row, that hold pieces
+FIELDS = ("input_ids", TRANSLATION + "input_ids")  # of a training row, that hold tokens
 # Weights, gradient and two moments of the used rows stand beside the frozen matrix, in place of gradient and moments of
 # all rows: 4 U against 3 V.
 WORTH_IT = 3 / 4
@@ -32,7 +32,7 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGA
 class UsedRows(nn.Embedding):
     """Word embeddings with the parameters `rows` (U, H), which are trained, and `weight` (V, H), which is frozen.
 
-    In training mode every piece has to be a used one. In evaluation mode any piece is read, from `weight`, which is
+    In training mode every token has to be a used one. In evaluation mode any token is read, from `weight`, which is
     brought up to date when that mode begins. The state is that of `nn.Embedding`, `weight` alone, up to date.
     """
 
@@ -50,7 +50,7 @@ class UsedRows(nn.Embedding):
         self.decay = 1.0  # of the other rows since `weight` was up to date
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(B, T) ids of pieces -> (B, T, H)."""
+        """(B, T) ids of tokens -> (B, T, H)."""
         if not self.training:
             return super().forward(input)
         return F.embedding(self.row_of_V[input], self.rows, self.padding_row)
@@ -70,10 +70,10 @@ class UsedRows(nn.Embedding):
         self.weight[self.ids_U] = self.rows
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """From now on the rows that are not used decay with every update of this optimizer, an AdamW."""
+        """From now on the rows that are not used decay with every step of this optimizer, an AdamW."""
 
         def decay_others(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            found_inf = getattr(optimizer, "found_inf", None)  # of fp16's loss scaling: the update was left out
+            found_inf = getattr(optimizer, "found_inf", None)  # of fp16's loss scaling: the step was left out
             if found_inf is not None and found_inf.item():
                 return
             for group in optimizer.param_groups:
@@ -107,7 +107,7 @@ class TrainsUsedRows:
         size = getattr(_embedding_of(self.model), "num_embeddings", 0)
         if not size:
             return super().train(*args, **kwargs)
-        used_V = self.used_pieces(size)
+        used_V = self.used_tokens(size)
         special_ids = np.array(self.processing_class.all_special_ids)  # padding among them
         used_V[special_ids[special_ids < size]] = True
         why_not = cannot_apply(self.model, self.accelerator.distributed_type, used_V.mean())
@@ -120,9 +120,9 @@ class TrainsUsedRows:
         with only_rows(self.model, torch.from_numpy(used_V.nonzero()[0])):
             return super().train(*args, **kwargs)
 
-    def used_pieces(self, size: int) -> np.ndarray:
-        """(V,) whether a piece stands in the training rows; V is `size`."""
-        return used_pieces(self.train_dataset, size)
+    def used_tokens(self, size: int) -> np.ndarray:
+        """(V,) whether a token stands in the training rows; V is `size`."""
+        return used_tokens(self.train_dataset, size)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The Trainer's, followed by the rows that it does not hold."""
@@ -142,8 +142,8 @@ class TrainsUsedRows:
                 self.optimizer.state[embedding.rows][name] = value[embedding.ids_U]
 
 
-def used_pieces(rows: Dataset, size: int) -> np.ndarray:
-    """(V,) whether a piece stands in any of the rows, translations included."""
+def used_tokens(rows: Dataset, size: int) -> np.ndarray:
+    """(V,) whether a token stands in any of the rows, translations included."""
     used_V = np.zeros(size, dtype=bool)
     for field in FIELDS:
         if field in rows.column_names:
@@ -189,7 +189,7 @@ def _looks_up(embedding: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def only_rows(model: nn.Module, ids_U: torch.Tensor) -> Iterator[UsedRows]:
-    """The model with `UsedRows` as its word embeddings, for this block; behind it, all that was learnt is in them."""
+    """The model with `UsedRows` as its word embeddings, for this block; behind it, all that was learned is in them."""
     ordinary = model.get_input_embeddings()
     used = UsedRows(ordinary, ids_U)
     model.set_input_embeddings(used)

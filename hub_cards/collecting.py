@@ -13,6 +13,7 @@ from typing import Any
 
 from finetuning.experiments.benchmark import KIND as SUITE
 from finetuning.experiments.compare_runs import MODULES, read_results
+from finetuning.results.files import load_results
 from hub_cards.licences import data_licences
 from hub_cards.record import CURVES, FOLDER, Record, Result, forget_paths
 from zoo_core.provenance import folder_fingerprint
@@ -138,7 +139,7 @@ def _result_files(paths: Iterable[str | Path]) -> list[Path]:
 def _known(file: Path) -> dict[str, Any] | None:
     """What a results.json holds; None for a file that is none."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = load_results(file)
         return content if content["kind"] == SUITE or content["model"]["fingerprint"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from hub_cards.record import ABSOLUTE, OF_THE_MACHINE
 
 TEXT = {".json", ".jsonl", ".yaml", ".yml", ".md", ".txt", ".py", ".csv", ".tsv", ".jinja", ".bib", ""}
-VOCABULARIES = {"vocab.txt", "merges.txt", "vocab.json"}  # pieces look like anything
+VOCABULARIES = {"vocab.txt", "merges.txt", "vocab.json"}  # tokens look like anything
 CHECKS_OF_PATHS = ("config.json", "generation_config.json", "tokenizer_config.json", "modules.json")
 SECRETS = re.compile(
     r"(?<![A-Za-z0-9])((hf|api_org)_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|AKIA[0-9A-Z]{16})"
@@ -142,7 +142,7 @@ def _notes(file: Path) -> Iterator[str]:
 
 
 def strings_of(content: Any, is_tokenizer: bool) -> tuple[list[str], set[str]]:
-    """All strings and keys of nested JSON; pieces and coded tables of a tokenizer are none of them."""
+    """All strings and keys of nested JSON; tokens and coded tables of a tokenizer are none of them."""
     strings, keys, rest = [], set(), [content]
     while rest:
         value = rest.pop()

@@ -16,6 +16,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
+from finetuning.results.files import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
@@ -234,7 +235,7 @@ def _weight_names(folder: Path) -> set[str]:
 def _results(folder: Path) -> list[dict[str, Any]]:
     """The collected results, by file name."""
     files = sorted((folder / "record" / "results").glob("*.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [load_results(file) for file in files]
 
 
 def _record(folder: Path, name: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]) -> ModelCardData:
     """The metadata at the head of a card. `files` are the names of the model folder's files."""
-    tables = [table for corpus in learnt_corpora(record) for table in corpus["tables"]]
+    tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
     own = [result.content for result in record.results if result.own]
     tables += [table for content in own for table in content["protocol"]["training_data"]]
     base = record.base_model or start_of(record)
@@ -81,8 +81,8 @@ def eval_files(record: Record) -> dict[str, bytes]:
 
 
 def languages_of(record: Record) -> list[str]:
-    """ISO 639 codes of the languages that the model learnt from, in their order; not those of evaluation alone."""
-    codes = [code for corpus in learnt_corpora(record) for code in corpus["languages"]]
+    """ISO 639 codes of the languages that the model learned from, in their order; not those of evaluation alone."""
+    codes = [code for corpus in learned_corpora(record) for code in corpus["languages"]]
     for content in (result.content for result in record.results if result.own):
         names = [name for table in content["protocol"]["training_data"] for name in table.get("languages") or []]
         codes += [code for name in names for code in languages_in(name)]
@@ -95,7 +95,7 @@ def languages_in(name: str) -> list[str]:
     return name.split("-") if re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", name) else [name]
 
 
-def learnt_corpora(record: Record) -> list[dict[str, Any]]:
+def learned_corpora(record: Record) -> list[dict[str, Any]]:
     """The corpora of run.json that an objective of some phase reads; others were only measured on."""
     phases = [(name, phase) for phase in record.recipe.get("phases", []) for name in phase["objectives"]]
 

@@ -127,9 +127,9 @@ def _check_rights(api, repo: str) -> None:
             f"The token of {who['name']} may only read. A push to {repo} writes. Make a token with the role write at "
             "https://huggingface.co/settings/tokens, and log in with it."
         )
-    organisations = {organisation["name"]: organisation.get("roleInOrg") for organisation in who.get("orgs", [])}
-    if owner != who["name"] and organisations.get(owner, "read" if owner not in organisations else None) == "read":
-        told = "reads only there" if owner in organisations else "is not a member of it"
+    organizations = {organization["name"]: organization.get("roleInOrg") for organization in who.get("orgs", [])}
+    if owner != who["name"] and organizations.get(owner, "read" if owner not in organizations else None) == "read":
+        told = "reads only there" if owner in organizations else "is not a member of it"
         raise ValueError(
             f"{who['name']} has no right to write under {owner}: the token's owner {told}. The Hub would refuse "
             f"{repo}. Push to {who['name']}/{repo.split('/')[1]}, or ask {owner} for the right to write."

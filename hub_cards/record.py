@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from finetuning.results.files import load_results
 from zoo_core.provenance import folder_fingerprint
 from zoo_core.tables import HUB_ID
 
@@ -131,7 +132,7 @@ def read_record(folder: str | Path, whole: bool = True) -> Record:
     for name, about in index["results"].items():
         if (path := f"{RESULTS}/{name}") in kept:
             figures = [figure for figure in about["figures"] if figure in kept]
-            results.append(Result(Path(name).stem, _read_json(folder / path), **{**about, "figures": figures}))
+            results.append(Result(Path(name).stem, load_results(folder / path), **{**about, "figures": figures}))
     figures = {path: (folder / path).read_bytes() for path in sorted(kept) if path.endswith(".png")}
     given = {name: index.get(name) for name in ("name", "repo", "base_model", "licence", "licences")}
     return Record(weights, recipe, run, results, figures, **given)

@@ -9,7 +9,7 @@ from finetuning.experiments.compare_runs import MODULES, check_seeds
 from finetuning.results.by_language import setting_name
 from finetuning.results.files import markdown_table, summary, with_deviation
 from hub_cards.licences import HUB, hub_id
-from hub_cards.metadata import languages_in, languages_of, learnt_corpora, plain_name, start_of
+from hub_cards.metadata import languages_in, languages_of, learned_corpora, plain_name, start_of
 from hub_cards.record import Record, Result
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
@@ -26,7 +26,7 @@ def one_line(config: dict[str, Any], parameters: int, record: Record) -> str:
     shape = f"{layers} layer{'s' * (layers != 1)} of {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
     languages = languages_of(record)
     of = f", {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
-    return f"`{config['model_type']}`: {shape}, {config['vocab_size']:,} pieces, {parameters:,} parameters{of}."
+    return f"`{config['model_type']}`: {shape}, {config['vocab_size']:,} tokens, {parameters:,} parameters{of}."
 
 
 def training(record: Record) -> dict[str, Any]:
@@ -35,10 +35,10 @@ def training(record: Record) -> dict[str, Any]:
     own = [result.content for result in record.results if result.own]
     if not recipe and not own and not record.base_model:
         return {}
-    corpora = learnt_corpora(record)
+    corpora = learned_corpora(record)
     return {
         "start": _start(record),
-        "phases": markdown(["phase", "updates", "objectives (examples per update)", "learning rate"], _phases(recipe)),
+        "phases": markdown(["phase", "updates", "objectives (examples per step)", "learning rate"], _phases(recipe)),
         "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
         "notes": [*_unread(run, corpora), *_facts(recipe, run), *(line for one in own for line in _fine_tuning(one))],
         "curves": record.curves,
@@ -98,7 +98,7 @@ def _corpus(corpus: dict[str, Any]) -> list[str]:
 def _unread(run: dict[str, Any], corpora: list[dict[str, Any]]) -> list[str]:
     """The corpora that no objective reads."""
     names = [corpus["name"] for corpus in run.get("corpora", []) if corpus not in corpora]
-    return [f"measured on, not learnt from: {', '.join(names)}"] if names else []
+    return [f"measured on, not learned from: {', '.join(names)}"] if names else []
 
 
 def _facts(recipe: dict[str, Any], run: dict[str, Any]) -> list[str]:
@@ -293,16 +293,16 @@ def limits(config: dict[str, Any], parameters: int, record: Record, known: list[
 
 def licences(record: Record) -> dict[str, str]:
     """The licence of the weights, and a table of those of the data, as far as they are known."""
-    learnt = {table["path"] for corpus in learnt_corpora(record) for table in corpus["tables"]}
-    learnt |= {
+    learned = {table["path"] for corpus in learned_corpora(record) for table in corpus["tables"]}
+    learned |= {
         t["path"] for result in record.results if result.own for t in result.content["protocol"]["training_data"]
     }
     evaluated = {t["path"] for result in record.results for t in result.content["protocol"]["evaluation_data"]}
-    evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learnt
+    evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learned
     rows = []
     for path, licence in record.licences.items():
         name = f"[{path}]({licence['url']})" if licence["url"] else plain(plain_name(path))
-        uses = [use for use, paths in (("training", learnt), ("evaluation", evaluated)) if path in paths]
+        uses = [use for use, paths in (("training", learned), ("evaluation", evaluated)) if path in paths]
         known = " ".join(filter(None, (licence["id"], licence["name"]))) or f"not known: {licence['note']}"
         rows += [[name, ", ".join(uses), plain(known)]] if uses else []
     stated = record.licence

@@ -23,7 +23,7 @@ from typing import Any
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
 from zoo_core.provenance import folder_fingerprint, write_json
 
-# the first release with MultiVectorMask, which leaves pieces out of the mean
+# the first release with MultiVectorMask, which leaves tokens out of the mean
 REQUIRES = ">=6.0"
 KINDS = ("retrieval", "mining")  # of results that say how sentences become vectors, in the order they are asked
 
@@ -247,7 +247,7 @@ def main(argv: list[str] | None = None) -> None:
         metavar="FILE",
         help="results.json of a retrieval or mining task on this model: its layer, pooling and length are taken",
     )
-    parser.add_argument("--pooling", metavar="NAME", help=f"{', '.join(POOLINGS)}; default: mean, of pieces alone")
+    parser.add_argument("--pooling", metavar="NAME", help=f"{', '.join(POOLINGS)}; default: mean, of tokens alone")
     parser.add_argument("--overwrite", action="store_true", help="replace files that say something else")
     args = parser.parse_args(argv)
     try:

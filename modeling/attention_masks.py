@@ -10,13 +10,13 @@ from transformers.masking_utils import create_bidirectional_mask
 def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BSH=None):
     """Turn a user's mask into what the configured attention implementation wants.
 
-    `attention_mask` is None (everything attends to everything), `(B, S)` with 1 for real pieces and 0 for padding, or
+    `attention_mask` is None (everything attends to everything), `(B, S)` with 1 for real tokens and 0 for padding, or
     boolean `(B, T, S)`, True where row t may attend to column s (block masks; they hold the padding too). A row of a
     block mask that may attend to nothing (padding) attends to its own column or, in cross-attention, to everything:
     its states are read by nobody, and a softmax over nothing would be NaN.
 
     Raises `ValueError` for a mask of another shape or type, and for a block mask under flash attention, which has no
-    way to honour one.
+    way to honor one.
     """
     if attention_mask is None or attention_mask.dim() == 2:
         return create_bidirectional_mask(
@@ -51,7 +51,7 @@ def checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH=No
     if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}: a mask is either "
-            f"(B, S) with 1 for pieces and 0 for padding, or boolean (B, T, S), here {expected}. Give one of these."
+            f"(B, S) with 1 for tokens and 0 for padding, or boolean (B, T, S), here {expected}. Give one of these."
         )
     if "flash" in config._attn_implementation:
         raise ValueError(
@@ -77,9 +77,9 @@ def cross_stream_mask(config, attention_mask):
 
 
 def causal_mask(attention_mask_BT):
-    """Block mask of a causal stream: boolean (B, T, T), True where piece t may attend to a piece s <= t.
+    """Block mask of a causal stream: boolean (B, T, T), True where token t may attend to a token s <= t.
 
-    `attention_mask_BT` is 1 (or True) for real pieces and 0 for padding.
+    `attention_mask_BT` is 1 (or True) for real tokens and 0 for padding.
     """
     positions = torch.ones(2 * attention_mask_BT.shape[1:], dtype=torch.bool, device=attention_mask_BT.device)
     return positions.tril() & as_block_mask(attention_mask_BT)
@@ -95,7 +95,7 @@ def camlm_mask(attention_mask, segment_ids_BT, predicted_BT):
     Args:
         attention_mask: (B, T), or a block mask (B, T, T), such as that of packed rows, which this one restricts.
         segment_ids_BT: 0 for x and 1 for y, special tokens with their side; padding is told by attention_mask.
-        predicted_BT: boolean, True where a piece is predicted.
+        predicted_BT: boolean, True where a token is predicted.
     """
     is_own_side_BTT = segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :]
     row_BT1, column_B1T = predicted_BT[:, :, None], predicted_BT[:, None, :]
@@ -119,5 +119,5 @@ def as_block_mask(attention_mask):
     that is (B, T, T) already stays as it is."""
     if attention_mask.dim() == 3:
         return attention_mask
-    is_piece_BT = attention_mask.bool()
-    return is_piece_BT[:, :, None] & is_piece_BT[:, None, :]
+    is_token_BT = attention_mask.bool()
+    return is_token_BT[:, :, None] & is_token_BT[:, None, :]

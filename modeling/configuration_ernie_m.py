@@ -22,9 +22,9 @@ class ErnieMConfig(EncoderConfig):
     num_languages: int = 0
     # codes of the rows, in their order: what a pre-training corpus calls its language
     languages: list[str] | None = None
-    # which pieces carry the language embedding
+    # which tokens carry the language embedding
     mask_token_id: int | None = None
-    # pieces that BTMLM never writes, beside those that this configuration names: <unk> is one; pre-training sets it to
+    # tokens that BTMLM never writes, beside those that this configuration names: <unk> is one; pre-training sets it to
     # the tokenizer's `all_special_ids`
     special_token_ids: list[int] | None = None
 

@@ -77,7 +77,7 @@ class XlmAlignConfig(EncoderConfig):
         return super().from_dict(config_dict, **kwargs)
 
     @property
-    def labelling_layer(self) -> int:
+    def labeling_layer(self) -> int:
         """`alignment_layer`, or its default."""
         return round(self.num_hidden_layers * 5 / 6) if self.alignment_layer is None else self.alignment_layer
 

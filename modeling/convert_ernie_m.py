@@ -53,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tokenizer_type",
         choices=["ernie_m", "xlm_roberta"],
-        help="ernie_m: the pieces and ids of transformers 4's ErnieMTokenizer (vocab.txt, sentencepiece.bpe.model). "
+        help="ernie_m: the tokens and ids of transformers 4's ErnieMTokenizer (vocab.txt, sentencepiece.bpe.model). "
         "xlm_roberta: XLM-R's (default: ernie_m where a folder of transformers 4 brings it, else xlm_roberta)",
     )
     parser.add_argument(

@@ -312,7 +312,7 @@ def choose_tokenizer(
     Args:
         source: the folder of the checkpoint.
         tokenizer: folder (of XLM-R's also Hub id) to take it from; by default the source's, else XLM-R's.
-        tokenizer_type: `ernie_m`, the pieces of transformers 4; or `xlm_roberta`. By default a folder of transformers 4
+        tokenizer_type: `ernie_m`, the tokens of transformers 4; or `xlm_roberta`. By default a folder of transformers 4
             that brings its tokenizer keeps it, since a fine-tuned model was made with its ids; everything else gets
             XLM-R's, the default of the zoo.
 
@@ -343,15 +343,15 @@ def choose_tokenizer(
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, source: Path) -> None:
-    """Raises ValueError for more pieces than embeddings, another padding id, and rows that stand for other pieces.
+    """Raises ValueError for more tokens than embeddings, another padding id, and rows that stand for other tokens.
 
-    The last is known only where the source has a vocab.txt and gets XLM-R's tokenizer: the ordinary pieces have to be
+    The last is known only where the source has a vocab.txt and gets XLM-R's tokenizer: the ordinary tokens have to be
     the same in both, one by one.
     """
     if len(tokenizer) > config.vocab_size:
         raise ValueError(
-            f"the tokenizer has {len(tokenizer):,} pieces and the checkpoint {config.vocab_size:,} embeddings: some "
-            "pieces would have none. Give --tokenizer the checkpoint's own."
+            f"the tokenizer has {len(tokenizer):,} tokens and the checkpoint {config.vocab_size:,} embeddings: some "
+            "tokens would have none. Give --tokenizer the checkpoint's own."
         )
     if tokenizer.pad_token_id != config.pad_token_id:
         raise ValueError(
@@ -362,17 +362,17 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, s
     if isinstance(tokenizer, ErnieMTokenizer) or not vocabulary.is_file():
         return
     with open(vocabulary, encoding="utf-8") as file:
-        pieces = [line.rstrip("\n") for line in file]
+        tokens = [line.rstrip("\n") for line in file]
     special = set(tokenizer.all_special_ids)
-    ordinary = [index for index in range(min(len(tokenizer), len(pieces))) if index not in special]
+    ordinary = [index for index in range(min(len(tokenizer), len(tokens))) if index not in special]
     found = tokenizer.convert_ids_to_tokens(ordinary)
-    others = [index for index, piece in zip(ordinary, found, strict=True) if piece != pieces[index]]
+    others = [index for index, token in zip(ordinary, found, strict=True) if token != tokens[index]]
     if others:
         ours = tokenizer.convert_ids_to_tokens(others[0])
         raise ValueError(
-            f"{len(others):,} of {len(ordinary):,} rows stand for other pieces in {vocabulary} than in the tokenizer "
-            f"(row {others[0]}: {pieces[others[0]]!r} and {ours!r}): the model would read other words than are "
-            "written. Say --tokenizer_type ernie_m, or give --tokenizer one with the same pieces."
+            f"{len(others):,} of {len(ordinary):,} rows stand for other tokens in {vocabulary} than in the tokenizer "
+            f"(row {others[0]}: {tokens[others[0]]!r} and {ours!r}): the model would read other words than are "
+            "written. Say --tokenizer_type ernie_m, or give --tokenizer one with the same tokens."
         )
 
 

@@ -225,7 +225,7 @@ def tensors_of(arrays: dict[str, np.ndarray], source: str | Path) -> State:
 
 
 def transposed(state: State) -> State:
-    """Paddle's (in, out) as torch's (out, in): every matrix but the embeddings, whose rows are pieces or positions."""
+    """Paddle's (in, out) as torch's (out, in): every matrix but the embeddings, whose rows are tokens or positions."""
     return {
         name: tensor.T.contiguous() if tensor.dim() == 2 and "embedding" not in name else tensor
         for name, tensor in state.items()

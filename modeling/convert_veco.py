@@ -27,7 +27,7 @@ FROM_NATIVE = """Convert a native checkpoint: BERT's names behind any prefix, wi
 The folder is a VecoForMaskedLM, with XLM-R's LM head where the file has it (lm_head.dense, ...). A pooler has no place
 in it: --ignore_keys 'bert\\.pooler\\..*'.
 
-Word embeddings are kept as they are. With --reference, rows of another scale, or of other pieces, are an error."""
+Word embeddings are kept as they are. With --reference, rows of another scale, or of other tokens, are an error."""
 
 FROM_FAIRSEQ = """Convert a fairseq checkpoint.
 
@@ -93,8 +93,8 @@ def make_parser() -> argparse.ArgumentParser:
         reader.add_argument(
             "--vocabulary_map",
             metavar="FILE",
-            help="of a pruned vocabulary: 0 or 1 a line, for all pieces or for those of fairseq's dict.txt. The folder "
-            "gets the pieces that are kept, and a tokenizer of these",
+            help="of a pruned vocabulary: 0 or 1 a line, for all tokens or for those of fairseq's dict.txt. The folder "
+            "gets the tokens that are kept, and a tokenizer of these",
         )
         reader.add_argument(
             "--fill_vocabulary",

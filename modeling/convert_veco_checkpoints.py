@@ -31,10 +31,10 @@ from .convert_vocabulary import (
     choose_scale,
     complete_rows,
     load_tokenizer,
-    pieces_of_rows,
     read_vocabulary_map,
     save_tokenizer,
     times,
+    tokens_of_rows,
 )
 from .convert_weights import (
     State,
@@ -72,7 +72,7 @@ NO_HEAD = "LM head: none in the layout; logits are states times embeddings, conf
 
 @dataclass
 class Vocabulary:
-    """What the pieces of a checkpoint are: see the options of the command line."""
+    """What the tokens of a checkpoint are: see the options of the command line."""
 
     tokenizer: str
     map: str | None = None
@@ -327,22 +327,22 @@ def write_folder(
     words, positions = weights["roberta." + WORDS], weights["roberta." + POSITIONS]
     tokenizer = load_tokenizer(vocabulary.tokenizer)
     size = len(tokenizer)
-    pieces = pieces_of_rows(len(words), size, read_vocabulary_map(vocabulary.map, size) if vocabulary.map else None)
+    tokens = tokens_of_rows(len(words), size, read_vocabulary_map(vocabulary.map, size) if vocabulary.map else None)
     reference = None
     if vocabulary.reference:
         reference = reference_words(vocabulary.reference, (size, words.shape[1]))
-    factor = scale(words, positions, None if reference is None else reference[pieces])
+    factor = scale(words, positions, None if reference is None else reference[tokens])
     words = words if factor == 1 else times(words, factor)
-    words, all_pieces = complete_rows(words, pieces, size, reference, vocabulary.fill, notes)
+    words, all_tokens = complete_rows(words, tokens, size, reference, vocabulary.fill, notes)
     config.vocab_size = len(words)
-    bias = weights["lm_head.bias"].new_zeros(len(words))  # it stays 0 for pieces that were added
-    bias[torch.searchsorted(all_pieces, pieces)] = weights["lm_head.bias"]
+    bias = weights["lm_head.bias"].new_zeros(len(words))  # it stays 0 for tokens that were added
+    bias[torch.searchsorted(all_tokens, tokens)] = weights["lm_head.bias"]
     weights |= dict.fromkeys(("lm_head.bias", "lm_head.decoder.bias"), bias)
     weights |= dict.fromkeys(("roberta." + WORDS, "lm_head.decoder.weight"), words)
     model = assemble(cls, config, weights)
     with written_aside(output) as folder:
         model.save_pretrained(folder)
-        save_tokenizer(tokenizer, all_pieces, folder)
+        save_tokenizer(tokenizer, all_tokens, folder)
     return [f"{cls.__name__} of {model.num_parameters():,} parameters: {output}", *notes]
 
 
@@ -364,7 +364,7 @@ def reference_words(name: str, shape: tuple[int, int]) -> torch.Tensor:
     if tuple(rows.shape) != shape:
         raise ValueError(
             f"the reference {name!r} has word embeddings {tuple(rows.shape)}, and tokenizer and checkpoint {shape}: "
-            "rows of the two are not those of the same pieces. Give the XLM-R checkpoint that VECO started from."
+            "rows of the two are not those of the same tokens. Give the XLM-R checkpoint that VECO started from."
         )
     return rows
 

@@ -1,6 +1,6 @@
-"""Word embeddings of a foreign checkpoint: which piece a row stands for, how long the rows are, which are missing.
+"""Word embeddings of a foreign checkpoint: which subword a row stands for, how long the rows are, which are missing.
 
-Legend: `V` pieces of the tokenizer, `R` rows of the checkpoint, `P` positions, `H` hidden size.
+Legend: `V` subwords of the tokenizer, `R` rows of the checkpoint, `P` positions, `H` hidden size.
 """
 
 import json
@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in XLM-R and in fairseq
-LISTED_NOWHERE = len(SPECIALS) + 1  # pieces that fairseq's dict.txt leaves out: these and <mask>
+LISTED_NOWHERE = len(SPECIALS) + 1  # subwords that fairseq's dict.txt leaves out: these and <mask>
 
 # Word rows over position rows, in median length, of models that add the two unscaled: 1.0 to 2.4 in this project's
 # runs. Between a model that scales words by sqrt(H) and one that does not lie at least that factor.
@@ -24,7 +24,7 @@ SAME_ROWS = 0.5  # median cosine of rows that come from one another; of unrelate
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """An XLM-R tokenizer, from a folder or the Hub.
 
-    Raises ValueError where there is none, or one whose special pieces have other ids than XLM-R's.
+    Raises ValueError where there is none, or one whose special subwords have other ids than XLM-R's.
     """
     try:
         # a tokenizer needs none of the folder's code; without this the user would be asked whether to run it
@@ -35,22 +35,22 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             "be used. Give an XLM-R tokenizer: a folder that holds one, or FacebookAI/xlm-roberta-large."
         ) from error
     expected = dict(zip((*SPECIALS, "<mask>"), (*range(len(SPECIALS)), len(tokenizer) - 1), strict=True))
-    found = {piece: tokenizer.get_vocab().get(piece) for piece in expected}
+    found = {subword: tokenizer.get_vocab().get(subword) for subword in expected}
     if found != expected:
         raise ValueError(
-            f"the tokenizer {name!r} has the special pieces {found}: the rows of the checkpoint are in XLM-R's "
+            f"the tokenizer {name!r} has the special subwords {found}: the rows of the checkpoint are in XLM-R's "
             f"order, {expected}. Give an XLM-R tokenizer."
         )
     return tokenizer
 
 
 def read_vocabulary_map(path: str | Path, vocabulary: int) -> torch.Tensor:
-    """Ids (K,) of the pieces, without `<mask>`, that a map of a pruned vocabulary keeps.
+    """Ids (K,) of the subwords, without `<mask>`, that a map of a pruned vocabulary keeps.
 
-    The map has one 0 or 1 a line, for all V ids, or for the V - 5 pieces of fairseq's dict.txt, which lists neither
-    the four first special pieces nor `<mask>` (the `--resized-dict-map` of VECO's fairseq scripts).
+    The map has one 0 or 1 a line, for all V ids, or for the V - 5 subwords of fairseq's dict.txt, which lists neither
+    the four first special subwords nor `<mask>` (the `--resized-dict-map` of VECO's fairseq scripts).
 
-    Raises ValueError for another line, another number of lines, and special pieces that are not kept.
+    Raises ValueError for another line, another number of lines, and special subwords that are not kept.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -61,7 +61,7 @@ def read_vocabulary_map(path: str | Path, vocabulary: int) -> torch.Tensor:
     for number, line in enumerate(lines, start=1):
         if line.strip() not in ("0", "1"):
             raise ValueError(
-                f"line {number} of {path} is {line!r}: a vocabulary map says 1 (kept) or 0 (left out) for each piece. "
+                f"line {number} of {path} is {line!r}: a vocabulary map says 1 (kept) or 0 (left out) for each token. "
                 "Correct the line; a line may not be empty."
             )
     kept = torch.tensor([line.strip() == "1" for line in lines])
@@ -69,8 +69,8 @@ def read_vocabulary_map(path: str | Path, vocabulary: int) -> torch.Tensor:
         kept = torch.cat([torch.ones(len(SPECIALS), dtype=torch.bool), kept])
     elif len(kept) != vocabulary:
         raise ValueError(
-            f"{path} has {len(kept):,} lines and the tokenizer {vocabulary:,} pieces: a map has a line for every "
-            f"piece, or for the {vocabulary - LISTED_NOWHERE:,} of fairseq's dict.txt. Give the map and the tokenizer "
+            f"{path} has {len(kept):,} lines and the tokenizer {vocabulary:,} subwords: a map has a line for every "
+            f"subword, or for the {vocabulary - LISTED_NOWHERE:,} of fairseq's dict.txt. Give the map and the idizer "
             "of one vocabulary."
         )
     if not kept[: len(SPECIALS)].all():
@@ -81,21 +81,21 @@ def read_vocabulary_map(path: str | Path, vocabulary: int) -> torch.Tensor:
     return kept[: vocabulary - 1].nonzero()[:, 0]
 
 
-def pieces_of_rows(rows: int, vocabulary: int, kept: torch.Tensor | None) -> torch.Tensor:
+def tokens_of_rows(rows: int, vocabulary: int, kept: torch.Tensor | None) -> torch.Tensor:
     """Ids (R,) that the rows stand for: all, or those `kept`; `<mask>`, the last, may be absent.
 
     Raises ValueError for a number of rows that is neither.
     """
-    pieces = torch.arange(vocabulary - 1) if kept is None else kept
-    if rows not in (len(pieces), len(pieces) + 1):
-        source = f"the tokenizer has {vocabulary:,} pieces"
+    subwords = torch.arange(vocabulary - 1) if kept is None else kept
+    if rows not in (len(subwords), len(subwords) + 1):
+        source = f"the tokenizer has {vocabulary:,} subwords"
         if kept is not None:
-            source = f"the vocabulary map keeps {len(kept):,} pieces beside <mask>"
+            source = f"the vocabulary map keeps {len(kept):,} subwords beside <mask>"
         raise ValueError(
-            f"the checkpoint has {rows:,} word embeddings and {source}: it is not known which piece a row stands for. "
+            f"the checkpoint has {rows:,} word embeddings and {source}: it is not known which token a row stands for. "
             "Give the tokenizer of the checkpoint, and --vocabulary_map with the map it was pruned by."
         )
-    return pieces if rows == len(pieces) else torch.cat([pieces, torch.tensor([vocabulary - 1])])
+    return subwords if rows == len(subwords) else torch.cat([subwords, torch.tensor([vocabulary - 1])])
 
 
 def times(tensor: torch.Tensor, factor: float) -> torch.Tensor:
@@ -113,7 +113,7 @@ def scale_of_rows(words_RH: torch.Tensor, positions_PH: torch.Tensor, reference_
     """Which power of sqrt(H) makes the words those of a model that adds words and positions unscaled, as XLM-R does.
 
     fairseq's translation models multiply the words by sqrt(H) when they look them up, so that theirs may be stored
-    sqrt(H) times shorter. Compared are the rows of the same pieces in a reference where there is one, and the
+    sqrt(H) times shorter. Compared are the rows of the same subwords in a reference where there is one, and the
     positions of the checkpoint where there is none.
 
     Returns (power, found): 1, 0 or -1, or None where it cannot be told; and in words what was found.
@@ -147,13 +147,13 @@ def check_scale(
 
     What the lengths show is noted. Only a reference is proof: models may differ in the ratio of words to positions.
 
-    Raises ValueError for rows that are not of the reference's scale, or not of its pieces.
+    Raises ValueError for rows that are not of the reference's scale, or not of its subwords.
     """
     power, found = scale_of_rows(words_RH, positions_PH, reference_RH)
     if reference_RH is not None and power != 0:
         raise ValueError(
             f"the word embeddings do not fit the reference ({found}): native checkpoints hold them "
-            "as XLM-R does, and a model with rows of another scale, or of other pieces, reads noise. Give --reference "
+            "as XLM-R does, and a model with rows of another scale, or of other tokens, reads noise. Give --reference "
             "the XLM-R checkpoint that VECO started from, and --tokenizer its tokenizer; leave --reference out to take "
             "the rows as they are."
         )
@@ -220,7 +220,7 @@ def choose_scale(
 
 def complete_rows(
     words_RH: torch.Tensor,
-    pieces: torch.Tensor,
+    subwords: torch.Tensor,
     vocabulary: int,
     reference_VH: torch.Tensor | None,
     fill: bool,
@@ -228,11 +228,11 @@ def complete_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Adds the rows that the checkpoint lacks: `<mask>`, always, and with `fill` all that were pruned.
 
-    Returns the rows and the pieces that they stand for.
+    Returns the rows and the subwords that they stand for.
 
     Raises ValueError for `fill` without a reference.
     """
-    absent = vocabulary - len(pieces)
+    absent = vocabulary - len(subwords)
     if fill and absent and reference_VH is None:
         raise ValueError(
             f"the checkpoint lacks {absent:,} of {vocabulary:,} word embeddings and --fill_vocabulary was given "
@@ -241,11 +241,11 @@ def complete_rows(
         )
     if fill and absent:
         rows_VH = reference_VH.to(words_RH.dtype).clone()
-        rows_VH[pieces] = words_RH
-        mask = "with" if pieces[-1] != vocabulary - 1 else "without"
+        rows_VH[subwords] = words_RH
+        mask = "with" if subwords[-1] != vocabulary - 1 else "without"
         notes.append(f"vocabulary: {absent:,} of {vocabulary:,} rows are the reference's, {mask} that of <mask>")
         return rows_VH, torch.arange(vocabulary)
-    if pieces[-1] != vocabulary - 1:
+    if subwords[-1] != vocabulary - 1:
         if reference_VH is not None:
             mask_H = reference_VH[-1].to(words_RH.dtype)
             notes.append("<mask>: the checkpoint has no row for it; the reference's was taken")
@@ -258,22 +258,22 @@ def complete_rows(
                 f"{deviation:.3g}): train before masked-word prediction"
             )
         words_RH = torch.cat([words_RH, mask_H[None]])
-        pieces = torch.cat([pieces, torch.tensor([vocabulary - 1])])
-    if len(pieces) < vocabulary:
+        subwords = torch.cat([subwords, torch.tensor([vocabulary - 1])])
+    if len(subwords) < vocabulary:
         notes.append(
-            f"vocabulary: {len(pieces):,} of {vocabulary:,} pieces. Text made of them is split as before; where a "
-            "longer piece was left out, it is split into shorter ones (VECO's fairseq scripts read <unk> there)"
+            f"vocabulary: {len(subwords):,} of {vocabulary:,} subwords. Text made of them is split as before; where a "
+            "longer subword was left out, it is split into shorter ones (VECO's fairseq scripts read <unk> there)"
         )
-    return words_RH, pieces
+    return words_RH, subwords
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, pieces: torch.Tensor, folder: str | Path) -> None:
-    """Writes the tokenizer, with these pieces only, their ids counted anew in the same order.
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, subwords: torch.Tensor, folder: str | Path) -> None:
+    """Writes the tokenizer, with these subwords only, their ids counted anew in the same order.
 
-    Scores, normaliser and templates stay. A text whose best split uses these pieces only keeps it, since the others
+    Scores, normalizer and templates stay. A text whose best split uses these subwords only keeps it, since the others
     were no part of it.
 
-    Raises ValueError where pieces are left out of a tokenizer that is no list of scored pieces (unigram).
+    Raises ValueError where subwords are left out of a tokenizer that is no list of scored subwords (unigram).
     """
     folder = Path(folder)
     tokenizer.save_pretrained(folder)
@@ -282,7 +282,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, pieces: torch.Tensor, fol
     for trace in ("is_local", "local_files_only"):  # of the load; they would follow the tokenizer to the Hub
         settings.pop(trace, None)
     settings_file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if len(pieces) == len(tokenizer):
+    if len(subwords) == len(tokenizer):
         return
     file = folder / "tokenizer.json"
     description = json.loads(file.read_text(encoding="utf-8"))
@@ -290,10 +290,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, pieces: torch.Tensor, fol
     if model.get("type") != "Unigram" or len(model["vocab"]) != len(tokenizer):
         raise ValueError(
             f"the tokenizer is of type {model.get('type')!r} and cannot be pruned: only a unigram model is a list of "
-            "pieces that can be left out one by one. Give XLM-R's own tokenizer, or use --fill_vocabulary with "
+            "subwords that can be left out one by one. Give XLM-R's own tokenizer, or use --fill_vocabulary with "
             "--reference."
         )
-    kept = pieces.tolist()
+    kept = subwords.tolist()
     new_ids = {old: new for new, old in enumerate(kept)}
     model["vocab"] = [model["vocab"][old] for old in kept]
     for token in description["added_tokens"]:

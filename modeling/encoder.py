@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def position_ids_of(input_ids_BT: torch.Tensor, padding_id: int) -> torch.Tensor:
-    """XLM-R's positions (B, T): pieces count from `padding_id + 1`, padding on either side stays at `padding_id`."""
-    is_piece_BT = input_ids_BT.ne(padding_id).long()
-    return is_piece_BT.cumsum(1) * is_piece_BT + padding_id
+    """XLM-R's positions (B, T): tokens count from `padding_id + 1`, padding on either side stays at `padding_id`."""
+    is_token_BT = input_ids_BT.ne(padding_id).long()
+    return is_token_BT.cumsum(1) * is_token_BT + padding_id
 
 
 def grad_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
@@ -90,7 +90,7 @@ class WordEmbeddings(nn.Embedding):
 
 
 class Embeddings(nn.Module):
-    """Word, position and (constant) token-type embeddings, summed and normalised."""
+    """Word, position and (constant) token-type embeddings, summed and normalized."""
 
     def __init__(self, config):
         super().__init__()
@@ -112,11 +112,11 @@ class Embeddings(nn.Module):
                 length = inputs_embeds_BTH.shape[1]
                 position_ids_BT = torch.arange(length, device=inputs_embeds_BTH.device)[None] + self.padding_id + 1
         if position_ids_BT.shape[1] > self.longest_input:
-            # Only then can a position be out of range; looking costs a synchronisation on a GPU.
+            # Only then can a position be out of range; looking costs a synchronization on a GPU.
             longest = int(position_ids_BT.max()) - self.padding_id
             if longest > self.longest_input:
                 raise ValueError(
-                    f"an input of {longest} pieces was given, but this model has {self.longest_input} positions: there "
+                    f"an input of {longest} tokens was given, but this model has {self.longest_input} positions: there "
                     "is no embedding for the rest. Cut the text (truncation=True) or split it into windows."
                 )
         if inputs_embeds_BTH is None:
@@ -298,7 +298,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
 
     base_model_prefix = "roberta"
     # The losses are means over the micro-batch. Trainer takes a forward with **kwargs for one that divides by the
-    # examples of the whole update, and would scale the loss up by processes and accumulation.
+    # examples of the whole step, and would scale the loss up by processes and accumulation.
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -326,7 +326,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
 
 
 class EncoderModel(EncoderPreTrainedModel):
-    """Pieces in, one state a piece out.
+    """Tokens in, one state a token out.
 
     `pooler` exists where `config.add_pooling_layer` asks for it (ERNIE-M) and the caller has use for it.
     """
@@ -359,10 +359,10 @@ class EncoderModel(EncoderPreTrainedModel):
         """Encode.
 
         Args:
-            input_ids: (B, T) pieces, or `inputs_embeds` (B, T, H) in their place.
-            attention_mask: (B, T), 1 for pieces and 0 for padding on either side; or boolean (B, T, T), True where the
+            input_ids: (B, T) tokens, or `inputs_embeds` (B, T, H) in their place.
+            attention_mask: (B, T), 1 for tokens and 0 for padding on either side; or boolean (B, T, T), True where the
                 row may attend to the column.
-            position_ids: (B, T), counting from `pad_token_id + 1`; by default pieces count up and padding is left out.
+            position_ids: (B, T), counting from `pad_token_id + 1`; by default tokens count up and padding is left out.
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
             encoder_attention_mask: (B, S), or boolean (B, T, S).
             num_layers: layers to run, for those who want the states of a lower one: `last_hidden_state` is that of
@@ -370,7 +370,7 @@ class EncoderModel(EncoderPreTrainedModel):
                 computed. Default: all.
 
         Raises:
-            ValueError: neither or both of `input_ids` and `inputs_embeds`; more pieces than positions; a mask of
+            ValueError: neither or both of `input_ids` and `inputs_embeds`; more tokens than positions; a mask of
                 another shape; `encoder_hidden_states` for a model without cross-attention; `num_layers` out of range.
         """
         if num_layers is not None and not 0 <= num_layers <= len(self.encoder.layer):
@@ -408,7 +408,7 @@ class EncoderModel(EncoderPreTrainedModel):
     def encode(
         self, states_BTH, attention_mask, encoder_attention_mask, encoder_states_BSH, num_layers, **kwargs
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """The layers, on embedded pieces; masks as `forward` takes them, or for flat states those of `unpadded.py`."""
+        """The layers, on embedded tokens; masks as `forward` takes them, or for flat states those of `unpadded.py`."""
         if not isinstance(attention_mask, UnpaddedAttention):
             attention_mask = prepare_attention_mask(self.config, states_BTH, attention_mask)
             if encoder_states_BSH is not None:

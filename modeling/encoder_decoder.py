@@ -32,7 +32,7 @@ from .masked_lm import LMHeadModel
 
 logger = logging.getLogger(__name__)
 
-# A translation ends at the latest this many pieces beyond its source's length: Vaswani et al. 2017, section 6.1.
+# A translation ends at the latest this many tokens beyond its source's length: Vaswani et al. 2017, section 6.1.
 LONGER_THAN_SOURCE = 50
 
 # What a decoder layer takes over from an encoder layer; its cross-attention is its own.
@@ -68,7 +68,7 @@ class Decoder(EncoderPreTrainedModel):
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """States of embedded pieces, the newest T of a sequence whose beginning is in the cache."""
+        """States of embedded tokens, the newest T of a sequence whose beginning is in the cache."""
         attention_mask = create_causal_mask(self.config, states_BTH, attention_mask, past_key_values)
         encoder_attention_mask = prepare_attention_mask(
             self.config, states_BTH, encoder_attention_mask, encoder_states_BSH
@@ -86,7 +86,7 @@ class Decoder(EncoderPreTrainedModel):
 
 
 class SourceLengthLimit(LogitsProcessor):
-    """Ends every translation at its own limit (B,), in pieces after the prompt, so that a batch equals its rows alone.
+    """Ends every translation at its own limit (B,), in tokens after the prompt, so that a batch equals its rows alone.
 
     `max_new_tokens`, the library's limit, is one for the whole batch.
     """
@@ -95,7 +95,7 @@ class SourceLengthLimit(LogitsProcessor):
         self.limits_B, self.prompt_length, self.end_ids = limits_B, prompt_length, end_ids
 
     def __call__(self, input_ids, scores):
-        """Only the end is possible where the next piece is the last allowed one; beams of a row stand together."""
+        """Only the end is possible where the next token is the last allowed one; beams of a row stand together."""
         rows = len(scores) // len(self.limits_B)
         is_last = input_ids.shape[1] - self.prompt_length + 1 >= self.limits_B.to(scores.device).repeat_interleave(rows)
         ended = torch.full_like(scores, -torch.inf)
@@ -179,7 +179,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
 
         Args:
             input_ids: (B, S) source, `<s> x </s>`; or `encoder_outputs`, whose first entry are its states (B, S, H).
-            attention_mask: (B, S), 1 for pieces of the source and 0 for padding on either side.
+            attention_mask: (B, S), 1 for tokens of the source and 0 for padding on either side.
             decoder_input_ids: (B, T), `</s> y_1 .. y_n`; by default made from the labels. With a cache: the new ones.
             decoder_attention_mask: (B, T), cached positions included.
             labels: (B, T), `y_1 .. y_n </s>`, -100 for padding. The head then runs on the predicted positions only.
@@ -190,13 +190,13 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
 
         Raises:
             ValueError: neither labels nor decoder inputs; labels without a single prediction, or of another shape; more
-                pieces than positions; a cache in training with gradient checkpointing, or with a mask of the new pieces
+                tokens than positions; a cache in training with gradient checkpointing, or with a mask of the new tokens
                 alone.
         """
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError(
-                    "neither decoder_input_ids nor labels were given: there is no target to predict the next piece "
+                    "neither decoder_input_ids nor labels were given: there is no target to predict the next token "
                     "of. Give one of them, or call generate()."
                 )
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -239,7 +239,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         )
 
     def check_cache(self, past_key_values, new: int, decoder_attention_mask):
-        """Refuse what would go wrong in silence, or crash, with `new` more pieces on a cache."""
+        """Refuse what would go wrong in silence, or crash, with `new` more tokens on a cache."""
         if self.training and self.decoder.layer[0].gradient_checkpointing:
             raise ValueError(
                 "a cache was asked for in training with gradient checkpointing: recomputed layers would write into it "
@@ -248,29 +248,29 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         past, longest = past_key_values.get_seq_length(), self.config.longest_input
         if past + new > longest:
             raise ValueError(
-                f"a translation of {past + new} pieces was asked for, but this model has {longest} positions: there is "
+                f"a translation of {past + new} tokens was asked for, but this model has {longest} positions: there is "
                 f"no embedding for the rest. Generate at most max_new_tokens={longest}."
             )
         if decoder_attention_mask is not None and decoder_attention_mask.shape[-1] < past + new:
             raise ValueError(
-                f"decoder_attention_mask has shape {tuple(decoder_attention_mask.shape)}, with {past} pieces in the "
+                f"decoder_attention_mask has shape {tuple(decoder_attention_mask.shape)}, with {past} tokens in the "
                 f"cache and {new} new ones: the cached ones need a mask too. Give it the shape (B, {past + new})."
             )
 
     def decoder_positions(self, decoder_input_ids, decoder_attention_mask, past_key_values):
-        """XLM-R's positions (B, T) of the new pieces, counted over the whole sequence with its cached beginning."""
+        """XLM-R's positions (B, T) of the new tokens, counted over the whole sequence with its cached beginning."""
         padding_id, new = self.config.pad_token_id, decoder_input_ids.shape[1]
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
         if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
-            is_piece_BT = decoder_attention_mask.long()
-            return (is_piece_BT.cumsum(1) * is_piece_BT + padding_id)[:, -new:]
+            is_token_BT = decoder_attention_mask.long()
+            return (is_token_BT.cumsum(1) * is_token_BT + padding_id)[:, -new:]
         return position_ids_of(decoder_input_ids, padding_id) + past * decoder_input_ids.ne(padding_id)
 
     def generate(self, inputs=None, generation_config=None, logits_processor=None, **kwargs):
         """`GenerationMixin.generate` with lengths that suit a translation.
 
         Where neither the call nor the saved settings say `max_new_tokens` or `max_length`, each translation ends at the
-        latest `LONGER_THAN_SOURCE` pieces beyond the length of its own source (the library's default is 20 pieces), so
+        latest `LONGER_THAN_SOURCE` tokens beyond the length of its own source (the library's default is 20 tokens), so
         that a batch gives what its rows give alone. Nothing runs beyond the positions of the model.
         """
 
@@ -283,7 +283,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         prompt, prompt_length = kwargs.get("decoder_input_ids"), 1
         if prompt is not None:  # the library puts the start before it where it is missing
             prompt_length = prompt.shape[1] + int((prompt[:, 0] != setting("decoder_start_token_id")).all())
-        # the last piece is predicted and never read: it needs no position
+        # the last token is predicted and never read: it needs no position
         room = self.config.longest_input + 1 - prompt_length
         limits = {}
         if setting("max_new_tokens") is not None:
@@ -303,7 +303,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         return super().generate(inputs, generation_config, logits_processor, **kwargs)
 
     def source_lengths(self, inputs, kwargs):
-        """Pieces (B,) of each source, whichever way `generate` was given them."""
+        """Tokens (B,) of each source, whichever way `generate` was given them."""
         if kwargs.get("attention_mask") is not None:
             return kwargs["attention_mask"].sum(1)
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")

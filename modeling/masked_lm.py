@@ -190,14 +190,14 @@ class LMHead(nn.Module):
         if labels_BT.shape != states_BTH.shape[:2]:
             raise ValueError(
                 f"labels have shape {tuple(labels_BT.shape)}, and the inputs to predict from "
-                f"{tuple(states_BTH.shape[:2])}: every piece needs a label (-100: none). Give both one shape."
+                f"{tuple(states_BTH.shape[:2])}: every token needs a label (-100: none). Give both one shape."
             )
         predicted_BT = labels_BT.ne(-100)
         labels_N = labels_BT[predicted_BT]
         if not len(labels_N):
             raise ValueError(
                 "labels hold no predicted position (all are -100): the mean loss of no prediction is undefined. "
-                "Leave such a batch out, or have at least one piece predicted."
+                "Leave such a batch out, or have at least one token predicted."
             )
         total, _ = self.loss(states_BTH[predicted_BT], labels_N, label_smoothing=label_smoothing)
         return total / len(labels_N)
@@ -232,7 +232,7 @@ class LMHeadModel(EncoderPreTrainedModel):
 
 
 class ForMaskedLM(LMHeadModel):
-    """Masked language modelling with the interface of `XLMRobertaForMaskedLM`."""
+    """Masked language modeling with the interface of `XLMRobertaForMaskedLM`."""
 
     @can_return_tuple
     def forward(
@@ -249,10 +249,10 @@ class ForMaskedLM(LMHeadModel):
         """Mean cross-entropy of the predicted positions, or logits.
 
         Args:
-            labels: (B, T) gold pieces where a prediction is wanted, -100 elsewhere. The head then runs on the
+            labels: (B, T) gold tokens where a prediction is wanted, -100 elsewhere. The head then runs on the
                 predicted positions only.
             output_logits: return `logits` (B, T, V). By default only without labels: at |V| = 250,002 the logits of 8
-                sentences of 128 pieces take a gigabyte that training has no use for.
+                sentences of 128 tokens take a gigabyte that training has no use for.
 
         Raises:
             ValueError: labels without a single predicted position (a mean over nothing), or of another shape.
@@ -318,9 +318,9 @@ class ForPreTraining(LMHeadModel):
     r"""MLM on monolingual text and TLM on translation pairs, the objectives that all four papers share.
 
     Equation: L = sum_o w_o sum_{i in M_o} -log p(x_i | x_{\M_o}), o in {mlm, tlm} (Conneau and Lample 2019, sections
-    3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked piece may be read off either side.
+    3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked token may be read off either side.
 
-    Relation to its neighbours: the papers' own objectives add sub-batches to the same forward; the XLM baseline that
+    Relation to its neighbors: the papers' own objectives add sub-batches to the same forward; the XLM baseline that
     they are compared with is this class as it stands.
     """
 
@@ -416,7 +416,7 @@ def check_labels(name: str, fields: dict) -> None:
     if fields["labels"].shape != fields["input_ids"].shape:
         raise ValueError(
             f"sub-batch {name!r} has input_ids {tuple(fields['input_ids'].shape)} and labels "
-            f"{tuple(fields['labels'].shape)}: every piece needs a label (-100: none). Give both one shape."
+            f"{tuple(fields['labels'].shape)}: every token needs a label (-100: none). Give both one shape."
         )
 
 

@@ -50,7 +50,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
 
     Deviation from the released code, which has no language embedding although the paper's BTMLM "use[s] the language
     embedding and position embedding to indicate the language and position": with `config.num_languages` <mask> carries
-    one. No other piece does, so that released checkpoints and every input of a fine-tuned model are as without.
+    one. No other token does, so that released checkpoints and every input of a fine-tuned model are as without.
     """
 
     def __init__(self, config, add_pooling_layer: bool = True):
@@ -112,7 +112,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             given = None if input_ids is None else tuple(input_ids.shape)
             raise ValueError(
                 f"language_ids have shape {tuple(language_ids.shape)}, and input_ids {given}: they say the language of "
-                "each <mask> among the pieces. Give both, of one shape, and no inputs_embeds."
+                "each <mask> among the tokens. Give both, of one shape, and no inputs_embeds."
             )
         lowest, highest = torch.stack(language_ids.aminmax()).tolist()  # one wait for a GPU
         if lowest < -1 or highest >= number:
@@ -127,7 +127,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
 class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     r"""Cross-attention masked LM (CAMLM) and back-translation masked LM (BTMLM), beside MLM and TLM (section 3).
 
-    Equations, over the masked pieces M of a pair (x, y), or of a text x with pseudo tokens P:
+    Equations, over the masked tokens M of a pair (x, y), or of a text x with pseudo tokens P:
     - CAMLM: L = -sum_{m in M_x} log p(x_m | M_x, y \ M_y) - sum_{m in M_y} log p(y_m | M_y, x \ M_x): a side is
       predicted from the other one, and of its own side only from where its masks stand (`camlm_mask`).
     - BTMLM: first, without gradient, P = argmax p(y_j | x, M_j) for k positions behind the text in a language of their
@@ -136,7 +136,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     Notation: x and y are segments 0 and 1 of a row `<s> x </s></s> y </s>`; special tokens belong to their side. M are
     the positions with a label, and P the <mask> of segment 1 of a BTMLM row.
 
-    Relation to its neighbours: TLM may predict x_m from the rest of x and ignore y; CAMLM cannot. BTMLM's second step
+    Relation to its neighbors: TLM may predict x_m from the rest of x and ignore y; CAMLM cannot. BTMLM's second step
     is TLM on a pair whose other side the model has written itself. XLM-Align writes alignments, ERNIE-M words.
 
     Deviations from the paper, which is silent here: the first step sees the unmasked text, and runs without
@@ -168,11 +168,11 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
             camlm: also `segment_ids` (B, T), 0 for x and 1 for y, and, to tell words from the rest,
                 `special_tokens_mask` (B, T).
             btmlm: likewise, segment 1 being pseudo positions, <mask> without a label; `temperature`: 0, the default,
-                fills them with the likeliest piece, more draws from the softmax of logits / temperature.
+                fills them with the likeliest token, more draws from the softmax of logits / temperature.
 
         Raises:
             ValueError: as `ForPreTraining.forward` and `ErnieMModel.forward`; no segments; camlm: predictions with no
-                unmasked piece of the other side to read; btmlm: a model without languages, labels in segment 1.
+                unmasked token of the other side to read; btmlm: a model without languages, labels in segment 1.
         """
         batches = {"mlm": mlm, "tlm": tlm, "camlm": camlm, "btmlm": btmlm}
         return self.losses_of(batches, objective_weights or {})
@@ -205,8 +205,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
             row, position = reads_nothing_BT.nonzero()[0].tolist()
             side = int(batch["segment_ids"][row, position])
             raise ValueError(
-                f"sub-batch 'camlm', pair {row}: every piece of side {'yx'[side]} is masked or missing, and masked "
-                f"pieces of side {'xy'[side]} are predicted from it alone. Leave a piece of each side unmasked, and "
+                f"sub-batch 'camlm', pair {row}: every token of side {'yx'[side]} is masked or missing, and masked "
+                f"tokens of side {'xy'[side]} are predicted from it alone. Leave a token of each side unmasked, and "
                 "pairs with an empty side out."
             )
         return allow_BTT
@@ -229,7 +229,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         if labels_BT is not None:
             if (labels_BT.ne(-100) & (batch["segment_ids"] == 1)).any():
                 raise ValueError(
-                    "sub-batch 'btmlm' has labels in segment 1: pseudo positions are generated, there is no gold piece "
+                    "sub-batch 'btmlm' has labels in segment 1: pseudo positions are generated, there is no gold token "
                     "for them. Label them -100."
                 )
             input_ids_BT = unmasked_ids(batch)
@@ -252,7 +252,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         """
         if temperature < 0:
             raise ValueError(
-                f"temperature is {temperature}: logits are divided by it. Give 0 (the likeliest piece), or more."
+                f"temperature is {temperature}: logits are divided by it. Give 0 (the likeliest token), or more."
             )
         states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
         is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
@@ -260,8 +260,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         return filled_BT
 
     def _likeliest(self, states_KH: torch.Tensor, temperature: float) -> torch.Tensor:
-        """(K,) pieces, never a special token that the configuration knows."""
-        config, pieces = self.config, [states_KH.new_empty(0, dtype=torch.long)]
+        """(K,) tokens, never a special token that the configuration knows."""
+        config, tokens = self.config, [states_KH.new_empty(0, dtype=torch.long)]
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         named = (config.pad_token_id, config.bos_token_id, config.mask_token_id, *ends)
         special = [id_ for id_ in (*named, *(config.special_token_ids or ())) if id_ is not None]
@@ -269,10 +269,10 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
             logits_KV = self.lm_head(chunk_KH).float()
             logits_KV[:, special] = -torch.inf
             if temperature:
-                pieces.append(torch.multinomial((logits_KV / temperature).softmax(-1), 1).squeeze(-1))
+                tokens.append(torch.multinomial((logits_KV / temperature).softmax(-1), 1).squeeze(-1))
             else:
-                pieces.append(logits_KV.argmax(-1))
-        return torch.cat(pieces)
+                tokens.append(logits_KV.argmax(-1))
+        return torch.cat(tokens)
 
 
 def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
@@ -306,7 +306,7 @@ class ErnieMForSequenceClassification(ErnieMPreTrainedModel, ForPooledSequenceCl
 
 
 class ErnieMForTokenClassification(ErnieMPreTrainedModel, ForTokenClassification):
-    """A label for each piece; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForTokenClassification.forward`."""
 
     encoder_class = ErnieMModel
 

@@ -3,7 +3,7 @@
 XLM-R's shape; what the paper adds happens before and between training phases, in pretraining/. Its baseline XLM+KD
 learns from a teacher of one language too, which is no part of the model.
 
-Legend: `B` rows, `T` positions; `N` positions at which the teacher answered, `C` pieces that it has in common with the
+Legend: `B` rows, `T` positions; `N` positions at which the teacher answered, `C` tokens that it has in common with the
 model; `H` hidden size.
 """
 
@@ -34,20 +34,20 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
 
     Equation (Hinton et al. 2015, section 2): KD = T^2 sum_{i in K} sum_{v in C} p_i(v) (log p_i(v) - log q_i(v)),
     p_i = softmax(z_i / T) of the teacher's logits z_i at the masked word i, q_i likewise of the model's, both over the
-    pieces C that the two vocabularies have in common. T^2 keeps the gradients' size as T changes.
+    tokens C that the two vocabularies have in common. T^2 keeps the gradients' size as T changes.
 
-    Notation: K are `positions_N`, C `pieces_C`, log p `log_probabilities_NC`. `kd` reads the rows of `mlm`, in the same
+    Notation: K are `positions_N`, C `tokens_C`, log p `log_probabilities_NC`. `kd` reads the rows of `mlm`, in the same
     forward; `pretraining/distillation.py` adds the teacher's answers to them as `mlm["teacher"]`, a dict of
     - positions_N (N,): where the words stand, as positions of the flattened (B * T) rows;
-    - pieces_C (C,): ids of the common pieces;
+    - tokens_C (C,): ids of the common tokens;
     - log_probabilities_NC (N, C), float32: the teacher's, at the temperature;
     - temperature: T.
     Without it an `mlm` sub-batch has no `kd`, unless `objective_weights` gives it a weight: then it is a ValueError.
 
-    Relation to its neighbours: MLM learns which piece was masked, KD which others a teacher would have put there.
+    Relation to its neighbors: MLM learns which token was masked, KD which others a teacher would have put there.
 
-    Deviations from the paper, which does not say how models of different vocabularies are compared: the common pieces,
-    and the words that are one piece in both (`pretraining/distillation.py`).
+    Deviations from the paper, which does not say how models of different vocabularies are compared: the common tokens,
+    and the words that are one token in both (`pretraining/distillation.py`).
 
     Example: `model(mlm=texts, objective_weights={"kd": 0.5}).loss.backward()`; losses are `mlm`, `tlm` and `kd`.
     """
@@ -83,14 +83,14 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
         self,
         states_BTH: torch.Tensor,
         positions_N: torch.Tensor,
-        pieces_C: torch.Tensor,
+        tokens_C: torch.Tensor,
         log_probabilities_NC: torch.Tensor,
         temperature: float,
     ) -> Losses:
         """KL divergences from the teacher's distributions, in nats, times the squared temperature."""
         states_NH = self.lm_head.transform(states_BTH.flatten(0, 1)[positions_N])
         decoder = self.lm_head.decoder
-        logits_NC = nn.functional.linear(states_NH, decoder.weight[pieces_C], decoder.bias[pieces_C]).float()
+        logits_NC = nn.functional.linear(states_NH, decoder.weight[tokens_C], decoder.bias[tokens_C]).float()
         log_own_NC = (logits_NC / temperature).log_softmax(-1)
         losses_N = nn.functional.kl_div(log_own_NC, log_probabilities_NC, reduction="none", log_target=True).sum(-1)
         losses_N = losses_N * temperature**2
@@ -110,7 +110,7 @@ class MetaXlmForSequenceClassification(MetaXlmPreTrainedModel, ForSequenceClassi
 
 
 class MetaXlmForTokenClassification(MetaXlmPreTrainedModel, ForTokenClassification):
-    """A label for each piece; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForTokenClassification.forward`."""
 
     encoder_class = MetaXlmModel
 

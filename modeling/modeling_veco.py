@@ -35,22 +35,22 @@ class VecoModel(VecoPreTrainedModel, EncoderModel):
 class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     r"""Cross-attention masked LM (CA-MLM, ACL paper) or IS-MLM + CS-MLM (ICLR submission), beside MLM and TLM.
 
-    Equation (ACL, Eq. 1): L(x, y) = -log P(x|x^) - log P(x|y^,x^) - log P(y|y^) - log P(y|x^,y^), over masked pieces;
+    Equation (ACL, Eq. 1): L(x, y) = -log P(x|x^) - log P(x|y^,x^) - log P(y|y^) - log P(y|x^,y^), over masked tokens;
     x and y are adjacent segments of a document (`ca_mlm_segments`) or translations (`ca_mlm_pairs`).
     - `inner`, P(x|x^) and P(y|y^): the H stream, self-attention only (Eqs. 2-5, 10, 11): MLM of one side.
     - `cross`, P(x|y^,x^) and P(y|x^,y^): the S stream, in every layer self-attention over S, cross-attention from S to
       the last H of the other side (Eqs. 6-9, 12, 13), feed-forward. That H is detached: it is a constant there.
     `config.cross_stream`: `bidirectional`, S attends to its whole own side (ACL); `causal`, to positions up to its own,
-    P(y_t | x^, y^_<=t), a decoder that predicts the piece at its own position (ICLR, Eqs. 6 and 7).
+    P(y_t | x^, y^_<=t), a decoder that predicts the token at its own position (ICLR, Eqs. 6 and 7).
 
     Notation: H_x of the paper is `states_BTH[:B]` here, H_y `states_BTH[B:]`: both sides go through the layers as one
     batch, and each H is computed once. Self-attention, feed-forward, embeddings and LM head serve both streams.
 
-    Relation to its neighbours: TLM lets self-attention mix the two sides, and may ignore one; CA-MLM has a module that
+    Relation to its neighbors: TLM lets self-attention mix the two sides, and may ignore one; CA-MLM has a module that
     can read nothing but the other side. With cross-attention unplugged the model is XLM-R.
 
     Deviations from the papers: ICLR's Eq. 7 has y^_<t; here position t also reads its own input, y^_t, which is <mask>
-    for most predicted pieces (the 10% that masking leaves as they are can be copied, as in every MLM). The papers
+    for most predicted tokens (the 10% that masking leaves as they are can be copied, as in every MLM). The papers
     alternate batches of segments and of pairs; here an update holds both, and one count of predictions divides both.
     Where they are silent: sides are masked independently; TLM takes the same pairs with masks of its own; a loss of
     weight 0 is not computed (the first phase learns `cross` alone, and needs no gradient through H). The equation is
@@ -187,7 +187,7 @@ class VecoForSequenceClassification(VecoPreTrainedModel, ForSequenceClassificati
 
 
 class VecoForTokenClassification(VecoPreTrainedModel, ForTokenClassification):
-    """A label for each piece; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForTokenClassification.forward`."""
 
     encoder_class = VecoModel
 

@@ -1,8 +1,8 @@
-"""XLM-Align: cross-lingual pre-training by self-labelled word alignment (Chi et al., ACL 2021).
+"""XLM-Align: cross-lingual pre-training by self-labeled word alignment (Chi et al., ACL 2021).
 
 XLM-R's shape; `microsoft/xlm-align-base` is an XLM-R checkpoint and loads as it is.
 
-Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (pieces) of their
+Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (tokens) of their
 source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
 """
 
@@ -25,7 +25,7 @@ from .masked_lm import (
     encoder_inputs,
     unmasked_ids,
 )
-from .optimal_transport import argmax_links, ot_itermax_links, settle_one_piece_sides, sinkhorn
+from .optimal_transport import argmax_links, ot_itermax_links, settle_one_token_sides, sinkhorn
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it
@@ -62,7 +62,7 @@ class AlignmentLabels(NamedTuple):
 
 
 class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
-    r"""Denoising word alignment (DWA) by self-labelled links, beside MLM and TLM (section 3).
+    r"""Denoising word alignment (DWA) by self-labeled links, beside MLM and TLM (section 3).
 
     Equations, of a translation pair (S, T) and its masked version (S*, T*):
     - labels, without gradient and dropout, from the unmasked pair: K_ij = max(eps, h_i . h_j)^(1/mu) (Eqs. 1, 5),
@@ -74,13 +74,13 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     Notation: S and T are segments 0 and 1 of a `tlm` row; `states_BTH` are the paper's h*.
 
-    Relation to its neighbours: TLM predicts which word was masked, DWA where its translation stands. ERNIE-M's CAMLM
+    Relation to its neighbors: TLM predicts which word was masked, DWA where its translation stands. ERNIE-M's CAMLM
     makes a model read the other side too, but has words to write. The labels are only as good as the model: start from
     a pretrained one (section 6).
 
     Deviations from the paper: Sinkhorn's order and the filtering are those of the released code, not of Eqs. 6 and 9 as
     printed (`config.sinkhorn_first`, `config.filtering_rule`). Where the paper is silent: a query with several links is
-    labelled with the likeliest one (the released code took the one written last); special tokens are neither queries
+    labeled with the likeliest one (the released code took the one written last); special tokens are neither queries
     nor keys.
 
     Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/collators.py`; losses are
@@ -140,7 +140,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     def self_label(self, batch: dict) -> AlignmentLabels:
         """The links of a `tlm` sub-batch (section 3.1), from its text before it was masked.
 
-        Only the layers up to `config.labelling_layer` are run, in evaluation mode for this pass only.
+        Only the layers up to `config.labeling_layer` are run, in evaluation mode for this pass only.
 
         Raises ValueError where a field is missing.
         """
@@ -150,7 +150,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         config = self.config
         with without_dropout(self):
             states_BTH = self.roberta(
-                **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=config.labelling_layer
+                **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=config.labeling_layer
             ).last_hidden_state
         flat_FH = states_BTH.flatten(0, 1).float()
         (source_PS, source_mask_PS), (target_PT, target_mask_PT) = (words_of_side(batch, side) for side in (0, 1))
@@ -165,7 +165,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
                 epsilon=config.similarity_floor,
                 first=config.sinkhorn_first,
             )
-        plan_PST = settle_one_piece_sides(plan_PST, dots_PST, *masks)
+        plan_PST = settle_one_token_sides(plan_PST, dots_PST, *masks)
         if config.filtering_iterations:
             links_PST = ot_itermax_links(
                 plan_PST,
@@ -181,7 +181,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     def pointer_losses(self, states_BTH: torch.Tensor, labels: AlignmentLabels, batch: dict) -> Losses:
         """DWA's cross-entropies (Eqs. 11 to 15), source to target and back."""
         flat_FH = states_BTH.flatten(0, 1)
-        from_source_PST, from_target_PST = self._labelled(labels, batch)
+        from_source_PST, from_target_PST = self._labeled(labels, batch)
         losses, rows = [], []
         for own_PS, other_PT, other_mask_PT, probability_PST in (
             (labels.source_PS, labels.target_PT, labels.target_mask_PT, from_source_PST),
@@ -199,7 +199,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         losses_N = torch.cat(losses)
         return Losses(losses_N.sum(), losses_N.detach(), torch.cat(rows))
 
-    def _labelled(self, labels: AlignmentLabels, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    def _labeled(self, labels: AlignmentLabels, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """The probability of each link whose source, and of each whose target, is a query; -1 elsewhere (P, S, T)."""
         is_masked_F = batch["labels"].ne(-100).flatten()
         is_masked_PS1, is_masked_P1T = is_masked_F[labels.source_PS][..., None], is_masked_F[labels.target_PT][:, None]
@@ -264,7 +264,7 @@ class XlmAlignForSequenceClassification(XlmAlignPreTrainedModel, ForSequenceClas
 
 
 class XlmAlignForTokenClassification(XlmAlignPreTrainedModel, ForTokenClassification):
-    """A label for each piece; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForTokenClassification.forward`."""
 
     encoder_class = XlmAlignModel
 

@@ -1,12 +1,12 @@
-"""From the vectors of two sentences to the links between their pieces.
+"""From the vectors of two sentences to the links between their tokens.
 
 Word alignment as optimal transport (XLM-Align, Chi et al., ACL 2021, section 3.1), and the rules of SimAlign (Jalili
 Sabet et al. 2020) and awesome-align (Dou and Neubig 2021) beside it. All of it is tensor code over a padded batch,
-without a loop over pairs or pieces. A pair has the same links in any batch, unless two of its cells are equal but for
+without a loop over pairs or tokens. A pair has the same links in any batch, unless two of its cells are equal but for
 the last digits: matrix products round otherwise in a batch of another shape.
 
-Legend: `B` pairs, `S` source pieces, `T` target pieces, `H` hidden size. Masks are boolean, True where a piece may be
-linked: their pattern is free, a side may have no such piece, and what lies outside of them (padding, special tokens)
+Legend: `B` pairs, `S` source tokens, `T` target tokens, `H` hidden size. Masks are boolean, True where a token may be
+linked: their pattern is free, a side may have no such token, and what lies outside of them (padding, special tokens)
 may hold anything, also NaN. No cell outside of them is ever linked.
 """
 
@@ -42,17 +42,17 @@ class Links(NamedTuple):
 
 @torch.no_grad()
 def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", probabilities=True, **options) -> Links:
-    """Links between the pieces of pairs, from the pieces' vectors.
+    """Links between the tokens of pairs, from the tokens' vectors.
 
     Methods, and what they are computed on:
     - `ot`: Sinkhorn on dot products, then mutual argmax (XLM-Align's public aligner);
-    - `ot_itermax`: Sinkhorn on dot products, then iterative filtering (XLM-Align's self-labelling);
+    - `ot_itermax`: Sinkhorn on dot products, then iterative filtering (XLM-Align's self-labeling);
     - `mutual`, `itermax`: mutual argmax, and Itermax, on (cosine + 1) / 2 (SimAlign);
     - `softmax`: both softmax directions of the dot products above a threshold (awesome-align).
 
     Args:
         x_BSH, y_BTH: vectors of source and target, of any floating type; computed in float32, in float64 if given so.
-        source_mask_BS, target_mask_BT: True where a piece may be linked.
+        source_mask_BS, target_mask_BT: True where a token may be linked.
         probabilities: whether to compute the second result: of `ot` and `ot_itermax` the transport plan, of the others
             the mean of both softmax directions of the dot products. Both are 0 outside the masks, neither is
             calibrated.
@@ -64,7 +64,7 @@ def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", pro
     options = _options_of(method, options)
     if x_BSH.dim() != 3 or y_BTH.dim() != 3 or x_BSH.shape[::2] != y_BTH.shape[::2]:
         raise ValueError(
-            f"vectors have shapes {tuple(x_BSH.shape)} and {tuple(y_BTH.shape)}: both must be (pairs, pieces, hidden "
+            f"vectors have shapes {tuple(x_BSH.shape)} and {tuple(y_BTH.shape)}: both must be (pairs, tokens, hidden "
             "size), with the same number of pairs and the same hidden size. Give the two sides of one batch."
         )
     x_BSH, y_BTH = _computable(x_BSH), _computable(y_BTH)
@@ -74,7 +74,7 @@ def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", pro
     if method in ("ot", "ot_itermax"):
         iterations, *kernel = map(options.pop, SINKHORN_OPTIONS)
         plan_BST = sinkhorn(dots_BST, *masks, iterations, *kernel)
-        scores_BST = settle_one_piece_sides(plan_BST, dots_BST, *masks)
+        scores_BST = settle_one_token_sides(plan_BST, dots_BST, *masks)
         if method == "ot":
             links_BST = argmax_links(scores_BST, *masks)
         else:
@@ -103,7 +103,7 @@ def sinkhorn(
     (`first="columns"`, the paper's code). Returns the plan (B, S, T), 0 outside the masks and never NaN: a similarity
     that is NaN counts as epsilon.
 
-    The plan is in float64, on devices that have it: pieces that give all they have to the same piece have equal cells
+    The plan is in float64, on devices that have it: tokens that give all they have to the same token have equal cells
     but for a millionth (epsilon), and in float32 rounding, which differs from batch to batch, would choose the best of
     them. (At a low regularization even float64 cannot tell: 1e-6^(1 / 0.3) is 1e-20.) K is scaled as it is where the
     type is sure to hold all that comes up, else (regularization below 0.12, with the paper's epsilon) by its logarithm,
@@ -133,10 +133,10 @@ def sinkhorn(
 
 
 def _scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first):
-    """Eq. 6 as it stands, in the place of K. u and v of pieces that may not be linked are 0."""
+    """Eq. 6 as it stands, in the place of K. u and v of tokens that may not be linked are 0."""
     if regularization != 1:
         k_BST.pow_(1 / regularization)
-    tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no piece, sums are 0
+    tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no token, sums are 0
     source_BS1, target_BT1 = source_mask_BS[:, :, None].to(k_BST.dtype), target_mask_BT[:, :, None].to(k_BST.dtype)
     u_BS1, v_BT1 = source_BS1, target_BT1
     for half in range(2 * iterations):
@@ -162,8 +162,8 @@ def _scale_logs(k_BST, source_mask_BS, target_mask_BT, iterations, regularizatio
     return (log_k_BST + log_u_BS1 + log_v_B1T).exp() * cells_BST
 
 
-def settle_one_piece_sides(plan_BST, similarity_BST, source_mask_BS, target_mask_BT):
-    """The plan to take argmaxes of: that of a pair of which one side has a single piece is replaced by the similarity.
+def settle_one_token_sides(plan_BST, similarity_BST, source_mask_BS, target_mask_BT):
+    """The plan to take argmaxes of: that of a pair of which one side has a single token is replaced by the similarity.
 
     All cells of such a plan are equal, and rounding would choose among them. Similarities that are not above 0, or NaN,
     are equal, too: the first of them comes first.
@@ -177,7 +177,7 @@ def settle_one_piece_sides(plan_BST, similarity_BST, source_mask_BS, target_mask
 
 
 def argmax_links(scores_BST, source_mask_BS, target_mask_BT, direction="mutual"):
-    """Each source piece's best target (`forward`, Eq. 7), each target's best source (`backward`), both, or either.
+    """Each source token's best target (`forward`, Eq. 7), each target's best source (`backward`), both, or either.
 
     Of equal scores the first wins; scores of -inf and NaN are never linked. Returns boolean links (B, S, T).
 
@@ -201,12 +201,12 @@ def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, dis
     """Iterative filtering of a transport plan (Eq. 7-9). Returns boolean links (B, S, T).
 
     `rule="released"`: what the authors ran (microsoft/unilm, commit fb83a6e, infoxlm/tasks/xlm_align.py, `iter_max`),
-    which is SimAlign's rule applied to A: see `itermax_links`. A linked piece gets a second link only from a piece that
+    which is SimAlign's rule applied to A: see `itermax_links`. A linked token gets a second link only from a token that
     has none.
 
-    `rule="eq9_printed"`: every iteration adds the mutual argmaxes of A to the links (Eq. 8) and updates A (Eq. 9):
+    `rule="eq9_printed"`: every iteration adds the mutual argmaxes of A to the links (Eq. 8) and steps A (Eq. 9):
     linked cells become 0, others that share a row or a column with a link are multiplied by `discount`. A cell that has
-    nothing, or of which nothing is left, is not linked. Two pieces that have their partners may be linked again:
+    nothing, or of which nothing is left, is not linked. Two tokens that have their partners may be linked again:
     the error rate is higher by 14 to 54% (three pairs, `hub_cards/models/xlm_align.md`).
 
     Raises `ValueError` for an unknown rule, numbers out of range and shapes that do not fit.
@@ -246,7 +246,7 @@ def itermax_links(similarity_BST, source_mask_BS, target_mask_BT, iterations=2):
 
     The first iteration takes the mutual argmaxes. Every further one multiplies cells of which either the row or the
     column has a link by 0.9, cells of which both have one by 0, and adds the mutual argmaxes of the result whose row or
-    column is free. Pairs of which a side has one or two pieces, and pairs of which a side has no free piece left, are
+    column is free. Pairs of which a side has one or two tokens, and pairs of which a side has no free token left, are
     done after the first. Eq. 9 of XLM-Align differs: its discounts add up over the iterations, only linked cells become
     0, and there are no exceptions. Returns boolean links (B, S, T).
 
@@ -351,7 +351,7 @@ def _inside(scores_BST, source_mask_BS, target_mask_BT, outside=-torch.inf):
 
 
 def _computable(values):
-    """In float32, or as they are in float64: half types would lose the difference between neighbours."""
+    """In float32, or as they are in float64: half types would lose the difference between neighbors."""
     return values if values.dtype == torch.float64 else values.float()
 
 

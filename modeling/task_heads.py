@@ -20,7 +20,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention_masks import cross_stream_mask
 from .encoder import EncoderPreTrainedModel, first_states
 
-# what both streams of x are told beside its pieces and their mask
+# what both streams of x are told beside its tokens and their mask
 INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
 
 
@@ -118,15 +118,15 @@ class HeadModel(EncoderPreTrainedModel):
         ).last_hidden_state
 
 
-def padding_mask(side: str, pieces: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def padding_mask(side: str, tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """The mask (B, T) of one side, all 1 by default. Raises ValueError for another shape and for an empty text."""
     if attention_mask is None:
-        attention_mask = torch.ones(pieces.shape[:2], dtype=torch.long, device=pieces.device)
-    if attention_mask.shape != pieces.shape[:2]:
+        attention_mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
+    if attention_mask.shape != tokens.shape[:2]:
         raise ValueError(
             f"the attention mask of {side} has shape {tuple(attention_mask.shape)}, and its text has "
-            f"{tuple(pieces.shape[:2])}: plugged in, the other side has to know its padding. Give a mask (B, T), 1 for "
-            "pieces and 0 for padding."
+            f"{tuple(tokens.shape[:2])}: plugged in, the other side has to know its padding. Give a mask (B, T), 1 for "
+            "tokens and 0 for padding."
         )
     is_empty_B = ~attention_mask.bool().any(-1)
     # the graph of an export cannot ask
@@ -274,7 +274,7 @@ class ForPooledSequenceClassification(ForSequenceClassification):
 
 
 class ForTokenClassification(HeadModel):
-    """A label for each piece."""
+    """A label for each token."""
 
     def make_head(self, config):
         self.num_labels = config.num_labels

@@ -1,8 +1,9 @@
 """ERNIE-M's own tokenizer: the ids that its released checkpoints and transformers 4 give, with offsets and word ids.
 
-SentencePiece splits the text; then every Chinese character and every punctuation mark becomes a piece of its own, and a
-piece is cut wherever digits begin or end. Ids are the line numbers of vocab.txt. A fine-tuned checkpoint understands
-only the ids it was trained with; XLM-R's tokenizer, the default of this zoo, cuts otherwise and gives other ids.
+SentencePiece splits the text; then every Chinese character and every punctuation mark becomes a subword of its own, and
+a subword is cut wherever digits begin or end. Ids are the line numbers of vocab.txt. A fine-tuned checkpoint
+understands only the ids it was trained with; XLM-R's tokenizer, the default of this zoo, cuts otherwise and gives other
+ids.
 
 Format: `[CLS] x [SEP]`, `[CLS] x [SEP] [SEP] y [SEP]`.
 """
@@ -23,56 +24,56 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 SPACE = "▁"  # SentencePiece's sign for a space
-# the marks that stand alone; others stay with their neighbours
+# the marks that stand alone; others stay with their neighbors
 PUNCTUATION = frozenset(",;:.?!~，；：。？！《》【】")
 FILES = {"vocab_file": "vocab.txt", "sentencepiece_model_ckpt": "sentencepiece.bpe.model"}
 
 
 def stands_alone(character: str) -> bool:
-    """Whether a character is a piece of its own: the block of unified Chinese characters, and `PUNCTUATION`."""
+    """Whether a character is a subword of its own: the block of unified Chinese characters, and `PUNCTUATION`."""
     return "\u4e00" <= character <= "\u9fff" or character in PUNCTUATION
 
 
-def cut(piece: str) -> list[tuple[int, int]]:
-    """Where a piece of SentencePiece is cut: (start, end) of each part; a space sign that is left alone is dropped."""
+def cut(subword: str) -> list[tuple[int, int]]:
+    """Where a token of SentencePiece is cut: (start, end) of each part; a space sign that is left alone is dropped."""
     parts, start = [], 0
-    for index, character in enumerate(piece):
+    for index, character in enumerate(subword):
         if character == SPACE:
             continue
         alone = stands_alone(character)
-        turns = index > 0 and character.isdigit() != piece[index - 1].isdigit()
+        turns = index > 0 and character.isdigit() != subword[index - 1].isdigit()
         if not (alone or turns):
             continue
-        if start < index and piece[start:index] != SPACE:
+        if start < index and subword[start:index] != SPACE:
             parts.append((start, index))
         start = index
         if alone:
             parts.append((index, index + 1))
             start = index + 1
-    if start < len(piece):
-        parts.append((start, len(piece)))
+    if start < len(subword):
+        parts.append((start, len(subword)))
     return parts
 
 
-class PieceSplitter:
+class SubwordSplitter:
     """What the `tokenizers` library calls for the text between added tokens: cuts it into tokens with ids and offsets.
 
     Args:
         processor: the SentencePiece model.
-        ids: piece -> id.
-        unknown_id: id of the pieces that are not in `ids`.
+        ids: subword -> id.
+        unknown_id: id of the subwords that are not in `ids`.
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, ids: dict[str, int], unknown_id: int):
         self.processor, self.ids, self.unknown_id = processor, ids, unknown_id
 
-    def pieces(self, text: str) -> list[tuple[int, str, int, int]]:
-        """(word, piece, begin, end) in order: words are counted, begin and end count the characters of `text`.
+    def subwords(self, text: str) -> list[tuple[int, str, int, int]]:
+        """(word, subword, begin, end) in order: words are counted, begin and end count the characters of `text`.
 
-        The space before a word is not in its offsets, and a space sign that is a piece of its own covers nothing.
+        The space before a word is not in its offsets, and a space sign that is a subword of its own covers nothing.
         """
         normalized, origins = self.processor.normalize(text, with_offsets=True)
-        pieces = self.processor.encode(text, out_type=str)
+        subwords = self.processor.encode(text, out_type=str)
         # where the next character of the text begins; several characters may come of one, as 1, ⁄ and 2 of ½
         ends, following = [0] * len(normalized), origins[-1]
         for index in reversed(range(len(normalized))):
@@ -81,20 +82,20 @@ class PieceSplitter:
             ends[index] = following
 
         found, position = [], 0
-        for index, piece in enumerate(pieces):
-            if piece == SPACE:
-                # kept only inside a text, before a piece that has none of its own
-                is_kept = 0 < index < len(pieces) - 1 and not pieces[index + 1].startswith(SPACE)
+        for index, subword in enumerate(subwords):
+            if subword == SPACE:
+                # kept only inside a text, before a subword that has none of its own
+                is_kept = 0 < index < len(subwords) - 1 and not subwords[index + 1].startswith(SPACE)
                 parts = [(0, 1)] if is_kept else []
             else:
-                parts = cut(piece)
+                parts = cut(subword)
             for start, end in parts:
-                part = piece[start:end]
+                part = subword[start:end]
                 first = position + end - len(part.lstrip(SPACE))
                 begin = origins[first]
                 stop = begin if part == SPACE else ends[position + end - 1]
                 found.append((normalized.count(SPACE, 0, first), part, begin, stop))
-            position += len(piece)
+            position += len(subword)
         return found
 
     def pre_tokenize(self, text: PreTokenizedString) -> None:
@@ -103,7 +104,7 @@ class PieceSplitter:
 
         def split(_, segment):
             spans = []
-            for _, group in groupby(self.pieces(segment.normalized), key=lambda piece: piece[0]):
+            for _, group in groupby(self.subwords(segment.normalized), key=lambda subword: subword[0]):
                 words.append(list(group))
                 spans.append((words[-1][0][2], words[-1][-1][3]))
             return [segment[begin:end] for begin, end in spans]
@@ -114,11 +115,11 @@ class PieceSplitter:
             bytes_before = [0, *accumulate(len(character.encode()) for character in word)]
             return [
                 Token(
-                    self.ids.get(piece, self.unknown_id),
-                    piece,
+                    self.ids.get(subword, self.unknown_id),
+                    subword,
                     (bytes_before[begin - offset], bytes_before[end - offset]),
                 )
-                for _, piece, begin, end in group
+                for _, subword, begin, end in group
             ]
 
         text.split(split)
@@ -130,11 +131,11 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
 
     Args:
         sentencepiece_model_ckpt: path of sentencepiece.bpe.model.
-        vocab_file: path of vocab.txt, a piece a line; without it, the ids of the SentencePiece model.
+        vocab_file: path of vocab.txt, a subword a line; without it, the ids of the SentencePiece model.
         do_lower_case: lower-case the text first.
         sp_model_kwargs: settings of the SentencePiece model, such as `enable_sampling`.
 
-    Equal to transformers 4: pieces, ids, the format of pairs, truncation, token types (not returned by default). Not
+    Equal to transformers 4: subwords, ids, the format of pairs, truncation, token types (not returned by default). Not
     equal, on purpose: an attention mask is returned by default, which transformers 4 left to the model.
 
     Raises ValueError for a folder without SentencePiece model, and for one with byte fallback.
@@ -174,14 +175,14 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         if any(self.sp_model.is_byte(index) for index in range(len(self.sp_model))):
             raise ValueError(
                 f"{sentencepiece_model_ckpt} is a model with byte fallback: ERNIE-M's rules cut characters, and its "
-                "pieces are not all made of these. Give the sentencepiece.bpe.model of an ERNIE-M checkpoint."
+                "subwords are not all made of these. Give the sentencepiece.bpe.model of an ERNIE-M checkpoint."
             )
         self.lines = None
         if vocab_file is not None:
-            with open(vocab_file, encoding="utf-8") as file:  # not splitlines(): pieces hold other line breaks
+            with open(vocab_file, encoding="utf-8") as file:  # not splitlines(): subwords hold other line breaks
                 self.lines = [line.rstrip("\n") for line in file]
-        pieces = self.lines or [self.sp_model.id_to_piece(index) for index in range(len(self.sp_model))]
-        ids = {piece: index for index, piece in enumerate(pieces)}
+        subwords = self.lines or [self.sp_model.id_to_piece(index) for index in range(len(self.sp_model))]
+        ids = {subword: index for index, subword in enumerate(subwords)}
 
         self._tokenizer = self.added = None
         backend = Tokenizer(WordLevel(ids, unk_token=str(unk_token)))
@@ -207,7 +208,7 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
             pair=f"{begin}:0 $A:0 {end}:1 {end}:1 $B:1 {end}:1",
             special_tokens=[(begin, self.cls_token_id), (end, self.sep_token_id)],
         )
-        self.splitter = PieceSplitter(self.sp_model, ids, self.unk_token_id)
+        self.splitter = SubwordSplitter(self.sp_model, ids, self.unk_token_id)
         self.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(self.splitter)
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
@@ -220,7 +221,7 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         if self.lines is None:
             return (str(model),)
         with open(vocabulary, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{piece}\n" for piece in self.lines)
+            file.writelines(f"{subword}\n" for subword in self.lines)
         return str(model), str(vocabulary)
 
     def _save_pretrained(self, save_directory, file_names, legacy_format=None, filename_prefix=None):

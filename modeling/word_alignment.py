@@ -1,13 +1,13 @@
 """Which word of a sentence is which of its translation: any encoder of XLM-R's or BERT's kind as a word aligner.
 
-Words are cut into pieces, a layer of the encoder gives each piece a vector, `optimal_transport` links the pieces, and
-two words are linked if any of their pieces are (XLM-Align, Chi et al., ACL 2021, section 4.3).
+Words are cut into pieces, a layer of the encoder gives each token a vector, `optimal_transport` links the tokens, and
+two words are linked if any of their tokens are (XLM-Align, Chi et al., ACL 2021, section 4.3).
 
 Long sentences. A joint input holds both sentences, so both are cut, into the same number K of windows, evenly spread:
 window k shows the k-th part of the source beside the k-th part of the target, and shares `overlap` of its positions
-with its neighbours. With half a window, the default, a translation may run ahead of or behind its place by half a
-window, and some window shows both; pieces that lie further apart are not linked, for at the edges of windows pieces
-whose partners are out of sight would find each other. A pair of pieces that several windows show is decided by the one
+with its neighbors. With half a window, the default, a translation may run ahead of or behind its place by half a
+window, and some window shows both; tokens that lie further apart are not linked, for at the edges of windows tokens
+whose partners are out of sight would find each other. A pair of tokens that several windows show is decided by the one
 whose middle is between them (their distances from it, in window lengths, add up to the least): this does not depend on
 the direction, and no pair is decided twice. A side that is less than a quarter of its window beside a longer one, and
 fits half a window, is shown whole in each, and may be linked anywhere. Cost and memory grow with the length. Every
@@ -15,7 +15,7 @@ window of the source against every window of the target, the alternative, grows 
 places that have nothing to do with one another. With separate encoding each side has inputs of its own, and the longer
 one fills its. A sentence that fits is one window, without a limit: the same code, and K = 1.
 
-Legend: `B` rows (windows) of a batch, `T` positions, `S` pieces of the source, `N` of the target, `H` hidden size, `L`
+Legend: `B` rows (windows) of a batch, `T` positions, `S` tokens of the source, `N` of the target, `H` hidden size, `L`
 links, `K` windows of a pair.
 """
 
@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
 from .optimal_transport import Links, align
-from .word_pieces import InputFormat, Pieces, Words, cut_into_pieces, cut_into_windows, split_words
+from .word_tokens import InputFormat, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
 ENCODINGS = ("joint", "separate")
 # Pairs are sorted by length within so many batches: enough for next to no padding, little enough for memory.
@@ -45,9 +45,9 @@ class WordAlignment:
 
     source, target: the words.
     links: (source word, target word), both from 0, sorted.
-    probabilities: one a link: the highest among the linked pieces of the two words, see `optimal_transport.align`.
-    similarity: source words x target words, the highest cosine of their pieces; 0 where none were compared.
-    windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no pieces.
+    probabilities: one a link: the highest among the linked tokens of the two words, see `optimal_transport.align`.
+    similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
+    windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
     """
 
     source: list[str]
@@ -65,7 +65,7 @@ class LayerStates:
     (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model stays as it is. All others
     run as a whole. Of an encoder-decoder (Marian, mBART, T5), the encoder is taken.
 
-    Raises `ValueError` for a model that gives no hidden states, for an encoder-decoder whose encoder reads no pieces,
+    Raises `ValueError` for a model that gives no hidden states, for an encoder-decoder whose encoder reads no tokens,
     and for a decoder, as far as its configuration or its attention (`is_causal`) says that it is one.
     """
 
@@ -140,7 +140,7 @@ class LayerStates:
 
 
 def encoder_of(model):
-    """The encoder of a model that has a decoder, too; any other model as it is. `ValueError` if it reads no pieces."""
+    """The encoder of a model that has a decoder, too; any other model as it is. `ValueError` if it reads no tokens."""
     if "decoder_input_ids" not in inspect.signature(model.forward).parameters:
         return model
     encoder = model.get_encoder()
@@ -166,7 +166,7 @@ class WordAligner:
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
         batch_size: inputs to a forward pass.
         window: positions of an input, special tokens included; default: as many as the model has.
-        overlap: positions of a window that its neighbour shows too, for longer sentences; default: half of it.
+        overlap: positions of a window that its neighbor shows too, for longer sentences; default: half of it.
         matching: options of the method, see `optimal_transport.METHOD_OPTIONS`.
 
     Raises `ValueError` for an unknown method or option, a layer or window that the model does not have, a tokenizer
@@ -220,7 +220,7 @@ class WordAligner:
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
             raise ValueError(
-                f"window is {self.window}: the model has {positions} positions, and special tokens and a piece of each "
+                f"window is {self.window}: the model has {positions} positions, and special tokens and a token of each "
                 f"sentence take {least}. Give a number from {least} to {positions}."
             )
         self.overlap = self.window // 2 if overlap is None else overlap
@@ -285,9 +285,9 @@ class WordAligner:
 
     def chunk(self, pairs: list[tuple[list[str], list[str]]], layers, methods, probabilities, similarity):
         """What `chunks` yields, for the pairs of a chunk."""
-        pieces = cut_into_pieces(self.tokenizer, list(chain.from_iterable(pairs)))
-        rows_R5 = self.windows(pieces)
-        table = self.format.table(pieces.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
+        tokens = cut_into_tokens(self.tokenizer, list(chain.from_iterable(pairs)))
+        rows_R5 = self.windows(tokens)
+        table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
         # the longest first: what does not fit into memory fails at once
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
         found = {(layer, method): [] for layer in layers for method in methods}
@@ -299,11 +299,11 @@ class WordAligner:
             for layer, (x_BSH, y_BNH) in vectors.items():
                 for method, options in methods.items():
                     links = align(x_BSH, y_BNH, *masks, method, probabilities, **options)
-                    found[layer, method].append(linked_pieces(links, numbers_B))
+                    found[layer, method].append(linked_tokens(links, numbers_B))
                 if similarity:
-                    fill_similarity(grids, batch_B5, pieces.words_F, x_BSH, y_BNH)
+                    fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
         overlap = self.overlap / self.window
-        links = {key: join_words(parts, rows_R5, pieces.words_F, len(pairs), overlap) for key, parts in found.items()}
+        links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs), overlap) for key, parts in found.items()}
         windows = rows_R5[:, 0].bincount(minlength=len(pairs)).tolist()
         for pair, words in enumerate(pairs):
             matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
@@ -313,13 +313,13 @@ class WordAligner:
             }
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
 
-    def windows(self, pieces: Pieces) -> torch.Tensor:
+    def windows(self, tokens: Tokens) -> torch.Tensor:
         """(R, 5): the windows of all pairs, one after the other.
 
-        Columns: the pair's number, and which pieces of the chunk the window shows: of the source from, up to, of the
-        target from, up to. Pairs of which a side has no pieces have none.
+        Columns: the pair's number, and which tokens of the chunk the window shows: of the source from, up to, of the
+        target from, up to. Pairs of which a side has no tokens have none.
         """
-        begins_P2, ends_P2 = pieces.bounds[:-1].view(-1, 2), pieces.bounds[1:].view(-1, 2)
+        begins_P2, ends_P2 = tokens.bounds[:-1].view(-1, 2), tokens.bounds[1:].view(-1, 2)
         lengths_P2 = ends_P2 - begins_P2
         room = self.window - self.format.size
         needed_P = lengths_P2.sum(1) if self.is_joint else lengths_P2.max(1).values
@@ -334,7 +334,7 @@ class WordAligner:
         return rows_R5[rows_R5[:, 0].argsort(stable=True)]
 
     def encode(self, table, begins_B2, lengths_B2, layers):
-        """Vectors of the pieces of a batch, {layer: ((B, S, H), (B, N, H))}, and their masks, ((B, S), (B, N))."""
+        """Vectors of the tokens of a batch, {layer: ((B, S, H), (B, N, H))}, and their masks, ((B, S), (B, N))."""
         # numbers that Python needs are read before the tensors go to a GPU, which would have to be waited for
         longest, most = lengths_B2.max(0).values.tolist(), int(lengths_B2.sum(1).max())
         begins_B2, lengths_B2 = begins_B2.to(table.device), lengths_B2.to(table.device)
@@ -379,8 +379,8 @@ def check_method(method: str, options: dict) -> None:
     align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
 
 
-def linked_pieces(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L, 3) number of the row, source piece and target piece in it; (L,) probabilities, 0 where there are none."""
+def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(L, 3) number of the row, source token and target token in it; (L,) probabilities, 0 where there are none."""
     places_L3 = found.links_BST.nonzero()
     if found.probabilities_BST is None:
         probabilities_L = torch.zeros(len(places_L3))
@@ -398,14 +398,14 @@ def join_words(
     pairs: int,
     overlap: float,
 ) -> list[tuple[list[tuple[int, int]], list[float]]]:
-    """Word links of each pair, sorted, with their probabilities, from the piece links of a chunk's batches."""
+    """Word links of each pair, sorted, with their probabilities, from the token links of a chunk's batches."""
     if not found:
         return [([], []) for _ in range(pairs)]
     places_L3, probabilities_L = (torch.cat(parts) for parts in zip(*found, strict=True))
     row_L = places_L3[:, 0]
-    pieces_L2 = places_L3[:, 1:] + rows_R5[row_L][:, [1, 3]]
-    decides_L = is_decided_here(row_L, pieces_L2, rows_R5, overlap)
-    words_L2 = words_F[pieces_L2[decides_L]]
+    tokens_L2 = places_L3[:, 1:] + rows_R5[row_L][:, [1, 3]]
+    decides_L = is_decided_here(row_L, tokens_L2, rows_R5, overlap)
+    words_L2 = words_F[tokens_L2[decides_L]]
     # one number for pair, source word and target word, in the order in which they are sorted
     base = int(words_F.max()) + 1
     code_L = (rows_R5[row_L[decides_L], 0] * base + words_L2[:, 0]) * base + words_L2[:, 1]
@@ -417,11 +417,11 @@ def join_words(
 
 
 def is_decided_here(
-    row_L: torch.Tensor, pieces_L2: torch.Tensor, rows_R5: torch.Tensor, overlap: float
+    row_L: torch.Tensor, tokens_L2: torch.Tensor, rows_R5: torch.Tensor, overlap: float
 ) -> torch.Tensor:
     """(L,): whether a link counts that a window found: see the module.
 
-    The windows of a pair follow one another, and a pair of pieces comes nearer to their middles, then goes away: it is
+    The windows of a pair follow one another, and a pair of tokens comes nearer to their middles, then goes away: it is
     enough to look at the windows before and after.
     """
     pair_R2 = rows_R5[:, :1].expand(-1, 2)
@@ -436,24 +436,24 @@ def is_decided_here(
     middles_R2 = (starts_R2 + ends_R2 - 1) / 2
 
     def from_middle(row_L):
-        return (pieces_L2 - middles_R2[row_L]) / sizes_R2[row_L] * moves_R2[row_L]
+        return (tokens_L2 - middles_R2[row_L]) / sizes_R2[row_L] * moves_R2[row_L]
 
     here_L2 = from_middle(row_L)
     is_apart_L = moves_R2[row_L].all(1) & (here_L2.diff(dim=1)[:, 0].abs() > max(overlap, 1 - overlap))
     here_L, counts_L = here_L2.sum(1).abs(), ~is_apart_L
     for step in (-1, 1):
         other_L = (row_L + step).clamp(0, len(rows_R5) - 1)
-        is_neighbour_L = (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
-        shows_L = ((pieces_L2 >= starts_R2[other_L]) & (pieces_L2 < ends_R2[other_L])).all(1)
+        is_neighbor_L = (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
+        shows_L = ((tokens_L2 >= starts_R2[other_L]) & (tokens_L2 < ends_R2[other_L])).all(1)
         there_L = from_middle(other_L).sum(1).abs()
         # of equal ones the first
         is_nearer_L = (there_L <= here_L) if step < 0 else (there_L < here_L)
-        counts_L &= ~(is_neighbour_L & shows_L & is_nearer_L)
+        counts_L &= ~(is_neighbor_L & shows_L & is_nearer_L)
     return counts_L
 
 
 def fill_similarity(grids: list[torch.Tensor], batch_B5, words_F, x_BSH, y_BNH) -> None:
-    """Raises the entries of `grids`, source words x target words, to the cosines of the pieces in these windows."""
+    """Raises the entries of `grids`, source words x target words, to the cosines of the tokens in these windows."""
     x_BSH, y_BNH = (F.normalize(side.float(), dim=-1) for side in (x_BSH, y_BNH))
     cosines_BSN = (x_BSH @ y_BNH.transpose(1, 2)).cpu()
     for (pair, x, x_end, y, y_end), cosines_SN in zip(batch_B5.tolist(), cosines_BSN, strict=True):

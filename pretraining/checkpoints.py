@@ -2,7 +2,7 @@
 
 <output_dir>/recipe.yaml  run.json  events.jsonl  curves.png
              checkpoints/step-N/model/        loads like the final model
-             checkpoints/step-N/              optimiser, random states, progress.json, checksums.json
+             checkpoints/step-N/              optimizer, random states, progress.json, checksums.json
              checkpoints/damaged-step-N/      one whose files no longer held what was written
              model/                           the result: this folder is the Hub repository
 """
@@ -25,7 +25,7 @@ from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
 logger = logging.getLogger(__name__)
 
-# Fields that change what is seen or kept of a run, never what is learnt: they may differ on resume.
+# Fields that change what is seen or kept of a run, never what is learned: they may differ on resume.
 FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_GROUPS = (
     "evaluation.every_steps",
@@ -179,7 +179,7 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
 
 
 def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep: int) -> Path:
-    """Write `checkpoints/step-N`: aside first, then synchronised to disk and renamed, then older ones are dropped.
+    """Write `checkpoints/step-N`: aside first, then synchronized to disk and renamed, then older ones are dropped.
 
     Raises `ValueError` where the disk refuses (full, quota, permissions). What was there before stays as it was.
     """
@@ -196,10 +196,10 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         if accelerator.is_main_process:
             write_json(aside / "progress.json", progress)
             write_checksums(aside)
-            _synchronise(aside)
+            _synchronize(aside)
             _remove(final)  # there only where the same step is saved again
             os.rename(aside, final)
-            _synchronise(final.parent)
+            _synchronize(final.parent)
     except Exception as error:  # safetensors and torch.save each wrap the system's error in one of their own
         if not accelerator.is_main_process:
             raise  # the main process says what happened, and tidies up
@@ -216,7 +216,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
 
 
 def load_checkpoint(accelerator: Accelerator, checkpoint: Path) -> dict:
-    """Restore weights, optimiser and random states into the prepared objects."""
+    """Restore weights, optimizer and random states into the prepared objects."""
     accelerator.load_state(str(checkpoint))
     return read_progress(checkpoint)
 
@@ -233,7 +233,7 @@ def publish_model(folder: Path, checkpoint: Path) -> None:
         try:
             shutil.rmtree(aside, ignore_errors=True)
             shutil.copytree(checkpoint / "model", aside)
-            _synchronise(aside)
+            _synchronize(aside)
             os.rename(aside, folder / "model")
         except OSError:
             shutil.rmtree(aside, ignore_errors=True)
@@ -246,7 +246,7 @@ def _remove(checkpoint: Path) -> None:
         shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old.tmp")))
 
 
-def _synchronise(folder: Path) -> None:
+def _synchronize(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
         descriptor = os.open(path, os.O_RDONLY)
         try:

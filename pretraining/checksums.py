@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo_core.provenance import write_json
 
 CHECKSUMS = "checksums.json"
-THREADS = 4  # hashing lets go of the interpreter; weights and optimiser are two files
+THREADS = 4  # hashing lets go of the interpreter; weights and optimizer are two files
 
 
 def write_checksums(folder: Path) -> None:

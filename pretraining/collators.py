@@ -32,13 +32,13 @@ class _Block:
     is `<s> x </s>`, segment 1 is `</s> y </s>`."""
 
     input_ids: np.ndarray  # (N, W) int32
-    of_side: list[np.ndarray]  # (N, W) of each side: true at its pieces
-    pieces: np.ndarray  # (N, W) true at the pieces of either side
+    of_side: list[np.ndarray]  # (N, W) of each side: true at its tokens
+    tokens: np.ndarray  # (N, W) true at the tokens of either side
     segment_ids: np.ndarray  # (N, W) int8, -1 at padding
 
 
 def _lay_out(sides: list[list[np.ndarray]], lengths_SN: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> _Block:
-    """`sides`: for one or two sides, the pieces of N rows."""
+    """`sides`: for one or two sides, the tokens of N rows."""
     totals_N = _row_lengths(lengths_SN)
     count, width = len(totals_N), int(totals_N.max())
     rows_N, columns_W = np.arange(count), np.arange(width, dtype=np.int32)
@@ -48,15 +48,15 @@ def _lay_out(sides: list[list[np.ndarray]], lengths_SN: np.ndarray, tokenizer: P
     ids[rows_N, totals_N - 1] = tokenizer.sep_token_id
     segments = (columns_W < totals_N[:, None].astype(np.int32)).view(np.int8)
     of_side = [_between(columns_W, 1, bounds_SN1[0])]
-    pieces, flat = of_side[0], sides[0]
+    tokens, flat = of_side[0], sides[0]
     if len(sides) == 2:
         ids[rows_N, lengths_SN[0] + 1] = ids[rows_N, lengths_SN[0] + 2] = tokenizer.sep_token_id
         of_side.append(_between(columns_W - bounds_SN1[0], 3, bounds_SN1[1]))
-        pieces, flat = pieces | of_side[1], [*chain.from_iterable(zip(*sides, strict=True))]
+        tokens, flat = tokens | of_side[1], [*chain.from_iterable(zip(*sides, strict=True))]
         segments *= np.int8(1) + (columns_W >= bounds_SN1[0] + SPECIALS_OF_TEXT)
     segments -= 1
-    ids[pieces] = np.concatenate(flat)
-    return _Block(ids, of_side, pieces, segments)
+    ids[tokens] = np.concatenate(flat)
+    return _Block(ids, of_side, tokens, segments)
 
 
 def _between(columns: np.ndarray, first: int, size_N1: np.ndarray) -> np.ndarray:
@@ -65,7 +65,7 @@ def _between(columns: np.ndarray, first: int, size_N1: np.ndarray) -> np.ndarray
 
 
 def _row_lengths(lengths_SB: np.ndarray) -> np.ndarray:
-    """(B,) positions of rows with sides of so many pieces."""
+    """(B,) positions of rows with sides of so many tokens."""
     return lengths_SB.sum(0) + (SPECIALS_OF_TEXT, SPECIALS_OF_PAIR)[len(lengths_SB) - 1]
 
 
@@ -81,7 +81,7 @@ def _blocks(lengths_B: np.ndarray) -> Iterator[slice]:
 
 
 class _Fields:
-    """(B, T) int64 tensors of a sub-batch, filled block by block. They share one piece of memory, which is quicker to
+    """(B, T) int64 tensors of a sub-batch, filled block by block. They share one token of memory, which is quicker to
     get and to send to another process."""
 
     def __init__(self, fillings: dict[str, int], rows: int, width: int):
@@ -111,7 +111,7 @@ def _fillings(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 def _set_layout(fields: _Fields, rows: slice, block: _Block) -> None:
     fields.set("input_ids", rows, block.input_ids)
-    fields.set("special_tokens_mask", rows, ~block.pieces)
+    fields.set("special_tokens_mask", rows, ~block.tokens)
     fields.set("segment_ids", rows, block.segment_ids)
     fields.set("attention_mask", rows, block.segment_ids >= 0)
 
@@ -139,9 +139,9 @@ def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(is_real_BT.astype(np.int64))}
 
 
-def pseudo_count(pieces: int | np.ndarray, share: float) -> int | np.ndarray:
-    """Pseudo tokens that a text of so many pieces should get (ERNIE-M, section 4.3)."""
-    return np.maximum(1, np.rint(share * pieces)).astype(np.int64)
+def pseudo_count(tokens: int | np.ndarray, share: float) -> int | np.ndarray:
+    """Pseudo tokens that a text of so many tokens should get (ERNIE-M, section 4.3)."""
+    return np.maximum(1, np.rint(share * tokens)).astype(np.int64)
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Masker:
 
     @cached_property
     def vocabulary(self) -> np.ndarray:
-        """(K,) ids of ordinary pieces: what may stand at random in a masked position's place."""
+        """(K,) ids of ordinary tokens: what may stand at random in a masked position's place."""
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids).astype(np.int32)
 
     def __call__(self, texts: Texts, name: str, objective: Objective, training: bool = True) -> dict:
@@ -171,8 +171,8 @@ class Masker:
         are no position_ids: rows are not packed, and the model counts the positions of padded rows itself. A row
         without predictions is valid.
 
-        The unknown piece is never predicted either: it tells nothing. One-sided, the sides are masked one by one, and
-        each keeps a piece for the other side to be predicted from. A text that is to be back-translated gets its pseudo
+        The unknown token is never predicted either: it tells nothing. One-sided, the sides are masked one by one, and
+        each keeps a token for the other side to be predicted from. A text that is to be back-translated gets its pseudo
         positions, as a second side; in training its sub-batch says at which `temperature` they are filled, and how many
         of its texts had room for fewer than they should have (`shortened`).
         """
@@ -264,12 +264,12 @@ class Masker:
         labels = np.full_like(block.input_ids, IGNORED)
         common = (self.tokenizer.mask_token_id, self.vocabulary)
         if not kind.one_sided:
-            candidates = (block.of_side[0] if kind.generates else block.pieces) & known
+            candidates = (block.of_side[0] if kind.generates else block.tokens) & known
             mask_rows(block.input_ids, labels, candidates, probability, keys_N, *common)
             return labels
-        of_side = [pieces & known for pieces in block.of_side]
+        of_side = [tokens & known for tokens in block.of_side]
         for candidates, other, stream in zip(of_side, of_side[::-1], (X_MASKS, Y_MASKS), strict=True):
-            # not where the other side has no piece that tells anything
+            # not where the other side has no token that tells anything
             share_N = np.where(other.any(1), probability, 0.0)
             keys = key_stream(keys_N, stream)
             mask_rows(block.input_ids, labels, candidates, share_N, keys, *common, mask_share=1.0, leave=1)
@@ -277,8 +277,8 @@ class Masker:
 
 
 def _lengths_of(sides: list[list[np.ndarray]]) -> np.ndarray:
-    """(S, B) pieces of each side."""
-    return np.array([[len(pieces) for pieces in side] for side in sides])
+    """(S, B) tokens of each side."""
+    return np.array([[len(tokens) for tokens in side] for side in sides])
 
 
 def inputs_of(sub_batch: dict) -> list[dict[str, torch.Tensor]]:

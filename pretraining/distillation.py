@@ -1,10 +1,10 @@
 """A teacher of one language beside a cross-lingual model (MetaXLM's baseline XLM+KD; Chi et al. 2021, section 5.3).
 
-The teacher reads the text of an `mlm` sub-batch in pieces of its own and says what it would put in place of the masked
+The teacher reads the text of an `mlm` sub-batch in tokens of its own and says what it would put in place of the masked
 words; `MetaXlmForPreTraining` learns from that. It is no part of the model: it is never trained nor saved.
 
-Legend: `B` rows, `T` positions of the model's pieces, `S` of the teacher's; `N` positions at which the teacher is
-asked; `C` pieces that the two vocabularies have in common.
+Legend: `B` rows, `T` positions of the model's tokens, `S` of the teacher's; `N` positions at which the teacher is
+asked; `C` tokens that the two vocabularies have in common.
 """
 
 import functools
@@ -24,7 +24,7 @@ from pretraining.collators import pad_rows
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import MetaPretrained, Recipe, Teacher
 from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
-from pretraining.start.token_texts import UNSPACED, Piece, read_pieces, script_of
+from pretraining.start.token_texts import UNSPACED, Subword, read_tokens, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import folder_fingerprint
@@ -33,15 +33,15 @@ from zoo_core.vocabularies import check_vocabulary, longest_input
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN = "\ufffd"  # what the teacher reads where the student's own piece does not say
+UNKNOWN = "\ufffd"  # what the teacher reads where the student's own token does not say
 
 
 class Spelling(NamedTuple):
-    """A row of pieces as text, cut into words: what stands between spaces, punctuation apart. In scripts without spaces
-    a piece is a word."""
+    """A row of tokens as text, cut into words: what stands between spaces, punctuation apart. In scripts without spaces
+    a token is a word."""
 
     text: str
-    words_T: list[int]  # the word of each piece
+    words_T: list[int]  # the word of each token
     words_of_text: np.ndarray  # the word of each character; -1: a space
 
 
@@ -50,19 +50,19 @@ class Question(NamedTuple):
 
     input_ids_S: np.ndarray
     columns_N: list[int]  # positions of the row (of T)
-    places_N: list[int]  # positions of the same pieces in `input_ids_S`
+    places_N: list[int]  # positions of the same tokens in `input_ids_S`
 
 
 class TeacherModel:
     """The teacher of a recipe; called with a batch, it adds its answers to the `mlm` sub-batch as `teacher`.
 
-    It is asked in examples of `teacher.language`, at the predicted positions whose word is one piece in both
-    segmentations, and these two pieces the same. It reads the text without the predictions: every piece of a word that
+    It is asked in examples of `teacher.language`, at the predicted positions whose word is one token in both
+    segmentations, and these two tokens the same. It reads the text without the predictions: every token of a word that
     the model has a prediction in is the teacher's mask, also where the model is shown the word, or another.
-    Its distribution is renormalised over the common pieces, at `teacher.temperature`. The fields of its answers are
+    Its distribution is renormalized over the common tokens, at `teacher.temperature`. The fields of its answers are
     those of `MetaXlmForPreTraining`.
 
-    The common pieces are those that match exactly (`vocabulary_matching`); of several pieces of the model that match
+    The common tokens are those that match exactly (`vocabulary_matching`); of several tokens of the model that match
     one of the teacher's (`,` and `▁,` BERT's `,`) it is the first, which a vocabulary sorted by frequency has for the
     more frequent one.
 
@@ -71,7 +71,7 @@ class TeacherModel:
     about.
 
     Raises ValueError for a teacher that is not there or has no masked-LM head, a tokenizer that does not belong to it,
-    has no mask piece or is not of a kind that can be compared (`read_pieces`), and vocabularies without a common piece.
+    has no mask token or is not of a kind that can be compared (`read_tokens`), and vocabularies without a common token.
     """
 
     def __init__(self, teacher: Teacher, tokenizer: PreTrainedTokenizerBase, hub_root: str | None = None):
@@ -80,19 +80,19 @@ class TeacherModel:
         self.tokenizer = _load_tokenizer(teacher, hub_root)
         self.model = _load_model(teacher, self.tokenizer, hub_root)
         self.longest_input = min(longest_input(self.model.config), self.tokenizer.model_max_length)
-        pieces = read_pieces(tokenizer, "of the student")
+        tokens = read_tokens(tokenizer, "of the student")
         # WordPiece knows a word or does not; SentencePiece leaves the mark of the word's start out of it
-        unknown = Piece(UNKNOWN, pieces.kind == "wordpiece")
-        self.said = [unknown if said is None else said for said in pieces.said]
-        self.partners = _common_pieces(self.tokenizer, tokenizer)
+        unknown = Subword(UNKNOWN, tokens.kind == "wordpiece")
+        self.said = [unknown if said is None else said for said in tokens.said]
+        self.partners = _common_tokens(self.tokenizer, tokenizer)
         if not self.partners:
             raise ValueError(
-                f"no piece of the teacher {teacher.path!r} is a piece of the student's tokenizer: both could "
-                "predict nothing alike, and nothing would be learnt. Take a teacher of the student's script, or none."
+                f"no token of the teacher {teacher.path!r} is a token of the student's tokenizer: both could "
+                "predict nothing alike, and nothing would be learned. Take a teacher of the student's script, or none."
             )
         self.own_C, self.theirs_C = torch.tensor(sorted(self.partners.items())).T
         logger.info(
-            "teacher %s: %s parameters, %s of its %s pieces are the student's too; asked about %s",
+            "teacher %s: %s parameters, %s of its %s tokens are the student's too; asked about %s",
             teacher.path,
             f"{self.model.num_parameters():,}",
             f"{len(self.partners):,}",
@@ -113,7 +113,7 @@ class TeacherModel:
         positions = [row * length + column for row, question in questions for column in question.columns_N]
         fields["teacher"] = {
             "positions_N": torch.tensor(positions, dtype=torch.long, device=device),
-            "pieces_C": self.own_C.to(device),
+            "tokens_C": self.own_C.to(device),
             "log_probabilities_NC": self._answers([question for _, question in questions], device),
             "temperature": self.settings.temperature,
         }
@@ -128,7 +128,7 @@ class TeacherModel:
             "tokenizer_fingerprint": tokenizer_fingerprint(self.tokenizer),
             "parameters": self.model.num_parameters(),
             "language": self.settings.language,
-            "common_pieces": len(self.partners),
+            "common_tokens": len(self.partners),
         }
 
     def _questions(self, fields: dict, rows: list[int]) -> list[Question]:
@@ -140,7 +140,7 @@ class TeacherModel:
         gold_RT = np.where(labels_RT == IGNORED, ids_RT, labels_RT)
         columns = [np.flatnonzero(ordinary_T) for ordinary_T in ordinary_RT]
         spelled = [
-            spell([self.said[piece] for piece in gold_T[kept]]) for gold_T, kept in zip(gold_RT, columns, strict=True)
+            spell([self.said[token] for token in gold_T[kept]]) for gold_T, kept in zip(gold_RT, columns, strict=True)
         ]
         encoded = self.tokenizer(
             [spelling.text for spelling in spelled],
@@ -173,34 +173,34 @@ class TeacherModel:
         offsets_S: Sequence[tuple[int, int]],
         special_S: Sequence[int],
     ) -> Question:
-        """`T` here are the ordinary pieces of the row, which stand in its `columns_T`."""
+        """`T` here are the ordinary tokens of the row, which stand in its `columns_T`."""
         masked = {word for word, predicted in zip(spelling.words_T, predicted_T, strict=True) if predicted}
         own_count, their_count = Counter(spelling.words_T), Counter()
         input_ids_S, place_of = np.array(ids_S), {}
         for place, ((begin, end), special) in enumerate(zip(offsets_S, special_S, strict=True)):
             if special:
                 continue
-            # a piece that is a space alone is of the word behind it
+            # a token that is a space alone is of the word behind it
             words = set(spelling.words_of_text[begin:end].tolist()) - {-1} or set(
                 spelling.words_of_text[end : end + 1].tolist()
             )
-            # a piece of two words is the single piece of neither
+            # a token of two words is the single token of neither
             their_count.update({word: len(words) for word in words})
             if masked & words:
                 input_ids_S[place] = self.tokenizer.mask_token_id
             place_of |= dict.fromkeys(words, place)
         found = [
             (int(column), place_of[word])
-            for word, piece, predicted, column in zip(spelling.words_T, gold_T, predicted_T, columns_T, strict=True)
+            for word, token, predicted, column in zip(spelling.words_T, gold_T, predicted_T, columns_T, strict=True)
             if predicted
             and own_count[word] == their_count[word] == 1
-            and self.partners.get(int(piece)) == ids_S[place_of[word]]
+            and self.partners.get(int(token)) == ids_S[place_of[word]]
         ]
         return Question(input_ids_S, [column for column, _ in found], [place for _, place in found])
 
     @torch.no_grad()
     def _answers(self, questions: list[Question], device: torch.device) -> torch.Tensor:
-        """(N, C) log-probabilities of the common pieces, float32."""
+        """(N, C) log-probabilities of the common tokens, float32."""
         if not questions:
             return torch.zeros(0, len(self.partners), device=device)
         self.model.to(device)
@@ -225,30 +225,30 @@ def load_teachers(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[Te
     return [TeacherModel(recipe.teacher, tokenizer, recipe.hub_root)] if recipe.teacher else []
 
 
-def spell(said: Sequence[Piece | bytes]) -> Spelling:
-    """The text of a row of pieces, and which word each piece and each character belongs to.
+def spell(said: Sequence[Subword | bytes]) -> Spelling:
+    """The text of a row of tokens, and which word each token and each character belongs to.
 
-    A run of bytes is a text of so many pieces; what is no text among them is U+FFFD.
+    A run of bytes is a text of so many tokens; what is no text among them is U+FFFD.
     """
     text, words_T, words_of_text = [], [], []
     word, before = -1, ""  # the last character written of this word
-    for is_bytes, run in itertools.groupby(said, lambda piece: isinstance(piece, bytes)):
+    for is_bytes, run in itertools.groupby(said, lambda token: isinstance(token, bytes)):
         run = list(run)
-        pieces = [(piece, 1) for piece in run]
+        tokens = [(token, 1) for token in run]
         if is_bytes:
             content = b"".join(run).decode(errors="replace")
-            pieces = [(Piece(content.removeprefix(" "), content.startswith(" ")), len(run))]
-        for piece, count in pieces:
-            if piece.starts_word:
+            tokens = [(Subword(content.removeprefix(" "), content.startswith(" ")), len(run))]
+        for token, count in tokens:
+            if token.starts_word:
                 text.append(" ")
                 words_of_text.append(-1)
                 word, before = word + 1, ""
-            elif word < 0 or (before and piece.text and _is_apart(before, piece.text[0])):
+            elif word < 0 or (before and token.text and _is_apart(before, token.text[0])):
                 word += 1
             words_T += [word] * count
-            words_of_text += [word] * len(piece.text)
-            text.append(piece.text)
-            before = piece.text[-1:] or before
+            words_of_text += [word] * len(token.text)
+            text.append(token.text)
+            before = token.text[-1:] or before
     # the space that the first word begins with is none of the text
     start = int(bool(text) and text[0] == " ")
     return Spelling("".join(text)[start:], words_T, np.array(words_of_text[start:], dtype=np.int64))
@@ -266,14 +266,14 @@ def _is_apart(before: str, after: str) -> bool:
     return _kind(before) != _kind(after) or _kind(after) == "unspaced"
 
 
-def _common_pieces(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
-    """{id of the student: id of the teacher} of the pieces that match exactly, one to one."""
+def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
+    """{id of the student: id of the teacher} of the tokens that match exactly, one to one."""
     names = "of the teacher", "of the student"
     matching = match_vocabularies(teacher, student, MetaPretrained(path="", rows="matched"), names=names)
     theirs: dict[int, int] = {}
-    for piece, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
+    for token, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
         if route == "exact":
-            theirs.setdefault(source[0], piece)
+            theirs.setdefault(source[0], token)
     return {own: their for their, own in theirs.items()}
 
 

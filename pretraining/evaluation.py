@@ -1,4 +1,4 @@
-"""What a model in training has learnt, measured on held-out text.
+"""What a model in training has learned, measured on held-out text.
 
 Legend: `B` sequences, `T` positions, `S` positions of the other side, `H` hidden size, `P` pairs, `L` layers
 (0 = embeddings).
@@ -40,7 +40,7 @@ def evaluate(
     of retrieval and of word alignment, and of back-translation, as the recipe asks for.
 
     The masks are the same at every call. A loss below the unigram entropy of the same text says that the model has
-    learnt more than how frequent each piece is. Processes share the batches.
+    learned more than how frequent each token is. Processes share the batches.
     """
     was_training = model.training
     model.eval()
@@ -83,9 +83,9 @@ def evaluate(
             for encoding, accuracy_L in found.items():
                 figures[f"alignment_{encoding}/{corpus.name}"] = max(accuracy_L)
                 figures[f"alignment_{encoding}_by_layer/{corpus.name}"] = accuracy_L
-            if any(OBJECTIVES[name].self_labelled for name in phase.objectives):
+            if any(OBJECTIVES[name].self_labeled for name in phase.objectives):
                 right, share = self_label_accuracy(model, *arguments)
-                figures |= {f"self_labels/{corpus.name}": right, f"self_labels_per_piece/{corpus.name}": share}
+                figures |= {f"self_labels/{corpus.name}": right, f"self_labels_per_token/{corpus.name}": share}
     if recipe.evaluation.back_translation:
         for corpus in corpora:
             if len(corpus.languages) == 2 and len(corpus.held_out) > 1:
@@ -96,9 +96,9 @@ def evaluate(
 
 @torch.no_grad()
 def retrieval_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator) -> list[float]:
-    """Share of held-out sentences whose nearest neighbour in the other language is their translation, by layer.
+    """Share of held-out sentences whose nearest neighbor in the other language is their translation, by layer.
 
-    Each sentence is encoded alone; its vector is the mean of its states without special tokens; neighbours are by
+    Each sentence is encoded alone; its vector is the mean of its states without special tokens; neighbors are by
     cosine; both directions are averaged. Chance is 1/P.
     """
     vectors = [_sentence_vectors(model, corpus.held_out, side, recipe, tokenizer, accelerator) for side in (0, 1)]
@@ -113,10 +113,10 @@ def retrieval_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, acceler
 
 @torch.no_grad()
 def alignment_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator, encoding: str) -> list[float]:
-    """Share of the pieces of held-out pairs whose nearest piece on the other side is their translation, by layer.
+    """Share of the tokens of held-out pairs whose nearest token on the other side is their translation, by layer.
 
-    Piece i of one side is translated by piece i of the other, as in the controlled pair. Neighbours are by cosine,
-    among the pieces of the same pair, special tokens left out; both directions count. Chance is the mean of 1/length.
+    Token i of one side is translated by token i of the other, as in the controlled pair. Neighbors are by cosine,
+    among the tokens of the same pair, special tokens left out; both directions count. Chance is the mean of 1/length.
 
     encoding: `joint`, both sides in one input `<s> x </s></s> y </s>`; `separate`, each side on its own, at the
     positions it has in the joint input: were both counted from the start, equal position embeddings would align even
@@ -134,12 +134,12 @@ def alignment_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, acceler
             for side in (0, 1):
                 rows = [[sides[side]] for sides in chunk]
                 # y begins where `<s> x </s>` ends, which is as long
-                first = [side * (len(pieces) + SPECIALS_OF_TEXT) for (pieces,) in rows]
+                first = [side * (len(tokens) + SPECIALS_OF_TEXT) for (tokens,) in rows]
                 batch, states = _encode(model, rows, tokenizer, accelerator, first)
                 encoded.append((_ordinary(batch), states))
         (x_BT, x_states), (y_BS, y_states) = encoded
         layers = zip(x_states, y_states, strict=True)
-        right_L = right_L + torch.stack([aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) for x_BTH, y_BSH in layers])
+        right_L = right_L + torch.stack([aligned_tokens(x_BTH, y_BSH, x_BT, y_BS) for x_BTH, y_BSH in layers])
         count += int(x_BT.sum() + y_BS.sum())
     return (right_L / count).tolist()
 
@@ -147,8 +147,8 @@ def alignment_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, acceler
 @torch.no_grad()
 def self_label_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator) -> tuple[float, float]:
     """Of the links that XLM-Align labels held-out pairs with, the share that are right, and links for each source
-    piece. Pairs and errors are those of `alignment_accuracy`."""
-    right, found, pieces = 0, 0, 0
+    token. Pairs and errors are those of `alignment_accuracy`."""
+    right, found, tokens = 0, 0, 0
     for chunk in _one_to_one_chunks(corpus, recipe):
         batch = _to(encode_rows(chunk, tokenizer), accelerator.device)
         with accelerator.autocast():
@@ -156,17 +156,17 @@ def self_label_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accele
         links_N3 = labels.links_PST.nonzero()
         right += int((links_N3[:, 1] == links_N3[:, 2]).sum())
         found += len(links_N3)
-        pieces += int(labels.source_mask_PS.sum())
-    return right / max(1, found), found / pieces
+        tokens += int(labels.source_mask_PS.sum())
+    return right / max(1, found), found / tokens
 
 
 @torch.no_grad()
 def cross_attention_alignment(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator) -> list[float]:
-    """Share of the pieces that look most at their translation through VECO's cross-attention, by layer (L - 1,).
+    """Share of the tokens that look most at their translation through VECO's cross-attention, by layer (L - 1,).
 
     The weights are the mean over heads, in the stream that reads the last states of the other side, nothing masked;
     special tokens are left out, both directions count. Pairs and errors are those of `alignment_accuracy`. Where a
-    piece and its translation stand at equal positions, as in the controlled pair, looking straight across is right too.
+    token and its translation stand at equal positions, as in the controlled pair, looking straight across is right too.
     """
     attention = model.config._attn_implementation
     model.set_attn_implementation("eager")  # the one that hands its weights out
@@ -195,7 +195,7 @@ def cross_attention_alignment(model, corpus: Corpus, recipe: Recipe, tokenizer, 
 @torch.no_grad()
 def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, accelerator, languages) -> dict:
     """Of the pseudo tokens that BTMLM's first step writes to held-out sentences, the share that their translation holds
-    (as a bag of pieces), less the share that another sentence's translation holds, in each direction.
+    (as a bag of tokens), less the share that another sentence's translation holds, in each direction.
 
     The other sentence is the next one by length. Commas and articles occur in both, and count for nothing; a model that
     knows nothing of translation gets 0. `..._own` and `..._other` are the two shares.
@@ -223,10 +223,10 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
             with accelerator.autocast():
                 filled_BT = model.back_translate(batch)
             is_pseudo_BT = (batch["segment_ids"] == 1) & _ordinary(batch)
-            for number, (pieces_T, is_pseudo_T) in enumerate(zip(filled_BT, is_pseudo_BT, strict=True)):
-                pseudo = pieces_T[is_pseudo_T].tolist()
+            for number, (tokens_T, is_pseudo_T) in enumerate(zip(filled_BT, is_pseudo_BT, strict=True)):
+                pseudo = tokens_T[is_pseudo_T].tolist()
                 own, other = start + number, (start + number + 1) % len(pairs)
-                hits += [sum(piece in translations[index] for piece in pseudo) for index in (own, other)]
+                hits += [sum(token in translations[index] for token in pseudo) for index in (own, other)]
                 count += len(pseudo)
         own, other = hits / count
         key = "->".join(codes) + corpus.name.removeprefix("-".join(corpus.languages))
@@ -235,10 +235,10 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
     return figures
 
 
-def aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
-    """How many pieces of both sides have the piece of the same number as their nearest by cosine.
+def aligned_tokens(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
+    """How many tokens of both sides have the token of the same number as their nearest by cosine.
 
-    x_BT, y_BS: boolean, which positions hold a piece of that side; every row has as many in one as in the other.
+    x_BT, y_BS: boolean, which positions hold a token of that side; every row has as many in one as in the other.
     """
     normalize = nn.functional.normalize
     similarity_BTS = normalize(x_BTH.float(), dim=-1) @ normalize(y_BSH.float(), dim=-1).transpose(1, 2)
@@ -246,13 +246,13 @@ def aligned_pieces(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
 
 
 def _right(scores_BTS, own_BT, other_BS) -> torch.Tensor:
-    """How many pieces of one side have the piece of the same number on the other side as their best."""
+    """How many tokens of one side have the token of the same number on the other side as their best."""
     best_BT = scores_BTS.masked_fill(~other_BS[:, None], -torch.inf).argmax(-1)
     return (own_BT & (other_BS.cumsum(1).gather(1, best_BT) == own_BT.cumsum(1))).sum()
 
 
 def _one_to_one_chunks(corpus: Corpus, recipe: Recipe) -> Iterator[list[list[np.ndarray]]]:
-    """Held-out pairs whose pieces correspond, by length, an evaluation batch at a time."""
+    """Held-out pairs whose tokens correspond, by length, an evaluation batch at a time."""
     room = corpus.max_length - SPECIALS_OF_PAIR
     pairs = sorted((_one_to_one(example, room) for example in corpus.held_out), key=lambda sides: len(sides[0]))
     for start in range(0, len(pairs), recipe.evaluation.batch_size):
@@ -260,14 +260,14 @@ def _one_to_one_chunks(corpus: Corpus, recipe: Recipe) -> Iterator[list[list[np.
 
 
 def _one_to_one(example: Example, room: int) -> list[np.ndarray]:
-    """The sides of a pair whose pieces correspond one by one. Raises ValueError where they cannot."""
+    """The sides of a pair whose tokens correspond one by one. Raises ValueError where they cannot."""
     lengths = sorted(len(side) for side in example.sides)
-    # a pair that was cut to an odd room has one piece without its partner
+    # a pair that was cut to an odd room has one token without its partner
     if lengths[0] != lengths[1] and not (lengths[1] - lengths[0] == 1 and sum(lengths) == room):
         raise ValueError(
-            f"evaluation.alignment is true, but a held-out pair of {example.name} has {len(example.sides[0])} pieces "
-            f"on one side and {len(example.sides[1])} on the other: piece i of one side cannot be the translation of "
-            "piece i of the other throughout. Set evaluation.alignment=false, or evaluate on pairs whose pieces "
+            f"evaluation.alignment is true, but a held-out pair of {example.name} has {len(example.sides[0])} tokens "
+            f"on one side and {len(example.sides[1])} on the other: token i of one side cannot be the translation of "
+            "token i of the other throughout. Set evaluation.alignment=false, or evaluate on pairs whose tokens "
             "correspond, as `python -m pretraining.tools.controlled_pair` writes them."
         )
     return [side[: lengths[0]] for side in example.sides]
@@ -306,7 +306,7 @@ def _encode(model, rows: list[list[np.ndarray]], tokenizer, accelerator, first: 
 
 
 def _ordinary(batch) -> torch.Tensor:
-    """(B, T), True where a piece of the text stands: neither padding nor a special token."""
+    """(B, T), True where a token of the text stands: neither padding nor a special token."""
     return ~batch["special_tokens_mask"].bool()
 
 

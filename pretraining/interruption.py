@@ -2,7 +2,7 @@
 
 `stop_signals` surrounds the program. Until `hold_signals` is called there is nothing to lose, and the first signal ends
 the program where it stands. From then on a signal is only noted (`received`), for the training loop to find between two
-updates, and for what waits (`stop_if_told`); inside `at_once`, for what may take long and changes nothing, it raises
+steps, and for what waits (`stop_if_told`); inside `at_once`, for what may take long and changes nothing, it raises
 `Stopped` there.
 """
 
@@ -63,7 +63,7 @@ def stop_signals() -> Iterator[None]:
         yield
     except Stopped as stop:
         if not stop.is_said:
-            _say(f"stopped by {stop.signal.name} before the first update: there is nothing to save")
+            _say(f"stopped by {stop.signal.name} before the first step: there is nothing to save")
         sys.exit(128 + stop.signal)
     except Exception as error:
         if _State.received is None:

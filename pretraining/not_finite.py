@@ -14,7 +14,7 @@ REPORT = "not_finite.json"
 
 
 class LossTrace:
-    """What the forward passes of one update of this process gave, kept on the device until it is asked for."""
+    """What the forward passes of one step of this process gave, kept on the device until it is asked for."""
 
     def __init__(self):
         self.micro_batches: list[list[tuple]] = []
@@ -30,11 +30,11 @@ class LossTrace:
         self.micro_batches.append(losses)
 
     def clear(self) -> None:
-        """The update is done."""
+        """The step is done."""
         self.micro_batches.clear()
 
     def report(self) -> dict:
-        """`first`: the first loss that is not finite, its value and rows, or None; `examples`: all of the update.
+        """`first`: the first loss that is not finite, its value and rows, or None; `examples`: all of the step.
 
         Rows are {corpus: [example ids]}.
         """
@@ -66,7 +66,7 @@ def describe_first(reports: list[dict]) -> str:
     """A phrase that says where it began, from the `report` of each process, in their order."""
     begun = [(number, report["first"]) for number, report in enumerate(reports) if report["first"]]
     if not begun:
-        return f"every single loss is finite; the examples of the update are listed in {REPORT}"
+        return f"every single loss is finite; the examples of the step are listed in {REPORT}"
     number, first = begun[0]
     examples = [(corpus, example) for corpus, ids in first["examples"].items() for example in ids]
     named = ", ".join(f"{corpus} {example}" for corpus, example in examples[:SHOWN])
@@ -84,7 +84,7 @@ def random_state(device: torch.device) -> list[torch.Tensor]:
 
 
 def set_random_state(state: list[torch.Tensor], device: torch.device) -> None:
-    """Back to a `random_state`: a checkpoint after an update that was not made is one before it."""
+    """Back to a `random_state`: a checkpoint after a step that was not made is one before it."""
     torch.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)

@@ -13,7 +13,7 @@ from pretraining.collators import inputs_of
 from pretraining.data.corpora import Corpus, packings, phase_corpora, training_batches
 from pretraining.data.sampling import Languages, corpus_probabilities
 from pretraining.distillation import TeacherModel
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, learnt_terms, scheduled_together, with_examples
+from pretraining.recipe import OBJECTIVES, Phase, Recipe, learned_terms, scheduled_together, with_examples
 from pretraining.start.initialization import model_class
 from pretraining.start.meta_pretrained import carries_rows, source_vocabulary
 from pretraining.start.vocabulary_matching import match_vocabularies
@@ -124,11 +124,11 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         table.add_column(column, justify="right")
     for name, objective in with_examples(phase).items():
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
-        # this process's share of the first update, times the processes
+        # this process's share of the first step, times the processes
         tokens = sum(int(batch["attention_mask"].sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
-        terms = learnt_terms(name, objective)
-        # every term predicts the same pieces anew
+        terms = learned_terms(name, objective)
+        # every term predicts the same tokens anew
         predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes * (len(terms) or 1)
         table.add_row(
             name + (f" ({' + '.join(terms)})" if terms else ""),
@@ -140,8 +140,8 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         )
     for name, objective in phase.objectives.items():
         if kind := OBJECTIVES[name].reads:
-            labeller = "labels by teacher" if OBJECTIVES[name].taught else "labels by model"
-            table.add_row(name, f"{objective.weight:g}", f"those of {kind}", "", "", labeller)
+            labeler = "labels by teacher" if OBJECTIVES[name].taught else "labels by model"
+            table.add_row(name, f"{objective.weight:g}", f"those of {kind}", "", "", labeler)
     return table
 
 
@@ -155,7 +155,7 @@ def _memory_table(
     inputs = [
         fields
         for name, sub_batch in batch.items()
-        for _ in learnt_terms(name, phase.objectives[name]) or (None,)
+        for _ in learned_terms(name, phase.objectives[name]) or (None,)
         for fields in inputs_of(sub_batch)
     ]
     tokens = sum(fields["input_ids"].numel() for fields in inputs)
@@ -193,7 +193,7 @@ def _memory_table(
 
 def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Languages | None) -> None:
     for objective, sub_batch in batch.items():
-        legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a piece is predicted"
+        legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a token is predicted"
         console.print(f"first batch, {objective}: {legend}")
         for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
             if languages and OBJECTIVES[objective].languages == 1:  # what is written into what, which side comes first
@@ -204,14 +204,14 @@ def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Lang
 
 
 def _masked_text(line: Text, fields: dict, row: int, tokenizer) -> Text:
-    """`line` with the pieces of a row appended, predicted ones as gold→shown."""
+    """`line` with the tokens of a row appended, predicted ones as gold→shown."""
     length = int(fields["attention_mask"][row].sum())
     shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row, :length].tolist())
     labels = fields["labels"][row, :length].tolist()
-    for piece, label in zip(shown, labels, strict=True):
+    for token, label in zip(shown, labels, strict=True):
         if label != -100:
             line.append(tokenizer.convert_ids_to_tokens(label), style="bold")
-            line.append(f"→{piece} ", style="reverse")
+            line.append(f"→{token} ", style="reverse")
         else:
-            line.append(f"{piece} ")
+            line.append(f"{token} ")
     return line

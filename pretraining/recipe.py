@@ -30,7 +30,7 @@ class Monolingual(Table):
     )
     text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
     document_column: str | None = option(
-        None, "column that names the document of a row, so that adjacent rows can be told from neighbours by chance"
+        None, "column that names the document of a row, so that adjacent rows can be told from neighbors by chance"
     )
     document_pattern: str | None = option(
         None,
@@ -103,16 +103,16 @@ class MetaPretrained:
         "what is carried over (Table 5): the Transformer layers, the embeddings, or both, and then the dense layer of "
         "the head as well; none: random weights in the checkpoint's shape, the single-phase baseline XLM",
     )
-    rows: Literal["matched", "matched_or_subpieces", "subpieces", "random"] = option(
+    rows: Literal["matched", "matched_or_subwords", "subwords", "random"] = option(
         "matched",
-        "rows of the new vocabulary. matched: by dictionary and by equal pieces, the rest random (the paper); "
-        "subpieces: the mean of the rows of the pieces that the checkpoint's tokenizer cuts a piece into; "
-        "matched_or_subpieces: the first where there is one, else the second; random: none is carried over",
+        "rows of the new vocabulary. matched: by dictionary and by equal tokens, the rest random (the paper); "
+        "subwords: the mean of the rows of the tokens that the checkpoint's tokenizer cuts a token into; "
+        "matched_or_subwords: the first where there is one, else the second; random: none is carried over",
     )
     dictionaries: list[Dictionary] = option([], "bilingual dictionaries, in the order in which they are asked")
     dictionary: Literal["first", "fallback"] = option(
         "first",
-        "whether a word is looked up in the dictionaries before equal pieces are looked for (the paper, 3.2) or after",
+        "whether a word is looked up in the dictionaries before equal tokens are looked for (the paper, 3.2) or after",
     )
     translations: Literal["first", "average"] = option(
         "first", "of several translations that the checkpoint's vocabulary has: the first row, or the mean of all"
@@ -130,7 +130,7 @@ class Teacher:
     tokenizer: str | None = option(None, "its tokenizer, a folder or a Hub id; default: the teacher's own")
     language: str = option(MISSING, "language code of the texts it is asked about: those of the monolingual corpus")
     temperature: float = option(
-        1.0, "logits of both are divided by it: above 1, unlikely pieces count for more (Hinton et al. 2015)"
+        1.0, "logits of both are divided by it: above 1, unlikely tokens count for more (Hinton et al. 2015)"
     )
 
 
@@ -163,7 +163,7 @@ class Objective:
 
     batch_size: int | None = option(
         None,
-        "examples per update over all processes and accumulated micro-batches (a pair is one example, and where texts "
+        "examples per step over all processes and accumulated micro-batches (a pair is one example, and where texts "
         "are packed a bin of them); required, but "
         "of dwa, which reads the pairs of tlm, and of kd, which reads the texts of mlm",
     )
@@ -172,7 +172,7 @@ class Objective:
         [],
         "of ca_mlm: `inner` (a side from itself), `cross` (a side from both), default both; the others have no terms",
     )
-    mask_probability: float = option(0.15, "share of the ordinary pieces that is predicted")
+    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted")
     max_length: int = option(
         256,
         "positions of an example, special tokens included; of each side where an objective reads them apart; btmlm: "
@@ -185,11 +185,11 @@ class Objective:
         "updates are alike in size. Not of streamed text, nor where an objective reads sides apart or generates",
     )
     pseudo_share: float = option(
-        0.2, "btmlm: pseudo tokens for each piece of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
+        0.2, "btmlm: pseudo tokens for each token of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
     )
     temperature: float = option(
         0.0,
-        "btmlm: 0 fills a pseudo position with the likeliest piece, as evaluation always does; more draws from the "
+        "btmlm: 0 fills a pseudo position with the likeliest token, as evaluation always does; more draws from the "
         "softmax of logits / this, by random numbers of each process, as dropout's are",
     )
     target_languages: Literal["paired", "all"] = option(
@@ -202,10 +202,10 @@ class Objective:
 
 @dataclass
 class Phase:
-    """A stage of training with its own objectives, parameters, schedule and optimiser."""
+    """A stage of training with its own objectives, parameters, schedule and optimizer."""
 
     name: str = option(MISSING, "name in the logs")
-    steps: int = option(MISSING, "number of updates")
+    steps: int = option(MISSING, "number of steps")
     objectives: dict[str, Objective] = option(
         {},
         "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
@@ -264,13 +264,13 @@ class Evaluation:
     )
     alignment: bool = option(
         False,
-        "also find each piece's translation within its held-out pair, by cosine at every layer, and by cross-attention "
-        "where an objective trains it: for pairs whose pieces correspond one by one, such as the controlled pair; "
+        "also find each token's translation within its held-out pair, by cosine at every layer, and by cross-attention "
+        "where an objective trains it: for pairs whose tokens correspond one by one, such as the controlled pair; "
         "others are an error",
     )
     back_translation: float = option(
         0.0,
-        "ERNIE-M with languages: pseudo tokens for each piece of a held-out sentence, such as 0.2, and the share of "
+        "ERNIE-M with languages: pseudo tokens for each token of a held-out sentence, such as 0.2, and the share of "
         "them that its translation holds, less the share that another sentence's holds; 0: off",
     )
 
@@ -291,8 +291,8 @@ class Recipe:
     bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
     prepared: str | None = option(
         None,
-        "folder that `python -m pretraining.tools.prepare` wrote for these corpora: ids are read from its shards, and no "
-        "table is opened; default: tables are read and tokenised when a run starts",
+        "folder that `python -m pretraining.tools.prepare` wrote for these corpora; ids come from its shards, and no "
+        "table is opened; default: tables are read and tokenized when a run starts",
     )
     teacher: Teacher | None = option(None, "model that the objective kd learns from, beside the text")
     alpha: float = option(
@@ -306,7 +306,7 @@ class Recipe:
     evaluation: Evaluation = field(default_factory=Evaluation)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
     gradient_accumulation_steps: int = option(
-        1, "micro-batches per update and process: changes memory, not the update (beyond dropout's random numbers)"
+        1, "micro-batches per step and process: changes memory, not the step (beyond dropout's random numbers)"
     )
     num_workers: int = option(0, "data-loading processes per training process")
     seed: int = option(1, "seed of weights, sampling, masks and dropout")
@@ -323,10 +323,10 @@ class ObjectiveKind:
     they are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`;
     cross_attention: whether the model needs it; languages: the share of rows in which <mask> says its
     language (1: the objective needs it; less: rows of training alone); one_sided: a side is
-    predicted from the other one alone, so that predicted pieces are <mask> always, a side keeps one piece or more,
+    predicted from the other one alone, so that predicted tokens are <mask> always, a side keeps one token or more,
     and which comes first is drawn; generates: the model writes another side to the text, at its end; reads: the
-    objective whose examples it learns from, having none of its own; self_labelled: the model makes its own labels,
-    which are noise before it has learnt anything; taught: a `teacher` does.
+    objective whose examples it learns from, having none of its own; self_labeled: the model makes its own labels,
+    which are noise before it has learned anything; taught: a `teacher` does.
     """
 
     text: Literal["monolingual", "bitext"]
@@ -337,7 +337,7 @@ class ObjectiveKind:
     one_sided: bool = False
     generates: bool = False
     reads: str | None = None
-    self_labelled: bool = False
+    self_labeled: bool = False
     taught: bool = False
 
 
@@ -348,11 +348,11 @@ OBJECTIVES = {
     "tlm": ObjectiveKind("bitext", languages=0.5),
     "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross"), cross_attention=True),
     "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross"), cross_attention=True),
-    # A kept piece would be a word of its own side, which the other masks of that side could read. BTMLM writes behind
-    # the text, in either language: with sides always in the order of the corpus, one direction only would be learnt.
+    # A kept token would be a word of its own side, which the other masks of that side could read. BTMLM writes behind
+    # the text, in either language: with sides always in the order of the corpus, one direction only would be learned.
     "camlm": ObjectiveKind("bitext", languages=1, one_sided=True),
     "btmlm": ObjectiveKind("monolingual", languages=1, generates=True),
-    "dwa": ObjectiveKind("bitext", reads="tlm", self_labelled=True),
+    "dwa": ObjectiveKind("bitext", reads="tlm", self_labeled=True),
     "kd": ObjectiveKind("monolingual", reads="mlm", taught=True),
 }
 
@@ -418,7 +418,7 @@ def loss_names(objectives: Iterable[str]) -> list[str]:
     return [f"{name}.{term}" if term else name for name in objectives for term in (OBJECTIVES[name].terms or (None,))]
 
 
-def learnt_terms(name: str, objective: Objective) -> tuple[str, ...]:
+def learned_terms(name: str, objective: Objective) -> tuple[str, ...]:
     """The terms of an objective that a phase learns; empty where it has none."""
     return tuple(term for term in OBJECTIVES[name].terms if not objective.terms or term in objective.terms)
 
@@ -441,9 +441,9 @@ def unused_losses(phase: Phase, objectives: Iterable[str]) -> dict[str, float]:
 
 
 def loss_weights(phase: Phase) -> dict[str, float]:
-    """Weight of each loss of a phase; 0 for a term that is not learnt, which the model then leaves out."""
+    """Weight of each loss of a phase; 0 for a term that is not learned, which the model then leaves out."""
     return {
-        loss: objective.weight if loss == name or loss.partition(".")[2] in learnt_terms(name, objective) else 0.0
+        loss: objective.weight if loss == name or loss.partition(".")[2] in learned_terms(name, objective) else 0.0
         for name, objective in phase.objectives.items()
         for loss in loss_names([name])
     }

@@ -42,11 +42,11 @@ def check_recipe(recipe: Recipe) -> None:
         _require(names.count(name) == 1, "phases.name", name, "the logs tell phases apart by name; rename one")
     for index, phase in enumerate(recipe.phases):
         field_name = f"phases.{index}"
-        _require(phase.steps > 0, f"{field_name}.steps", phase.steps, "a phase has at least one update")
+        _require(phase.steps > 0, f"{field_name}.steps", phase.steps, "a phase has at least one step")
         _check_schedule(recipe.phases, index, field_name)
         if not phase.objectives:
             raise ValueError(
-                f"{field_name}.objectives is empty: nothing would be learnt. Choose from: {', '.join(OBJECTIVES)}."
+                f"{field_name}.objectives is empty: nothing would be learned. Choose from: {', '.join(OBJECTIVES)}."
             )
         for name, objective in phase.objectives.items():
             place = f"{field_name}.objectives.{name}"
@@ -69,7 +69,7 @@ def check_recipe(recipe: Recipe) -> None:
                 objective.max_length >= 8,
                 f"{place}.max_length",
                 objective.max_length,
-                "an example needs room for a few pieces beside its special tokens; give 8 or more",
+                "an example needs room for a few tokens beside its special tokens; give 8 or more",
             )
             _check_packed(objective, name, phase, recipe, place)
             _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
@@ -92,7 +92,7 @@ def check_recipe(recipe: Recipe) -> None:
                 objective.temperature >= 0,
                 f"{place}.temperature",
                 objective.temperature,
-                "logits are divided by it; 0 takes the likeliest piece",
+                "logits are divided by it; 0 takes the likeliest token",
             )
             terms = OBJECTIVES[name].terms
             if unknown := [term for term in objective.terms if term not in terms]:
@@ -102,7 +102,7 @@ def check_recipe(recipe: Recipe) -> None:
                 raise ValueError(f"{place}.terms names {unknown[0]!r}: {known}. Leave it out, or name one of those.")
         if not any(objective.weight for objective in phase.objectives.values()):
             raise ValueError(
-                f"all objectives of {field_name} have weight 0: nothing would be learnt. Give one of "
+                f"all objectives of {field_name} have weight 0: nothing would be learned. Give one of "
                 f"{', '.join(phase.objectives)} a weight."
             )
     check_meta_pretrained(recipe)
@@ -116,7 +116,7 @@ def check_recipe(recipe: Recipe) -> None:
             for name in ("language", "source_language", "target_language", "name"):
                 _require(getattr(corpus, name, "x") != "", f"{place}.{name}", "", "a corpus is told by it from others")
     accumulation = recipe.gradient_accumulation_steps
-    _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "an update has one micro-batch or more")
+    _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "a step has one micro-batch or more")
     evaluation = recipe.evaluation
     for name, value, least in (
         ("log_every_steps", recipe.log_every_steps, 1),
@@ -175,7 +175,7 @@ def _check_examples(objective: Objective, name: str, phase: Phase, place: str) -
     if not reads:
         if objective.batch_size is None:
             raise ValueError(
-                f"{place}.batch_size is missing: how many examples an update has cannot be guessed. Give a number, "
+                f"{place}.batch_size is missing: how many examples a step has cannot be guessed. Give a number, "
                 "such as 32."
             )
         _require(objective.batch_size > 0, f"{place}.batch_size", objective.batch_size, "it must be positive")
@@ -183,7 +183,7 @@ def _check_examples(objective: Objective, name: str, phase: Phase, place: str) -
     if reads not in phase.objectives:
         raise ValueError(
             f"{place} reads the examples of {reads}, which the phase does not have: there would be nothing to learn "
-            f"from. Add {reads} to its objectives; with weight 0 it is not learnt itself."
+            f"from. Add {reads} to its objectives; with weight 0 it is not learned itself."
         )
     default = Objective()
     for option_name in OF_EXAMPLES:
@@ -270,10 +270,10 @@ def check_meta_pretrained(recipe: Recipe) -> None:
             "has one start. Keep start_from for a checkpoint that has this vocabulary, meta_pretrained for one with "
             "another."
         )
-    if start.dictionaries and start.rows not in ("matched", "matched_or_subpieces"):
+    if start.dictionaries and start.rows not in ("matched", "matched_or_subwords"):
         raise ValueError(
             f"model.meta_pretrained.dictionaries lists {len(start.dictionaries)}, and rows is {start.rows!r}, which "
-            "asks none: they would do nothing. Set rows=matched or rows=matched_or_subpieces, or leave them out."
+            "asks none: they would do nothing. Set rows=matched or rows=matched_or_subwords, or leave them out."
         )
     languages = recipe_languages(recipe)
     for index, dictionary in enumerate(start.dictionaries):
@@ -290,7 +290,7 @@ def _check_document(corpus: Monolingual, place: str) -> None:
         corpus.document_column is None or not corpus.streaming,
         f"{place}.document_column",
         corpus.document_column,
-        "the rows of a shuffled stream have no neighbours, and each gives the two halves of a window. Take it out, or "
+        "the rows of a shuffled stream have no neighbors, and each gives the two halves of a window. Take it out, or "
         "set streaming to false",
     )
     pattern = corpus.document_pattern

@@ -54,7 +54,7 @@ def data_facts(corpora: list[Corpus], tokenizer, teachers: Sequence[TeacherModel
 
 
 def check_same_data(recipe: Recipe, now: dict) -> None:
-    """Raises `ValueError` where a resumed run would read other text, or other pieces, than it was started with, or
+    """Raises `ValueError` where a resumed run would read other text, or other tokens, than it was started with, or
     learn from another teacher."""
     path = Path(recipe.output_dir) / "run.json"
     if not path.exists():
@@ -75,7 +75,7 @@ def check_same_data(recipe: Recipe, now: dict) -> None:
         ]
     if changed:
         raise ValueError(
-            f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started: what it has learnt and "
+            f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started: what it has learned and "
             "what it would learn now belong to different data. Restore it, or start a new run in another output_dir "
             "with model.start_from=<this run>/checkpoints/step-N/model."
         )

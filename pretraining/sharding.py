@@ -3,7 +3,7 @@ one it would be without.
 
 The layers are gathered one after the other when they are needed; embeddings and head, which share a matrix, stay
 together for the whole of a forward and backward. Gathered is float32: the arithmetic is `precision`'s, as it is without
-sharding, and so is the update. A checkpoint is written whole, in the format of an unsharded run: it can be resumed on
+sharding, and so is the step. A checkpoint is written whole, in the format of an unsharded run: it can be resumed on
 another number of processes, sharded or not.
 """
 
@@ -29,7 +29,7 @@ class ShardingAccelerator(Accelerator):
     """
 
     def shard(self, model: nn.Module) -> nn.Module:
-        """Shards `model` in place; a sharded one, of the phase before, stays as it is. Before the optimiser is made."""
+        """Shards `model` in place; a sharded one, of the phase before, stays as it is. Before the optimizer is made."""
         if not self.is_fsdp2 or isinstance(model, FSDPModule):
             return model
         self._skeleton = without_storage(model)
@@ -43,7 +43,7 @@ class ShardingAccelerator(Accelerator):
         return fully_shard(model)
 
     def prepare(self, *args, **kwargs):
-        """As `Accelerator.prepare`, which exchanges the optimiser's parameters for the sharded ones. Those that are
+        """As `Accelerator.prepare`, which exchanges the optimizer's parameters for the sharded ones. Those that are
         sharded already it tells apart by address, and empty shards have none: they are put back here."""
         optimizers = [item for item in args if isinstance(item, torch.optim.Optimizer)]
         of_groups = [group["params"][:] for optimizer in optimizers for group in optimizer.param_groups]
@@ -102,7 +102,7 @@ class ShardingAccelerator(Accelerator):
 
 
 class _WholeOptimizer:
-    """The state of an optimiser of sharded parameters, as one of whole parameters would have it."""
+    """The state of an optimizer of sharded parameters, as one of whole parameters would have it."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, keep: bool = True):
         self.optimizer, self.keep = optimizer, keep

@@ -16,7 +16,7 @@ class StepLog:
     """Collects micro-batches; `line` gives the figures of events.jsonl."""
 
     def __init__(self, phase: Phase, corpora: list[Corpus], accelerator, update: int):
-        """`update`: the number of updates already done in the phase."""
+        """`update`: the number of steps already done in the phase."""
         self.accelerator = accelerator
         self.meter = LossMeter(loss_names(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
         self.restart(update)

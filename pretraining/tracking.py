@@ -21,10 +21,10 @@ class Events:
 
     Training lines carry `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before; an
     objective of several terms has `<objective>.<term>`),
-    `learning_rate`, `grad_norm`, `tokens_per_second` (real pieces, padding left out), `predictions` and `memory_gib`;
+    `learning_rate`, `grad_norm`, `tokens_per_second` (real tokens, padding left out), `predictions` and `memory_gib`;
     evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`,
     `alignment_joint/<pair>`, `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in
-    `<figure>_by_layer/<pair>`), `self_labels/<pair>`, `self_labels_per_piece/<pair>`,
+    `<figure>_by_layer/<pair>`), `self_labels/<pair>`, `self_labels_per_token/<pair>`,
     `back_translation/<source>-><target>`. A pair of several corpora has a figure for each: `retrieval/en-de/ntrex`,
     `back_translation/en->de/ntrex`. `shortened/btmlm` counts the texts that had room
     for fewer pseudo tokens than they should have.
@@ -118,7 +118,7 @@ class ProgressLine:
         self.bar.stop()
 
     def step(self, step: int, phase: str) -> None:
-        """One more update is done."""
+        """One more step is done."""
         self.bar.update(self.task, completed=step, description=phase)
 
     def log(self, step: int, phase: str, loss: float, tokens_per_second: float) -> None:
@@ -161,7 +161,7 @@ def plot_curves(folder: Path) -> Path | None:
         ("word alignment accuracy, best layer, sides in one input", named("alignment_joint/"), {}),
         ("word alignment accuracy, best layer, sides apart", named("alignment_separate/"), {}),
         ("word alignment accuracy, best layer, cross-attention", named("alignment_cross/"), {}),
-        ("share of the self-labelled links that are right", named("self_labels/"), {}),
+        ("share of the self-labeled links that are right", named("self_labels/"), {}),
         ("share of pseudo tokens in the translation, less in another", named("back_translation/"), {}),
         ("learning rate", {"": series.get("learning_rate", [])}, {}),
         ("gradient norm", {"": series.get("grad_norm", [])}, {}),

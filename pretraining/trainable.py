@@ -1,4 +1,4 @@
-"""Which parameters a phase trains, and their optimiser."""
+"""Which parameters a phase trains, and their optimizer."""
 
 from fnmatch import fnmatchcase
 
@@ -56,7 +56,7 @@ def clear_gradients(model: nn.Module, optimizer) -> None:
     """Forgets the gradients. That of the vocabulary's matrix becomes zero in place, for the next backward pass to add
     to (`modeling.encoder.grad_to_add_to`); a part of a sharded one is torch's own.
 
-    It is there before the first update too: the order of the sums, and with it their last bit, would otherwise be
+    It is there before the first step too: the order of the sums, and with it their last bit, would otherwise be
     another one after every start, and a resumed run another run.
     """
     matrix = getattr(model, "module", model).get_input_embeddings().weight

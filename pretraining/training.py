@@ -92,7 +92,7 @@ def _pretrain(recipe: Recipe, resume: bool, dry_run: bool, argv: list[str]) -> N
     if not accelerator.is_main_process:
         logging.getLogger().setLevel(logging.WARNING)
     checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
-    with accelerator.main_process_first():  # the others find tokenised text and remote code in the cache
+    with accelerator.main_process_first():  # the others find tokenized text and remote code in the cache
         tokenizer = load_tokenizer(recipe)
         config = build_config(recipe, tokenizer, checkpoint)
         # what `truncation=True` cuts to, for those who use the folder
@@ -170,7 +170,7 @@ class Training:
         self.model, self.corpora, self.teachers = model, corpora, teachers
         self.languages = Languages.of(model.config, corpora, recipe.alpha)
         self.folder = Path(recipe.output_dir)
-        self.step = 0  # updates done in all phases
+        self.step = 0  # steps done in all phases
         self.optimizer = None
         self.trouble: Exception | None = None  # why this process has no batch
         self.total_steps = sum(phase.steps for phase in recipe.phases)
@@ -219,8 +219,8 @@ class Training:
         self.accelerator.wait_for_everyone()
 
     def _start_phase(self, index: int) -> None:
-        """Freeze and free parameters, make optimiser and schedule, wrap. Gradients of parameters that are freed after
-        wrapping would stay unsynchronised without a word, hence anew for each phase."""
+        """Freeze and free parameters, make optimizer and schedule, wrap. Gradients of parameters that are freed after
+        wrapping would stay unsynchronized without a word, hence anew for each phase."""
         recipe, phase = self.recipe, self.recipe.phases[index]
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         before = self.optimizer.optimizer if self.optimizer else None
@@ -263,7 +263,7 @@ class Training:
                     for teach in self.teachers:
                         teach(batch, weights)
                 last = micro == recipe.gradient_accumulation_steps - 1
-                # Gradients travel between processes once an update. Sharded ones with each micro-batch: kept whole
+                # Gradients travel between processes once a step. Sharded ones with each micro-batch: kept whole
                 # until the last, they would take the memory that sharding is to spare.
                 with nullcontext() if last or accelerator.is_fsdp2 else accelerator.no_sync(self.model):
                     with accelerator.autocast():  # of a sharded model accelerate leaves it to us
@@ -272,14 +272,14 @@ class Training:
                         raise ValueError(
                             f"phase {phase.name!r} trains {', '.join(phase.trainable)}, and its losses "
                             f"({', '.join(output.token_losses)}) pass through none of these parameters: nothing would "
-                            "be learnt. Widen its `trainable`, or give it an objective that uses them."
+                            "be learned. Widen its `trainable`, or give it an objective that uses them."
                         )
                     accelerator.backward(output.loss)
                 log.add(batch, output)
                 trace.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
                 totals[1] += output.loss.detach()
-            # The next update's, while the device is at work. A process that has none says so to all before they step.
+            # The next step's, while the device is at work. A process that has none says so to all before they step.
             upcoming = self._fetch(batches)
             totals = accelerator.reduce(torch.cat([totals, self._reasons_to_stop()]), reduction="sum")
             predictions, loss_sum = totals[:2].tolist()
@@ -309,8 +309,8 @@ class Training:
                 log.restart(update)
 
     def _fetch(self, batches: Iterator[dict]) -> list[dict]:
-        """The micro-batches of the next update. None where the phase ends, a signal came (see `received`) or reading
-        failed (`self.trouble`): the process is in the middle of an update, and others wait for it."""
+        """The micro-batches of the next step. None where the phase ends, a signal came (see `received`) or reading
+        failed (`self.trouble`): the process is in the middle of a step, and others wait for it."""
         try:
             with nullcontext() if self.recipe.num_workers else at_once():  # loading.py looks while it waits for workers
                 return list(islice(batches, self.recipe.gradient_accumulation_steps))
@@ -360,16 +360,16 @@ class Training:
             kept = self._save_once(index, update, evaluation_due)
         except ValueError as error:
             return f"This state could not be saved: {error}"
-        return f"The last good state is {kept}." if kept else "There was no update before it to keep."
+        return f"The last good state is {kept}." if kept else "There was no step before it to keep."
 
     def _update(self, predictions: float, update: int, phase: Phase) -> float:
         """Scale the summed gradients, clip, step; returns the gradient norm before clipping."""
         accelerator = self.accelerator
         if not predictions:
-            learnt = [name for name, objective in phase.objectives.items() if objective.weight]
-            asked = ", or the teacher could be asked about none" if all(OBJECTIVES[n].taught for n in learnt) else ""
+            learned = [name for name, objective in phase.objectives.items() if objective.weight]
+            asked = ", or the teacher could be asked about none" if all(OBJECTIVES[n].taught for n in learned) else ""
             raise ValueError(
-                f"update {update} of phase {phase.name!r} predicts nothing: no piece of its global batch was masked"
+                f"update {update} of phase {phase.name!r} predicts nothing: no token of its global batch was masked"
                 f"{asked}, so there is no loss to follow. Raise batch_size or mask_probability, or leave out "
                 "texts of a word or two."
             )
@@ -389,7 +389,7 @@ class Training:
         return norm.item()
 
     def _diverged(self, what: str, trace: LossTrace, index: int, update: int) -> NoReturn:
-        """Names the examples, keeps the state before them: the optimiser has not been told yet."""
+        """Names the examples, keeps the state before them: the optimizer has not been told yet."""
         reports, phase, step = gather_object([trace.report()]), self.recipe.phases[index], self.step + 1
         set_random_state(self.random_state, self.accelerator.device)
         kept = self._keep(index, update - 1)
@@ -402,7 +402,7 @@ class Training:
         raise stop_all(
             ValueError(
                 f"{what} at step {step} (phase {phase.name!r}); {describe_first(reports)}. Training has diverged, and "
-                f"the update would have spread it to every weight. {kept} Resumed, the run would come to the same "
+                f"the step would have spread it to every weight. {kept} Resumed, the run would come to the same "
                 f"batch: start a new one (another output_dir) from {start} with a lower learning_rate, a longer "
                 "warm-up or a lower optimizer.max_grad_norm, and look at these examples."
             ),
@@ -454,7 +454,7 @@ class Training:
             newest = newest_checkpoint(self.folder)
             start = f"model.start_from={newest / 'model'}" if newest else "the same start"
             error = ValueError(
-                f"weights are not finite at step {self.step}: training has diverged, and nothing can be learnt from "
+                f"weights are not finite at step {self.step}: training has diverged, and nothing can be learned from "
                 f"here. Start a new run (another output_dir) from {start} with a lower learning_rate, a longer "
                 "warm-up or a lower optimizer.max_grad_norm."
             )
@@ -471,7 +471,7 @@ class Training:
                 plot_curves(self.folder)
 
     def _save_once(self, index: int, update: int, evaluation_due: bool = False) -> Path | None:
-        """Saves where this step has no checkpoint yet and there has been an update; the newest checkpoint."""
+        """Saves where this step has no checkpoint yet and there has been a step; the newest checkpoint."""
         newest = newest_checkpoint(self.folder)
         if self.step and (newest is None or newest.name != f"step-{self.step}"):
             self._save(index, update, evaluation_due)

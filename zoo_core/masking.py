@@ -1,4 +1,4 @@
-"""Which pieces are predicted, and what stands in their place: BERT's 80/10/10, or <mask> always.
+"""Which tokens are predicted, and what stands in their place: BERT's 80/10/10, or <mask> always.
 
 Random numbers are keyed by what is masked (seed, objective, corpus, epoch, example), never by who masks it, so that an
 example gets the same masks however it is batched, padded, and on whichever process or worker. Those of a batch are
@@ -101,18 +101,18 @@ def mask_rows(
     Of the n candidates of a row, floor(probability * n + u) are predicted, u uniform in [0, 1): the expected share is
     exactly `probability` in texts of any length, and texts of one length have nearly the same number (RoBERTa's code,
     fairseq's MaskTokensDataset; a coin per position, as in transformers' collator, has the same mean, more variance).
-    They are those with the smallest random numbers; each becomes <mask> with 80%, a random piece of `vocabulary` with
+    They are those with the smallest random numbers; each becomes <mask> with 80%, a random token of `vocabulary` with
     10%, and stays with 10% (BERT section 3.1, which RoBERTa, XLM-R and the four papers follow).
 
     Args:
-        input_ids_BT: piece ids, padded at will; contiguous.
-        labels_BT: gets the ids of predicted pieces; what it holds elsewhere stays. Contiguous.
+        input_ids_BT: token ids, padded at will; contiguous.
+        labels_BT: gets the ids of predicted tokens; what it holds elsewhere stays. Contiguous.
         candidates_BT: true where a prediction may be: no special tokens, no padding.
         probability: share of the candidates that is predicted, in [0, 1], of all rows or of each (B,).
         keys_B: key of each row's random numbers, see `row_keys`.
         mask_id: id of <mask>.
-        vocabulary: (K,) ids of ordinary pieces, from which random replacements are drawn.
-        mask_share: share of the predicted pieces that become <mask>; 1 leaves none to be replaced or to stay.
+        vocabulary: (K,) ids of ordinary tokens, from which random replacements are drawn.
+        mask_share: share of the predicted tokens that become <mask>; 1 leaves none to be replaced or to stay.
         leave: candidates of a row that are not predicted, however few there are.
 
     Deviations from the papers: special tokens are never predicted, although XLM-Align's code let them be, and a random
@@ -148,8 +148,8 @@ def mask_rows(
     others = np.flatnonzero(fate_P >= first)
     fates, places = fate_P[others], places_P[others]
     stays = fates >= last
-    # each piece gets an equal part of the fates that lead here: of K pieces none is likelier than another by more than
+    # each token gets an equal part of the fates that lead here: of K tokens none is likelier than another by more than
     # K in a tenth of 2^32
-    pieces = (fates - first).astype(np.uint64) * np.uint64(len(vocabulary)) // np.uint64(last - first)
-    drawn = vocabulary[np.where(stays, 0, pieces)]
+    tokens = (fates - first).astype(np.uint64) * np.uint64(len(vocabulary)) // np.uint64(last - first)
+    drawn = vocabulary[np.where(stays, 0, tokens)]
     shown_F[places] = np.where(stays, gold_P[others], drawn)

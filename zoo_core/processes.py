@@ -40,6 +40,6 @@ def check_shared_folder(file: Path, field: str) -> None:
     if blind := [rank for rank, sees in enumerate(gather_object([seen])) if not sees]:
         raise ValueError(
             f"{field} is {str(file.parent)!r}, and process(es) {', '.join(map(str, blind))} of {state.num_processes} "
-            f"do not see what the first one wrote there: checkpoints would be in pieces on several machines. Give a "
+            f"do not see what the first one wrote there: checkpoints would be in tokens on several machines. Give a "
             f"folder on storage that all machines share, under the same path."
         )

@@ -124,7 +124,7 @@ def folder_fingerprint(model_dir: str | os.PathLike) -> str:
 
 @contextlib.contextmanager
 def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
-    """A UTF-8 file to write; readers see the old one or the whole new one: written aside, synchronised, renamed.
+    """A UTF-8 file to write; readers see the old one or the whole new one: written aside, synchronized, renamed.
 
     What fails in between leaves nothing.
     """

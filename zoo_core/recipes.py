@@ -7,7 +7,7 @@ every error names the field, the file or override it came from, and the nearest 
     @dataclass
     class Recipe:
         output_dir: str = option(MISSING, "folder of the run")
-        steps: int = option(100, "number of updates")
+        steps: int = option(100, "number of steps")
 
     recipe = load_recipe(Recipe, "recipe.yaml", ["steps=10"])
 

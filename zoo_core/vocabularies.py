@@ -7,15 +7,15 @@ LARGEST_VOCABULARY_PADDING = 128
 
 
 def check_vocabulary(tokenizer: Any, config: Any, tokenizer_name: str, model_name: str, remedy: str) -> None:
-    """Raises ValueError where a model has fewer rows than its tokenizer has pieces, far more, or another padding id.
+    """Raises ValueError where a model has fewer rows than its tokenizer has tokens, far more, or another padding id.
 
     `remedy` is a sentence that says what to do.
     """
-    pieces, rows = len(tokenizer), config.vocab_size
-    if not pieces <= rows < pieces + LARGEST_VOCABULARY_PADDING:
+    tokens, rows = len(tokenizer), config.vocab_size
+    if not tokens <= rows < tokens + LARGEST_VOCABULARY_PADDING:
         raise ValueError(
-            f"The tokenizer of {tokenizer_name} has {pieces} pieces, and the model of {model_name} {rows} embeddings. "
-            f"Pieces would meet embeddings that were trained for others, or none. {remedy}"
+            f"The tokenizer of {tokenizer_name} has {tokens} tokens, and the model of {model_name} {rows} embeddings. "
+            f"Tokens would meet embeddings that were trained for others, or none. {remedy}"
         )
     if None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
         raise ValueError(

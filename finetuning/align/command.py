@@ -79,7 +79,7 @@ def align(flags: argparse.Namespace) -> None:
                     page.add(alignment)
                 output.write(to_line(alignment, flags.output_format, flags.probabilities))
                 tally.add(alignment)
-                if output.lines % LINES_A_STEP == 0:  # an update costs more than a line
+                if output.lines % LINES_A_STEP == 0:  # a step costs more than a line
                     progress.update(bar, completed=output.lines)
         output.close(complete=True)
     except BaseException as error:

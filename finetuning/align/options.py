@@ -35,7 +35,7 @@ Methods, and their options for --matching NAME=VALUE (the defaults are the paper
 
   ot           optimal transport, then mutual argmax (XLM-Align's published aligner): sinkhorn_iterations=2
                regularization=1.0 epsilon=1e-6 first=rows
-  ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labelling):
+  ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labeling):
                more links, fewer of them right. Those of ot, but with first=columns filter_iterations=2 discount=0.9
                rule=released
   itermax      repeated mutual argmax of cosines (SimAlign's Itermax): filter_iterations=2
@@ -113,10 +113,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--window",
         type=_positive,
         metavar="N",
-        help="longer inputs are split into windows of N pieces (default: all positions)",
+        help="longer inputs are split into windows of N tokens (default: all positions)",
     )
     group.add_argument(
-        "--overlap", type=int, metavar="N", help="pieces that neighbouring windows share (default: half a window)"
+        "--overlap", type=int, metavar="N", help="tokens that neighboring windows share (default: half a window)"
     )
     group.add_argument(
         "--matching",

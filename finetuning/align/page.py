@@ -47,7 +47,7 @@ class Page:
                     [i, j, round(probability, 3)]
                     for (i, j), probability in zip(alignment.links, alignment.probabilities, strict=True)
                 ],
-                # whole hundredths are what a colour can show, and half the bytes
+                # whole hundredths are what a color can show, and half the bytes
                 "similarity": [[round(100 * value) for value in row] for row in alignment.similarity]
                 if has_matrix
                 else None,

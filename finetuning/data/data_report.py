@@ -19,14 +19,14 @@ COUNTS = {
     "cut_texts": "cut",
     "split_texts": "split",
     "cut_translations": "translations cut",
-    "words_without_pieces": "words without pieces",
-    "words_with_blank_first_piece": "blank first pieces",
+    "words_without_tokens": "words without tokens",
+    "words_with_blank_first_token": "blank first tokens",
 }
 # why a gold answer is out of reach (`answer_reach`), in a column's words
 REASONS = {
     "not_in_context": "absent",
-    "without_pieces": "without pieces",
-    "not_at_piece_boundaries": "not at pieces' ends",
+    "without_tokens": "without tokens",
+    "not_at_token_boundaries": "not at tokens' ends",
     "over_the_limit": "too long",
     "in_no_window": "in no window",
 }
@@ -74,7 +74,7 @@ def _by_language(recipe: Any) -> tuple[Any, Table]:
         counts = {shown: data.protocol.get(field, {}).get(part, {}).get(name, 0) for field, shown in COUNTS.items()}
         left_out = sum(data.protocol.get("left_out_rows", {}).values()) if part == "train" else 0
         own = {"part": part, "language": name, "rows": rows[part, name], "left out": left_out, "inputs": len(encoded)}
-        lines.append(own | {"median pieces": int(np.median(lengths)), "longest": int(lengths.max()), **counts})
+        lines.append(own | {"median tokens": int(np.median(lengths)), "longest": int(lengths.max()), **counts})
         return encoded
 
     each_part(data, line)

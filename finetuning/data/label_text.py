@@ -3,7 +3,7 @@
     accelerate launch finetuning/run.py --config finetuning/recipes/xtreme/panx.yaml model=runs/veco/model \\
       output_dir=runs/veco/panx_teacher
     python -m finetuning.data.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
-      --input 'translated/panx/{language}.jsonl' --output 'labelled/panx/{language}/train.jsonl'
+      --input 'translated/panx/{language}.jsonl' --output 'labeled/panx/{language}/train.jsonl'
 
 A word of a translation does not stand where its original stood, so labels cannot be copied: a model trained on English
 labels the translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
@@ -12,7 +12,7 @@ translations of its POS and NER data; bring your own.
 Input is a table, read like any other: a file, a folder in the Hub's layout or an id of the Hub, with a column of lists
 of words, or of text that is cut at white space. Its other columns stay, so that a translation can stand beside the
 original for plug-in. Each row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of its
-labels) and `labelled_by`, which names the teacher: results of a run that trains on these rows repeat it. Beside each
+labels) and `labeled_by`, which names the teacher: results of a run that trains on these rows repeat it. Beside each
 FILE.jsonl, FILE.yaml tells teacher, input, counts and mean confidence (YAML, so that a folder of JSONL stays one).
 """
 
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="what the text is in")
     parser.add_argument("--output", required=True, help=f"JSONL file to write; holds {LANGUAGE} for several languages")
     parser.add_argument("--hub_root", help="folder that mirrors the Hub (<hub_root>/<owner>/<name>)")
-    parser.add_argument("--max_length", type=int, default=128, help="pieces of a window; longer sentences are split")
+    parser.add_argument("--max_length", type=int, default=128, help="tokens of a window; longer sentences are split")
     parser.add_argument("--batch_size", type=int, default=64, help="windows in a forward pass")
     options = parser.parse_args(argv)
     with user_errors():
@@ -55,10 +55,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def label(options: argparse.Namespace, command: list[str]) -> None:
-    """Labels the text of every language. Everything is read and checked before the first is labelled.
+    """Labels the text of every language. Everything is read and checked before the first is labeled.
 
     Raises ValueError for a model that is no tagger or needs translations, outputs that are there already or not one a
-    language, and input that cannot be read or labelled.
+    language, and input that cannot be read or labeled.
     """
     outputs = _outputs(options)
     texts = {language: Text(options, language) for language in outputs}
@@ -78,7 +78,7 @@ def label(options: argparse.Namespace, command: list[str]) -> None:
 def _outputs(options: argparse.Namespace) -> dict[str, Path]:
     languages = options.languages
     if len(set(languages)) < len(languages):
-        raise ValueError(f"--languages is {languages}. Each is labelled into one file. Name each once.")
+        raise ValueError(f"--languages is {languages}. Each is labeled into one file. Name each once.")
     for name in ("input", "output"):
         text = f"{getattr(options, name)} {options.config or ''}" if name == "input" else options.output
         if len(languages) > 1 and LANGUAGE not in text:
@@ -106,7 +106,7 @@ class Text:
     """
 
     def __init__(self, options: argparse.Namespace, language: str):
-        from finetuning.data.task_tables import LABELLED_BY
+        from finetuning.data.task_tables import LABELED_BY
 
         path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
         split = "train" if Path(path).is_file() else options.split
@@ -116,7 +116,7 @@ class Text:
         names = self.rows.column_names
         self.column = options.column or ("tokens" if "tokens" in names else "text")
         feature = require_column(self.rows, self.column, self.name)
-        taken = [name for name in ("tokens", "labels", "confidence", LABELLED_BY) if name in names]
+        taken = [name for name in ("tokens", "labels", "confidence", LABELED_BY) if name in names]
         if taken := [name for name in taken if name != self.column]:
             raise ValueError(
                 f"{self.name} has a column {taken[0]}, which is written here. It would be lost. Rename it, or leave it "
@@ -178,8 +178,8 @@ class Teacher:
 
         if options.max_length < 8 or options.batch_size < 1:
             raise ValueError(
-                f"--max_length is {options.max_length} and --batch_size {options.batch_size}: nothing can be labelled "
-                "with that. Windows have 8 pieces or more, batches 1 window or more."
+                f"--max_length is {options.max_length} and --batch_size {options.batch_size}: nothing can be labeled "
+                "with that. Windows have 8 tokens or more, batches 1 window or more."
             )
         name = options.model
         path, config, self.tokenizer, identity = describe_model(name, None, options.hub_root, options.max_length)
@@ -195,7 +195,7 @@ class Teacher:
         if all(re.fullmatch(r"LABEL_\d+", label) for label in self.names):
             raise ValueError(
                 f"The labels of {name} are {', '.join(self.names)}: it does not say what they mean, and rows would be "
-                "labelled with these. Name a tagger that finetuning/run.py left, or write id2label into config.json."
+                "labeled with these. Name a tagger that finetuning/run.py left, or write id2label into config.json."
             )
         self.max_length, self.batch_size = options.max_length, options.batch_size
         self.label_subword = getattr(config, "label_subword", "first")  # taggers of others: the first, as is usual
@@ -205,10 +205,10 @@ class Teacher:
         self.signature = f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
 
     def label(self, text: Text) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """The labelled rows of one language, without those that have no words, and counts of them."""
+        """The labeled rows of one language, without those that have no words, and counts of them."""
         from datasets import Dataset
 
-        from finetuning.data.task_tables import LABELLED_BY
+        from finetuning.data.task_tables import LABELED_BY
         from finetuning.tasks.tagging.task import CHUNK_LABEL, OUTSIDE, to_iob2, windows_of, words_of_sentences
 
         kept = [row for row, words in enumerate(text.sentences) if words]
@@ -236,7 +236,7 @@ class Teacher:
                 "tokens": words,
                 "labels": own,
                 "confidence": round(statistics.fmean(probability), 4),
-                LABELLED_BY: self.signature,
+                LABELED_BY: self.signature,
             }
             for row, words, own, probability in zip(text.rows.select(kept), sentences, labels, sure, strict=True)
         ]
@@ -244,7 +244,7 @@ class Teacher:
             "rows": len(rows),
             "left_out_rows": len(text.sentences) - len(kept),
             "words": sum(map(len, sentences)),
-            "words_without_pieces": sum(windows["without_pieces"][:]),
+            "words_without_tokens": sum(windows["without_tokens"][:]),
             "cut_words": sum(windows["cut"][:]),
             "split_sentences": sum(windows["is_further"][:]),
             "labels": dict(collections.Counter(label for sentence in labels for label in sentence).most_common()),
@@ -253,7 +253,7 @@ class Teacher:
         return rows, counts
 
     def _predict(self, windows: "Dataset", language: str) -> tuple[list[list[int]], list[list[float]]]:
-        """The likeliest label (W, T) of each piece of the windows and its probability; the longest windows first."""
+        """The likeliest label (W, T) of each token of the windows and its probability; the longest windows first."""
         import numpy as np
         import torch
         from rich.progress import track
@@ -262,7 +262,7 @@ class Teacher:
         numbers: list[Any] = [None] * len(windows)
         probabilities: list[Any] = [None] * len(windows)
         starts = range(0, len(order), self.batch_size)
-        for start in track(starts, f"Labelling {language}", disable=not sys.stderr.isatty()):
+        for start in track(starts, f"Labeling {language}", disable=not sys.stderr.isatty()):
             own = order[start : start + self.batch_size]
             fields = windows.select_columns(["input_ids", "attention_mask"]).select(own)
             batch = self.tokenizer.pad(fields.to_dict(), return_tensors="pt").to(self.model.device)

@@ -86,7 +86,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
         raise ValueError(
             f"{rows.name}, language {rows.language}: none of the {len(column.values)} values in column "
             f"{name_of_column} is a label. Those of this split were not published, or were taken out: nothing can be "
-            "learnt from it or scored on it. Name another split, or a copy of the data that has its labels."
+            "learned from it or scored on it. Name another split, or a copy of the data that has its labels."
         )
     if unknown:
         row = column.row_of(column.values.index(unknown[0]))
@@ -100,7 +100,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
 
 def _advice(value: Any, names: list[str]) -> str:
     if value in (None, -1):
-        return "Unlabelled rows cannot be used: remove them."
+        return "Unlabeled rows cannot be used: remove them."
     hint = nearest(str(value), names) if isinstance(value, str) else ""
     advice = "Where the same labels have other names or numbers, give their names in order as `label_names`."
     return f"{hint} {advice}" if hint.startswith("Did") else advice

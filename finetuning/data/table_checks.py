@@ -8,10 +8,10 @@ from finetuning.data.task_tables import filled, training_languages, translation_
 from zoo_core.tables import Table, describe, resolve_hub_path
 
 if TYPE_CHECKING:
-    from finetuning.recipe import EvaluationTable, LabelledTable, Recipe, TrainingTable
+    from finetuning.recipe import EvaluationTable, LabeledTable, Recipe, TrainingTable
 
 
-def named_tables(recipe: "Recipe") -> dict[str, "LabelledTable"]:
+def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
     """The tables by their place in the recipe, such as `train.0`, as errors name them."""
     parts = {"train": recipe.train, "evaluation": recipe.evaluation}
     return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
@@ -37,7 +37,7 @@ def check_tables(recipe: "Recipe") -> None:
             raise ValueError(
                 f"train.{position}.languages is {table.languages}, and setting is zero_shot: it trains on the source "
                 f"language {recipe.source_language} alone. Leave it out, or use setting=translate_train_all, or "
-                "setting=supervised where the rows were labelled in their language."
+                "setting=supervised where the rows were labeled in their language."
             )
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(
@@ -65,7 +65,7 @@ def check_tables(recipe: "Recipe") -> None:
         )
 
 
-def _check_translations(table: "LabelledTable", where: str, plug_in: bool) -> None:
+def _check_translations(table: "LabeledTable", where: str, plug_in: bool) -> None:
     """Raises ValueError where a table of a plug-in run says its translations not at all or twice, or another's does."""
     named = [name for name in ("translation_columns", "translations") if getattr(table, name)]
     if named and not plug_in:
@@ -100,7 +100,7 @@ def _shares_rows(recipe: "Recipe", trained: "TrainingTable", evaluated: "Evaluat
 
 
 def _place(table: Table, hub_root: str | None) -> str:
-    """The path of a table, the same however it is spelt."""
+    """The path of a table, the same however it is spelled."""
     path = resolve_hub_path(table.path, hub_root)
     return str(Path(path).resolve()) if Path(path).exists() else path
 

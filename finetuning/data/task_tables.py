@@ -21,10 +21,10 @@ from zoo_core.tables import (
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from finetuning.recipe import LabelledTable, Recipe, TrainingTable
+    from finetuning.recipe import LabeledTable, Recipe, TrainingTable
 
 TRANSLATION = "translation_"  # before the names of a translation's columns and fields, as the models' heads want them
-LABELLED_BY = "labelled_by"  # column of rows that a model has labelled, which says what model
+LABELED_BY = "labeled_by"  # column of rows that a model has labeled, which says what model
 DATA_SEED = 0  # of held-out and sampled rows: the same for every seed of a run, which differ in training alone
 
 
@@ -36,7 +36,7 @@ class Rows:
     where they come from.
     """
 
-    table: "LabelledTable"
+    table: "LabeledTable"
     language: str
     dataset: "Dataset"
     fingerprint: str
@@ -81,7 +81,7 @@ class TableReader:
         self.hub_root = hub_root
         self._read: dict[tuple, tuple[Dataset, str]] = {}
 
-    def rows(self, table: "LabelledTable", languages: list[str]) -> list[Rows]:
+    def rows(self, table: "LabeledTable", languages: list[str]) -> list[Rows]:
         """The rows of each of the languages; of every language in `language_column` where none is named."""
         if has_place_for_language(table):
             if not languages:
@@ -114,7 +114,7 @@ class TableReader:
         parts = {name: dataset.select(np.flatnonzero(column == name)) for name in languages or found}
         return [self._joined(Rows(table, name, rows, fingerprint)) for name, rows in parts.items()]
 
-    def _of_language(self, table: "LabelledTable", language: str) -> list[Rows]:
+    def _of_language(self, table: "LabeledTable", language: str) -> list[Rows]:
         """The rows of one language in a table with a place for it."""
         try:
             return self.rows(filled(table, language), [language])
@@ -184,12 +184,12 @@ def _hint(language: str, known: list[str]) -> str:
     return hint if hint.startswith("Did you mean") else "Name only languages that are there."
 
 
-def has_place_for_language(table: "LabelledTable") -> bool:
+def has_place_for_language(table: "LabeledTable") -> bool:
     """Whether each language has a table, or rows, of its own, named by `{language}`."""
     return any("{language}" in text for text in (table.path, table.config or "", *table.where.values()))
 
 
-def filled(table: "LabelledTable", language: str) -> "LabelledTable":
+def filled(table: "LabeledTable", language: str) -> "LabeledTable":
     """The table of one language; its translations' as well."""
     own = table.language_names.get(language, language)
 
@@ -201,7 +201,7 @@ def filled(table: "LabelledTable", language: str) -> "LabelledTable":
     return fill(table, own, where=where, translations=table.translations and fill(table.translations, language))
 
 
-def selected(table: "LabelledTable", dataset: "Dataset") -> "Dataset":
+def selected(table: "LabeledTable", dataset: "Dataset") -> "Dataset":
     """The rows that `where` asks for. Raises ValueError for a column that is not there, and where no row is left."""
     for column, wanted in table.where.items():
         require_column(dataset, column, describe(table))
@@ -219,7 +219,7 @@ def selected(table: "LabelledTable", dataset: "Dataset") -> "Dataset":
     return dataset
 
 
-def translation_table(table: "LabelledTable") -> Table:
+def translation_table(table: "LabeledTable") -> Table:
     """The table that `translations` names: its split is the one that is read of `table`, all of it."""
     other = table.translations
     split = "train" if Path(other.path).is_file() else table.split.split("[")[0]
@@ -269,7 +269,7 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: Tabl
     language (what the public XTREME scripts do), also where it is not evaluated; else the training tables' `dev_split`.
     """
 
-    def rows(table: "LabelledTable", language: str) -> list[Rows]:
+    def rows(table: "LabeledTable", language: str) -> list[Rows]:
         return reader.rows(replace(table, split=table.dev_split), [language])
 
     source = recipe.source_language
@@ -303,23 +303,23 @@ def gather(
     recipe: "Recipe",
     tables: Tables,
     evaluation: dict[str, "Dataset"],
-    normalise: Callable[[Rows], "Dataset"],
+    normalize: Callable[[Rows], "Dataset"],
     label_names: list[str],
     warnings: list[str],
 ) -> TaskData:
     """The data of a run from rows that a kind of task has checked and given columns of its own.
 
-    `evaluation` are the normalised rows of `tables.evaluation`; those of training and development are normalised here.
+    `evaluation` are the normalized rows of `tables.evaluation`; those of training and development are normalized here.
     Development rows are held out, and rows drawn where the recipe asks for fewer. `warnings` are completed by
-    `normalise`, and each is kept once.
+    `normalize`, and each is kept once.
 
     Raises ValueError where `source_dev` has no development rows and none can be held out.
     """
     from datasets import concatenate_datasets
 
-    train = concatenate_datasets([normalise(rows) for rows in tables.train])
+    train = concatenate_datasets([normalize(rows) for rows in tables.train])
     dev = {
-        language: concatenate_datasets([normalise(rows) for rows in parts]) for language, parts in tables.dev.items()
+        language: concatenate_datasets([normalize(rows) for rows in parts]) for language, parts in tables.dev.items()
     }
     dev_data: Any = identities([rows for parts in tables.dev.values() for rows in parts])
     if recipe.selection == "source_dev" and not dev:
@@ -419,7 +419,7 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
         entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
-        if LABELLED_BY in rows.dataset.column_names:
-            teachers = entry.setdefault(LABELLED_BY, [])
-            teachers += [name for name in rows.dataset.unique(LABELLED_BY) if name not in teachers]
+        if LABELED_BY in rows.dataset.column_names:
+            teachers = entry.setdefault(LABELED_BY, [])
+            teachers += [name for name in rows.dataset.unique(LABELED_BY) if name not in teachers]
     return list(tables.values())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def check_translation_columns(recipe: "Recipe", texts: str, labels: str) -> None:
     """Raises ValueError for tables that do not name as many columns of translations as they need.
 
-    In training they are the translations of `text_columns` and the column of their labels, since both sides are learnt
+    In training they are the translations of `text_columns` and the column of their labels, since both sides are learned
     from; elsewhere those of `text_columns` alone. `texts` and `labels` are what the kind of task calls them.
     """
     for where, table in named_tables(recipe).items():
@@ -22,7 +22,7 @@ def check_translation_columns(recipe: "Recipe", texts: str, labels: str) -> None
         wanted = [f"{name}_en" for name in table.text_columns] + [f"{table.label_column}_en"] * is_trained
         if columns and len(columns) != len(wanted):
             needed = f"{texts} and then their {labels}" if is_trained else f"{texts} alone"
-            reason = "Both sides are learnt from" if is_trained else f"Only {labels} of the text itself are scored"
+            reason = "Both sides are learned from" if is_trained else f"Only {labels} of the text itself are scored"
             raise ValueError(
                 f"{where} names {len(columns)} columns of translations: {', '.join(columns)}. {reason}: here they are "
                 f"{needed}. Name {len(wanted)}, as in translation_columns: [{', '.join(wanted)}]."

@@ -5,7 +5,7 @@
 
 --run takes a name and one or more folders of finetuning/run.py; several folders are seeds of one experiment that were
 run apart. Writes comparison.md, comparison.csv (a row for each run, language, metric and seed) and comparison.png: BLEU
-on dev over the updates for translation, scores over layers for word alignment (XLM-Align, Figure 2; MetaXLM, Figure 4)
+on dev over the steps for translation, scores over layers for word alignment (XLM-Align, Figure 2; MetaXLM, Figure 4)
 and retrieval (MetaXLM, Figure 3), scores by language for other tasks; means and standard deviations over seeds.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.results import by_language as results
-from finetuning.results.files import FORMAT, markdown_table, run_name, summary, with_deviation
+from finetuning.results.files import FORMAT, load_results, markdown_table, run_name, summary, with_deviation
 from finetuning.results.layer_curves import AVERAGE, plot_layers
 from finetuning.run import KINDS
 from finetuning.tasks.features import results as feature_results
@@ -205,7 +205,7 @@ def read_results(folder: str | Path) -> dict[str, Any]:
             f"{folder} has no results.json: it is no folder of finetuning/run.py, or its run has not ended. Name the "
             "run's output_dir; end an interrupted run with --resume."
         )
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = load_results(path)
     if record.get("format") != FORMAT or record.get("kind") not in MODULES:
         raise ValueError(
             f"{path} has format {record.get('format')!r} and kind {record.get('kind')!r}; this version reads format "
@@ -323,7 +323,7 @@ def print_comparison(runs: dict[str, list[dict[str, Any]]], folder: Path) -> Non
 
 
 def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """BLEU over updates where every run has a curve, else bars by language; standard deviations over seeds.
+    """BLEU over steps where every run has a curve, else bars by language; standard deviations over seeds.
 
     Of what is scored by layer, the score over layers: the average, then every pair of languages.
     """
@@ -388,7 +388,7 @@ def layer_panels(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, d
 
 
 def curve_of(records: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """BLEU on dev at each update at which all seeds were evaluated; empty where dev was not translated."""
+    """BLEU on dev at each step at which all seeds were evaluated; empty where dev was not translated."""
     curves = [curve for record in records for curve in record.get("curve", {}).values()]
     by_seed = [{p["step"]: p["bleu"] for p in curve if p["bleu"] is not None} for curve in curves]
     common = sorted(set.intersection(*(set(curve) for curve in by_seed))) if by_seed else []

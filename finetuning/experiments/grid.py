@@ -12,7 +12,6 @@ checkpoint. Every recipe and every finished run is checked before anything is ru
 import argparse
 import functools
 import importlib
-import json
 import re
 import statistics
 import sys
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.files import Table, print_table, summary
+from finetuning.results.files import Table, load_results, print_table, summary
 from finetuning.results.published_rows import complete_published
 from finetuning.run import KINDS, kind_of, run_by_language
 from zoo_core.provenance import folder_fingerprint
@@ -237,7 +236,7 @@ def models_of(recipe: Any) -> list[str]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return load_results(folder / "results.json")
 
 
 def check_kind(grid: Grid) -> None:
@@ -290,7 +289,7 @@ def evaluate_in(recipe: Any, languages: list[str]) -> None:
             missing = [name for name in missing if name not in table.languages]
     if missing:
         raise ValueError(
-            f"The recipe evaluates no {', '.join(missing)}. A language without labelled rows has no score. Add it to "
+            f"The recipe evaluates no {', '.join(missing)}. A language without labeled rows has no score. Add it to "
             "evaluation.N.languages, or leave it out of --languages."
         )
     recipe.evaluation = kept

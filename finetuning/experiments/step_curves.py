@@ -10,7 +10,8 @@ language, and the transfer gap, their difference; of a kind without a source lan
 are over seeds, of fine-tuning and of pre-training.
 
 A pre-training run keeps its two newest checkpoints only, unless it is told otherwise: `save_every_steps=2000
-keep_checkpoints=0`. The same command again goes on; checkpoints that were added since are run. See finetuning/experiments/grid.py.
+keep_checkpoints=0`. The same command again goes on; checkpoints that were added since are run. See
+finetuning/experiments/grid.py.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Fine-tuned and tested in one language and domain: MetaXLM (2021), section 4.3 and Table 2, for any labelled text.
+"""Fine-tuned and tested in one language and domain: MetaXLM (2021), section 4.3 and Table 2, for any labeled text.
 
     python -m finetuning.experiments.supervised --config finetuning/recipes/metaxlm/amazon_supervised.yaml \\
       --languages en de fr ja --domains books dvd music \\
@@ -7,7 +7,8 @@
 Each model is fine-tuned for each language and, with --domains, each domain, and tested on the same. The recipe names
 them by `{language}` (or a `language_column`) and `{domain}`, in path, config or `where` of its tables. Writes
 supervised.json, supervised.md, supervised.csv and supervised.png; figures that the recipe has as `published`, by
-language or by `<language> <domain>`, stand beside ours. The same command again goes on: see finetuning/experiments/grid.py.
+language or by `<language> <domain>`, stand beside ours. The same command again goes on: see
+finetuning/experiments/grid.py.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
 """Transfer from each of several languages to all of them: MetaXLM (2021), section 5.2 and Figure 6.
 
-    python -m finetuning.experiments.transfer_matrix --config finetuning/recipes/metaxlm/amazon.yaml --languages en de fr ja \\
+    python -m finetuning.experiments.transfer_matrix --config finetuning/recipes/metaxlm/amazon.yaml --languages en de
+    fr ja \\
       --model XLM=runs/xlm/model --model MetaXLM=runs/metaxlm/model --output runs/matrix
 
 Each model is fine-tuned on each language as the source, and evaluated on all, with the same recipe. Its training table
@@ -174,7 +175,7 @@ def plot(
 
 
 def draw(axes: Any, title: str, matrix: dict[str, dict[str, float]], form: str, style: dict[str, Any]) -> Any:
-    """One heat map, sources downwards, with the numbers in a colour that shows on the cell's."""
+    """One heat map, sources downwards, with the numbers in a color that shows on the cell's."""
     sources, targets = list(matrix), list(next(iter(matrix.values())))
     image = axes.imshow([[matrix[source][target] for target in targets] for source in sources], **style)
     for down, source in enumerate(sources):

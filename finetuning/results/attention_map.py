@@ -1,11 +1,11 @@
-"""Attention between the pieces of two sentences as a heat map, after Figure 1 of VECO (Luo et al., ACL 2021).
+"""Attention between the tokens of two sentences as a heat map, after Figure 1 of VECO (Luo et al., ACL 2021).
 
     python -m finetuning.results.attention_map --model runs/veco/model --source "Take a seat and have a rest" \\
         --target "坐下来休息一下" --output attention.png
     python -m finetuning.results.attention_map --model runs/veco/model --kind cross --layer 6 --source ... --target ...
 
 - `joint`: self-attention of an encoder over both sentences in one input, `<s> x </s></s> y </s>`; any encoder that
-  AutoModel loads. Each layer says how much of the attention of a sentence's pieces goes to the other sentence.
+  AutoModel loads. Each layer says how much of the attention of a sentence's tokens goes to the other sentence.
 - `cross`: VECO's cross-attention, where x reads the last states of y and y those of x. Of a translation model: what
   each decoder input (`</s>`, then y piece by piece) reads of the source `<s> x </s>`, with y given.
 
@@ -31,7 +31,7 @@ MISSING_GLYPH = "□"
 class AttentionMap:
     """Attention of one sequence to another, or to itself.
 
-    name: for the titles; rows, columns: their pieces (T and S); row_sides, column_sides: 0 for a piece of the source,
+    name: for the titles; rows, columns: their tokens (T and S); row_sides, column_sides: 0 for a token of the source,
     1 for one of the target, None for special tokens; weights: (L, A, T, S), layers and heads.
     """
 
@@ -43,7 +43,7 @@ class AttentionMap:
     weights: np.ndarray
 
     def across(self, matrix_TS: np.ndarray) -> float | None:
-        """Mean share that a piece gives to the other sentence's pieces; None where the columns are one sentence's."""
+        """Mean share that a token gives to the other sentence's tokens; None where the columns are one sentence's."""
         rows, columns = np.array(self.row_sides, dtype=float), np.array(self.column_sides, dtype=float)
         if len(set(self.column_sides) - {None}) < 2:
             return None
@@ -80,12 +80,12 @@ def read_attention(
     longest = max(len(encoding["input_ids"]) for encoding in inputs)
     if longest > longest_input(config):
         raise ValueError(
-            f"The input has {longest} pieces, and {model} has {longest_input(config)} positions. The rest has no "
+            f"The input has {longest} tokens, and {model} has {longest_input(config)} positions. The rest has no "
             "position embeddings. Give shorter sentences."
         )
     for name, side, encoding in zip(("source", "target"), (0, -1), (inputs[0], inputs[-1]), strict=True):
         if (1 if kind == "joint" and side else 0) not in encoding.sequence_ids(0):
-            raise ValueError(f"{name} has no piece left once it is tokenised. Give a sentence in its place.")
+            raise ValueError(f"{name} has no token left once it is tokenized. Give a sentence in its place.")
     with torch.no_grad():
         read = _joint if kind == "joint" else _translation if translates else _cross
         return read(_load(path, model, translates and kind == "cross"), tokenizer, *inputs)
@@ -108,8 +108,8 @@ def _ids(encoding, device):
 
 def _joint(model, tokenizer, pair) -> list[AttentionMap]:
     attentions = model(_ids(pair, model.device), output_attentions=True).attentions
-    pieces, sides = tokenizer.convert_ids_to_tokens(pair["input_ids"]), pair.sequence_ids(0)
-    return [AttentionMap("self-attention", pieces, pieces, sides, sides, _stack(attentions))]
+    tokens, sides = tokenizer.convert_ids_to_tokens(pair["input_ids"]), pair.sequence_ids(0)
+    return [AttentionMap("self-attention", tokens, tokens, sides, sides, _stack(attentions))]
 
 
 def _cross(model, tokenizer, source, target) -> list[AttentionMap]:
@@ -119,9 +119,9 @@ def _cross(model, tokenizer, source, target) -> list[AttentionMap]:
     sides = []
     for number, encoding in enumerate((source, target)):
         ids_1T = _ids(encoding, model.device)
-        pieces = tokenizer.convert_ids_to_tokens(encoding["input_ids"])
+        tokens = tokenizer.convert_ids_to_tokens(encoding["input_ids"])
         numbers = [None if place is None else number for place in encoding.sequence_ids(0)]
-        sides.append((ids_1T, model(ids_1T).last_hidden_state, pieces, numbers))
+        sides.append((ids_1T, model(ids_1T).last_hidden_state, tokens, numbers))
     maps = []
     for name, own, other in (("source reads target", *sides), ("target reads source", *reversed(sides))):
         length = own[0].shape[1]
@@ -136,12 +136,12 @@ def _cross(model, tokenizer, source, target) -> list[AttentionMap]:
 def _translation(model, tokenizer, source, target) -> list[AttentionMap]:
     import torch
 
-    pieces = [piece for piece, side in zip(target["input_ids"], target.sequence_ids(0), strict=True) if side == 0]
-    labels_1T = torch.tensor([[*pieces, tokenizer.eos_token_id]], device=model.device)
+    tokens = [token for token, side in zip(target["input_ids"], target.sequence_ids(0), strict=True) if side == 0]
+    labels_1T = torch.tensor([[*tokens, tokenizer.eos_token_id]], device=model.device)
     inputs_1T = model.prepare_decoder_input_ids_from_labels(labels_1T)
     outputs = model(_ids(source, model.device), decoder_input_ids=inputs_1T, output_attentions=True, use_cache=False)
     rows, columns = (tokenizer.convert_ids_to_tokens(ids) for ids in (inputs_1T[0].tolist(), source["input_ids"]))
-    row_sides, column_sides = [None, *[1] * len(pieces)], source.sequence_ids(0)
+    row_sides, column_sides = [None, *[1] * len(tokens)], source.sequence_ids(0)
     weights = _stack(outputs.cross_attentions)
     return [AttentionMap("decoder reads source", rows, columns, row_sides, column_sides, weights)]
 
@@ -214,11 +214,11 @@ def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output:
     from matplotlib.figure import Figure
 
     maps = list({id(item): item for _, item, _ in panels}.values())
-    families, missing = fonts_for("".join(piece for item in maps for piece in (*item.rows, *item.columns)))
+    families, missing = fonts_for("".join(token for item in maps for token in (*item.rows, *item.columns)))
     boxes = {ord(character): MISSING_GLYPH for character in missing}
-    pieces = max(len(side) for item in maps for side in (item.rows, item.columns))
-    inches = min(9.0, max(2.6, 0.17 * pieces + 1.0))  # of a panel
-    size = min(8.0, 50 * inches / pieces)  # of a label, in points
+    tokens = max(len(side) for item in maps for side in (item.rows, item.columns))
+    inches = min(9.0, max(2.6, 0.17 * tokens + 1.0))  # of a panel
+    size = min(8.0, 50 * inches / tokens)  # of a label, in points
     columns = len(maps) * max(1, math.ceil(math.sqrt(len(panels)) / len(maps)))
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -228,8 +228,8 @@ def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output:
         for place, (layer, item, matrix_TS) in enumerate(panels):
             axes = figure.add_subplot(rows, columns, place + 1)
             image = axes.imshow(matrix_TS, cmap="Blues", vmin=0.0, vmax=highest, interpolation="nearest", aspect="auto")
-            axes.set_xticks(range(len(item.columns)), [piece.translate(boxes) for piece in item.columns], rotation=90)
-            axes.set_yticks(range(len(item.rows)), [piece.translate(boxes) for piece in item.rows])
+            axes.set_xticks(range(len(item.columns)), [token.translate(boxes) for token in item.columns], rotation=90)
+            axes.set_yticks(range(len(item.rows)), [token.translate(boxes) for token in item.rows])
             axes.tick_params(labelsize=size, length=0)
             across = item.across(matrix_TS)
             share = "" if across is None else f", {across:.0%} across"
@@ -254,7 +254,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--kind", choices=("joint", "cross"), default="joint", help="see above (default joint)")
     parser.add_argument("--layer", type=int, metavar="N", help="one layer, counted from 1 (default: all)")
     parser.add_argument("--head", default="mean", metavar="N", help="one head, counted from 1 (default: mean of all)")
-    parser.add_argument("--json", metavar="FILE", help="also write pieces and matrices of the drawn panels")
+    parser.add_argument("--json", metavar="FILE", help="also write tokens and matrices of the drawn panels")
     parser.add_argument("--hub_root", "--hub-root", metavar="DIR", help="folder that mirrors the Hub")
     parser.add_argument("--tokenizer", metavar="DIR", help="folder or Hub id of the tokenizer (default: the model's)")
     flags = parser.parse_args(argv)

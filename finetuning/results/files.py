@@ -1,6 +1,7 @@
 """How results of any kind of task are written and shown: JSON, Markdown, CSV and the table on the screen."""
 
 import csv
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,15 @@ from zoo_core.provenance import write_json
 FORMAT = 1  # of results.json; hub_cards reads it
 
 Table = tuple[list[str], list[list[str]]]  # header and rows
+
+
+def load_results(path: Path) -> Any:
+    """A results file, also one whose keys still say `piece` for token. Raises ValueError where it is no JSON."""
+
+    def current(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key.replace("piece", "token"): value for key, value in pairs}
+
+    return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=current)
 
 
 def run_name(folder: str | Path) -> str:

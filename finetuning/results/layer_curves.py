@@ -12,7 +12,7 @@ from pathlib import Path
 AVERAGE = "average"  # of the pairs of languages
 BEST = "best (chosen on this gold)"
 MOST_COLORS = 10  # lines of a panel that can be told apart; the average is black
-MARKERS = "osD^vPX*"  # a line is told by its marker too, where colours are not
+MARKERS = "osD^vPX*"  # a line is told by its marker too, where colors are not
 
 # one value, or one a seed
 Lines = dict[str, dict[int, float | Sequence[float]]]  # by name and layer
@@ -59,7 +59,7 @@ def plot_layers(
 
     A layer has one score in percent, or a list of one a seed, of which the mean is drawn, and the standard deviation
     around it. `mark` is the layer that is reported, `chance` the chance level by panel. `one_scale`: whether panels
-    share the axis of the score. Where there are more lines than colours, all but the average are drawn in grey, and
+    share the axis of the score. Where there are more lines than colors, all but the average are drawn in gray, and
     without deviation.
     """
     import matplotlib

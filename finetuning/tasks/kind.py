@@ -47,7 +47,7 @@ class Kind:
     are in the order of the rows."""
 
     loss: Callable[..., torch.Tensor] | None = None
-    """Loss of (outputs, labels, items of the whole update and, plug-in, the share of its translated labels); by default
+    """Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels); by default
     what the model returns, which is right where each row counts the same."""
 
     label_fields: tuple[str, ...] = ("labels",)
@@ -80,7 +80,7 @@ def mean_cross_entropy(
     num_items_in_batch: torch.Tensor | int | None = None,
     translation_share: torch.Tensor | float | None = None,
 ) -> torch.Tensor:
-    """Cross-entropy over the labels of the whole update: logits (..., L), labels (...), -100 where none is wanted.
+    """Cross-entropy over the labels of the whole step: logits (..., L), labels (...), -100 where none is wanted.
 
     Plug-in, `mean_of_sides`.
 
@@ -99,7 +99,7 @@ def mean_of_sides(loss: torch.Tensor, outputs: Any, translation_share: torch.Ten
     """Plug-in, the mean of x's loss and y's; otherwise x's.
 
     `outputs` then hold a `loss`, the mean over the labels of the micro-batch's translations (the Trainer keeps those of
-    x to itself, and the model sees y's alone); `translation_share` says which share of the update's these are.
+    x to itself, and the model sees y's alone); `translation_share` says which share of the step's these are.
     """
     translation_loss = outputs.get("loss")
     return loss if translation_loss is None else (loss + translation_loss * translation_share) / 2

@@ -28,7 +28,7 @@ MATRIX_WORDS = 40  # of a side; more cannot be read
 MASKS = ("<mask>", "[MASK]")  # spellings of a mask that everybody knows
 SENTENCES_AT_ONCE = 16
 KEPT_VECTORS = 5000
-UNKNOWN_SHARE = 0.2  # of a text's pieces, from which on the page says that the model was not made for it
+UNKNOWN_SHARE = 0.2  # of a text's subwords, from which on the page says that the model was not made for it
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Aligned:
 
 @dataclass
 class Filled:
-    """Of each mask its best words, [(word, piece, probability)], and the text with the first of each put in."""
+    """Of each mask its best words, [(word, subword, probability)], and the text with the first of each put in."""
 
     masks: list[list[tuple[str, str, float]]]
     text: str
@@ -123,7 +123,7 @@ def align_words(
     notes = unknown_notes(model, {"the first sentence": source, "the second sentence": target})
     if found["windows"] > 1:
         notes.append(
-            f"Longer than the {model.positions} pieces that the model reads: aligned in {found['windows']} windows "
+            f"Longer than the {model.positions} subwords that the model reads: aligned in {found['windows']} windows "
             "that overlap. Nothing was cut off."
         )
     if not shows_matrix:
@@ -143,7 +143,7 @@ def align_words(
 
 @torch.inference_mode()
 def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
-    """The `top` most probable pieces of the vocabulary at each mask, each mask by itself.
+    """The `top` most probable subwords of the vocabulary at each mask, each mask by itself.
 
     A mask may be spelled as the model's own, or as <mask> or [MASK].
     """
@@ -156,7 +156,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     length = inputs["input_ids"].shape[1]
     if length > model.positions:
         raise ValueError(
-            f"The text has {length:,} pieces with the special tokens, and {model.name} reads {model.positions:,}. It "
+            f"The text has {length:,} subwords with the special tokens, and {model.name} reads {model.positions:,}. It "
             "was not cut, since a mask could have been lost. Shorten it."
         )
     places_K = inputs["input_ids"][0].eq(model.tokenizer.mask_token_id).nonzero()[:, 0]
@@ -173,10 +173,10 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     best = logits_KV.softmax(-1).topk(min(int(top), logits_KV.shape[1]))
     masks = [
         [
-            (shown_piece(model.tokenizer, piece), model.tokenizer.convert_ids_to_tokens(piece), probability)
-            for probability, piece in zip(probabilities, pieces, strict=True)
+            (shown_subword(model.tokenizer, subword), model.tokenizer.convert_ids_to_tokens(subword), probability)
+            for probability, subword in zip(probabilities, subwords, strict=True)
         ]
-        for probabilities, pieces in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        for probabilities, subwords in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
     filled = inputs["input_ids"][0].clone()
     filled[places_K] = best.indices[:, 0]
@@ -186,13 +186,13 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     return Filled(masks, model.tokenizer.decode(filled, skip_special_tokens=True), notes)
 
 
-def shown_piece(tokenizer: Any, piece: int) -> str:
-    """A piece of the vocabulary as text, after "…" where it goes on with the word before it.
+def shown_subword(tokenizer: Any, subword: int) -> str:
+    """A subword of the vocabulary as text, after "…" where it goes on with the word before it.
 
     As the vocabulary spells it where it is white space, or nothing.
     """
-    spelled = tokenizer.convert_ids_to_tokens(piece)
-    text = tokenizer.decode([piece]).strip() or spelled
+    spelled = tokenizer.convert_ids_to_tokens(subword)
+    text = tokenizer.decode([subword]).strip() or spelled
     if text.startswith("##"):
         return f"…{text[2:]}"
     marks_starts = any(token[0] in "▁Ġ" for token in tokenizer.tokenize("a b"))
@@ -222,28 +222,30 @@ def rank_sentences(model: Model, query: str, sentences: str, layer: int | None =
     notes = unknown_notes(model, {"the sentence": query})
     if cut:
         notes.append(
-            f"{cut} of {len(texts)} texts are longer than the {model.positions} pieces that the model reads: what "
+            f"{cut} of {len(texts)} texts are longer than the {model.positions} subwords that the model reads: what "
             "comes after was cut off."
         )
     return Ranked(ranked, [line for line in lines if unknown_share(model, line)[0] >= UNKNOWN_SHARE], layer, notes)
 
 
 def sentence_vectors(model: Model, texts: list[str], layer: int) -> tuple[torch.Tensor, int]:
-    """(B, H): the mean of the states of a text's pieces at a layer; and how many texts were cut to the model's length.
+    """(B, H): the mean of the states of a text's tokens at a layer; and how many texts were cut to the model's length.
 
     As the zoo's retrieval task: special tokens are read by the model and left out of the mean, those that a text itself
-    spells are dropped before. A text without a piece has a vector of zeros.
+    spells are dropped before. A text without a subword has a vector of zeros.
     """
     before, after = around_text(model.tokenizer)
     room = model.positions - len(before) - len(after)
     special = set(model.tokenizer.all_special_ids) - {model.tokenizer.unk_token_id}
     found = model.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    pieces = [[piece for piece in ids if piece not in special] for ids in found]
-    cut = sum(len(ids) > room for ids in pieces)
-    missing = {text: ids[:room] for text, ids in zip(texts, pieces, strict=True) if (layer, text) not in model.vectors}
+    subwords = [[subword for subword in ids if subword not in special] for ids in found]
+    cut = sum(len(ids) > room for ids in subwords)
+    missing = {
+        text: ids[:room] for text, ids in zip(texts, subwords, strict=True) if (layer, text) not in model.vectors
+    }
     if len(model.vectors) + len(missing) > KEPT_VECTORS:
         model.vectors.clear()
-        missing = {text: ids[:room] for text, ids in zip(texts, pieces, strict=True)}
+        missing = {text: ids[:room] for text, ids in zip(texts, subwords, strict=True)}
     waiting = sorted(missing, key=lambda text: -len(missing[text]))
     for start in range(0, len(waiting), SENTENCES_AT_ONCE):
         group = waiting[start : start + SENTENCES_AT_ONCE]
@@ -253,9 +255,11 @@ def sentence_vectors(model: Model, texts: list[str], layer: int) -> tuple[torch.
 
 
 @torch.inference_mode()
-def mean_states(model: Model, pieces: list[list[int]], layer: int, before: list[int], after: list[int]) -> torch.Tensor:
-    """(B, H) of texts given as pieces, with `before` and `after` around each."""
-    rows = [before + ids + after for ids in pieces]
+def mean_states(
+    model: Model, subwords: list[list[int]], layer: int, before: list[int], after: list[int]
+) -> torch.Tensor:
+    """(B, H) of texts given as subwords, with `before` and `after` around each."""
+    rows = [before + ids + after for ids in subwords]
     longest = max(map(len, rows))
     padding = model.tokenizer.pad_token_id or 0
     inputs_BT = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
@@ -264,7 +268,7 @@ def mean_states(model: Model, pieces: list[list[int]], layer: int, before: list[
     outputs = model.encoder(
         input_ids=inputs_BT, attention_mask=(place_BT < length_B1).long(), output_hidden_states=True, return_dict=True
     )
-    # some encoders normalise their last states once more, after those that they list
+    # some encoders normalize their last states once more, after those that they list
     states_BTH = outputs.last_hidden_state if layer == model.layers else outputs.hidden_states[layer]
     counts_BT1 = ((place_BT >= len(before)) & (place_BT < length_B1 - len(after)))[..., None]
     sums_BH = states_BTH.float().masked_fill(~counts_BT1, 0.0).sum(1)
@@ -279,9 +283,9 @@ def around_text(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def unknown_share(model: Model, text: str) -> tuple[float, int, int]:
-    """How much of a text the tokenizer does not know: the share of its pieces, their number, and that of all."""
+    """How much of a text the tokenizer does not know: the share of its subwords, their number, and that of all."""
     ids = model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    unknown = sum(piece == model.tokenizer.unk_token_id for piece in ids)
+    unknown = sum(subword == model.tokenizer.unk_token_id for subword in ids)
     return unknown / max(1, len(ids)), unknown, len(ids)
 
 
@@ -289,8 +293,8 @@ def unknown_notes(model: Model, texts: dict[str, str]) -> list[str]:
     """A note for each text of which the tokenizer knows little: the model was not made for its script."""
     shares = {what: unknown_share(model, text) for what, text in texts.items()}
     return [
-        f"{unknown} of {pieces} pieces of {what} are unknown to this model's tokenizer: it was not made for this "
+        f"{unknown} of {subwords} subwords of {what} are unknown to this model's tokenizer: it was not made for this "
         "language, and what it says means little."
-        for what, (share, unknown, pieces) in shares.items()
+        for what, (share, unknown, subwords) in shares.items()
         if share >= UNKNOWN_SHARE
     ]

@@ -9,7 +9,7 @@ from html import escape
 from answers import Aligned, Filled, Ranked
 from loading import Model
 
-GOLDEN_ANGLE = 137.508  # degrees: neighbouring groups get colours that are far apart
+GOLDEN_ANGLE = 137.508  # degrees: neighboring groups get colors that are far apart
 HOVER_GROUPS = 150  # groups of words that light up under the pointer; each takes a rule of style
 LANGUAGES = {
     "ar": "Arabic",
@@ -47,7 +47,7 @@ def model_facts(model: Model) -> str:
         f"<b>{escape(model.facts['type'])}</b>",
         f"{model.facts['parameters'] / 1e6:,.1f}M parameters",
         f"{model.layers} layers",
-        f"reads {model.positions:,} pieces",
+        f"reads {model.positions:,} tokens",
     ]
     if model.facts["on_hub"]:
         url = f"https://huggingface.co/{escape(model.name)}"
@@ -62,14 +62,14 @@ def tab_notice(model: Model | None, tab: str) -> str:
 
 
 def alignment(found: Aligned) -> str:
-    """Both sentences, linked words in one colour and number, and the similarity of all words as a heat map."""
+    """Both sentences, linked words in one color and number, and the similarity of all words as a heat map."""
     if not found.links:
         body = '<p class="zoo-hint">No words were linked.</p>'
     else:
         partners = len({word for word, _ in found.links}), len({word for _, word in found.links})
         body = (
             f'<p class="zoo-hint">{len(found.links)} links: {partners[0]} of {len(found.source)} words with '
-            f"{partners[1]} of {len(found.target)}. Words of one colour and number belong together; point at one.</p>"
+            f"{partners[1]} of {len(found.target)}. Words of one color and number belong together; point at one.</p>"
         )
     groups = link_groups(found)
     source, target = (
@@ -117,7 +117,7 @@ def link_groups(found: Aligned) -> dict[tuple[int, int], int]:
 
 
 def sentence_line(words: list[str], groups: list[int | None]) -> str:
-    """A sentence as coloured words; those without a partner are plain."""
+    """A sentence as colored words; those without a partner are plain."""
     shown = []
     for word, group in zip(words, groups, strict=True):
         if group is None:
@@ -167,7 +167,7 @@ def direction(words: list[str]) -> str:
 
 
 def bar(label: str, share: float, shown: str, aside: str = "", extra: str = "") -> str:
-    """A labelled bar of a list; `share` of its full width. `label` and `aside` are escaped here."""
+    """A labeled bar of a list; `share` of its full width. `label` and `aside` are escaped here."""
     return (
         f'<li style="--share:{max(0.0, min(1.0, share)):.1%}"><span class="zoo-label" dir="auto">{escape(label)}</span>'
         f'<span class="zoo-aside">{escape(aside)}{extra}</span><span class="zoo-value">{shown}</span></li>'
@@ -193,7 +193,7 @@ def ranking(found: Ranked, languages: dict[str, str]) -> str:
             cosine,
             f"{cosine:.3f}",
             aside=LANGUAGES.get(languages.get(text, ""), ""),
-            extra=' <span class="zoo-lacks">many pieces unknown to the tokenizer</span>'
+            extra=' <span class="zoo-lacks">many tokens unknown to the tokenizer</span>'
             if text in found.unknown
             else "",
         )

@@ -144,7 +144,7 @@ def load(name: str, report: Report) -> Model:
     rows = encoder.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise ValueError(
-            f"{name}: the tokenizer knows {len(tokenizer):,} pieces, and the model has vectors of {rows:,}. They do "
+            f"{name}: the tokenizer knows {len(tokenizer):,} tokens, and the model has vectors of {rows:,}. They do "
             "not belong together. Save the tokenizer that the model was trained with into its folder."
         )
     lacking = {"align": no_aligner, "fill": no_head}

@@ -147,7 +147,7 @@ class Page:
             return alignment(align_words(self.models.get(name), x, y, how, layer, reads))
 
         inputs = [self.choice, source, target, method, encoding, self.sliders[0]]
-        self.add_answer("align", "Align", draw, inputs, [source, target], PAIRS, "Linked words get one colour.")
+        self.add_answer("align", "Align", draw, inputs, [source, target], PAIRS, "Linked words get one color.")
 
     def add_fill(self) -> None:
         """The tab of masked words."""
@@ -223,7 +223,7 @@ class Page:
             return called(align_words, model, source, target, method, layer_of(layer), encoding)
 
         def fill(text: str, top: int = 5, model: str = first) -> dict:
-            """Of each mask in the text the `top` best words: [word, piece, probability]."""
+            """Of each mask in the text the `top` best words: [word, token, probability]."""
             return called(fill_masks, model, text, top)
 
         def nearest(query: str, sentences: str, layer: int = DEFAULT_LAYER, model: str = first) -> dict:

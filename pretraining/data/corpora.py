@@ -1,6 +1,6 @@
-"""The corpora of a recipe, from its tables to the batches of an update.
+"""The corpora of a recipe, from its tables to the batches of a step.
 
-`load_corpora` gives each `Monolingual` and `Bitext` a `Corpus` of piece ids, `training_batches` the batches of a phase,
+`load_corpora` gives each `Monolingual` and `Bitext` a `Corpus` of token ids, `training_batches` the batches of a phase,
 `held_out_batches` those of an evaluation. Where rows come from is in sources.py, which are drawn in sampling.py.
 """
 
@@ -29,7 +29,7 @@ from pretraining.data.sampling import (
 from pretraining.data.sources import Source, match_corpora, open_sources
 from pretraining.data.stored import Corpus, stored_corpus
 from pretraining.data.streams import StreamCursor, StreamedCorpus
-from pretraining.data.tokenized import Example, PieceColumn, Texts, TokenisedColumn, text_length, tokenizer_fingerprint
+from pretraining.data.tokenized import Example, Texts, TokenColumn, TokenizedColumn, text_length, tokenizer_fingerprint
 from pretraining.recipe import (
     OBJECTIVES,
     Monolingual,
@@ -49,16 +49,16 @@ KINDS = {1: "monolingual", 2: "bitext"}  # by the number of languages
 LOSSES = {
     "empty": "rows dropped, because they or one side are empty",
     "windowed": "texts longer than max_length, read in windows",
-    "alone": "texts of one piece without a neighbour in their document",
-    "halved": "texts without a neighbour in their document, read as two halves",
+    "alone": "texts of one token without a neighbor in their document",
+    "halved": "texts without a neighbor in their document, read as two halves",
     "cut": "pairs cut to max_length",
     "held_out": "rows held out",
 }
 
 
 def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_processes: int = 1) -> list[Corpus]:
-    """Every corpus of the recipe, monolingual ones first, tokenised once and kept on disk; streams are opened. Where
-    the recipe names prepared shards they are read, and nothing is tokenised or streamed.
+    """Every corpus of the recipe, monolingual ones first, tokenized once and kept on disk; streams are opened. Where
+    the recipe names prepared shards they are read, and nothing is tokenized or streamed.
 
     Texts are windowed or cut to the largest max_length of the objectives that read their kind. What was dropped,
     windowed, cut, unmatched or held out is logged once for each corpus.
@@ -87,8 +87,8 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
     return corpora
 
 
-def _opened(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Source, Sequence[PieceColumn]]]:
-    """The sources of the recipe with their columns of pieces, from prepared shards or from its tables; streams have
+def _opened(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Source, Sequence[TokenColumn]]]:
+    """The sources of the recipe with their columns of tokens, from prepared shards or from its tables; streams have
     none."""
     fingerprint = tokenizer_fingerprint(tokenizer)
     if recipe.prepared is not None:
@@ -96,7 +96,7 @@ def _opened(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Iterator[tupl
         return
     for source in open_sources(recipe):
         sides = [] if source.streaming else source.sides
-        yield source, [TokenisedColumn(side, tokenizer, fingerprint, source.name) for side in sides]
+        yield source, [TokenizedColumn(side, tokenizer, fingerprint, source.name) for side in sides]
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
@@ -106,7 +106,7 @@ def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
 
 
 def unigram_entropy(examples: list[Example]) -> float:
-    """Entropy of the distribution of pieces in `examples`, in nats: the loss of a model that knows frequencies only."""
+    """Entropy of the distribution of tokens in `examples`, in nats: the loss of a model that knows frequencies only."""
     counts = np.unique(np.concatenate([side for example in examples for side in example.sides]), return_counts=True)[1]
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
@@ -251,7 +251,7 @@ def _training_form(
 
 def read_by_others(phase: Phase) -> frozenset[str]:
     """The objectives of a phase whose examples are drawn from once more, for labels that the model makes itself."""
-    return frozenset(OBJECTIVES[name].reads for name in phase.objectives if OBJECTIVES[name].self_labelled)
+    return frozenset(OBJECTIVES[name].reads for name in phase.objectives if OBJECTIVES[name].self_labeled)
 
 
 def held_out_examples(corpus: Corpus, phase: Phase, name: str, languages: Languages | None = None) -> list[Example]:
@@ -303,7 +303,7 @@ def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
             raise ValueError(
                 f"{where}.objectives.{name} writes pseudo tokens in another language, and no translation pair of "
                 f"`bitext` gives one to {', '.join(texts)}: there is nothing to translate into. Add the pairs that the "
-                f"model has learnt from, {every}or take {name} out."
+                f"model has learned from, {every}or take {name} out."
             )
         if alone:
             logger.info(

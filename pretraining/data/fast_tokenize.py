@@ -1,16 +1,16 @@
-"""Piece ids at many times the speed of `tokenizers`, and the same ids.
+"""Subword ids at many times the speed of `tokenizers`, and the same ids.
 
 A tokenizer of XLM-R's form takes the words between spaces one by one: the ids of a text are those of its words, one
 after the other. So words are looked up, and those that have not been seen are segmented by the sentencepiece library,
-in a model made of the tokenizer's own vocabulary, scores and normaliser.
+in a model made of the tokenizer's own vocabulary, scores and normalizer.
 
 Words and not whole texts, because that library adds up scores in single precision: over a document of some thousand
-pieces the sums are so large that rounding decides between close segmentations (`red e` or `re de`), and the ids are
+subwords the sums are so large that rounding decides between close segmentations (`red e` or `re de`), and the ids are
 others than those of `tokenizers`, which starts anew at each word and in double precision.
 
 What is not known to be equal goes through the tokenizer itself: a text that spells a special token; one with a word
-whose ends may join the space beside it to one grapheme, which `tokenizers` normalises as a unit; a word that the two
-libraries normalise otherwise; and everything, where the tokenizer has another form, or a check finds a difference.
+whose ends may join the space beside it to one grapheme, which `tokenizers` normalizes as a unit; a word that the two
+libraries normalize otherwise; and everything, where the tokenizer has another form, or a check finds a difference.
 """
 
 import array
@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
-SPACE = "▁"  # how pieces write the space before a word
+SPACE = "▁"  # how subwords write the space before a word
 SHORT = 24  # characters of a word that is kept; longer ones hardly ever come again
 MOST_KEPT = 1 << 18  # words: some 60 MB in a process
 _CODES = (*range(0x20000), *range(0xE0000, 0xE0200))  # beyond are ideographs alone
@@ -51,7 +51,7 @@ PROBES = (
 )
 
 
-class FastPieces:
+class FastTokens:
     """The ids of texts, without special tokens, as `encode_texts` gives them: see the head of this file.
 
     `why_not` says why the tokenizer is used as it is, and is None where words are looked up.
@@ -66,7 +66,7 @@ class FastPieces:
         self.check(PROBES)
 
     def encode(self, texts: Sequence[str | None]) -> tuple[np.ndarray, np.ndarray]:
-        """(all pieces, one text after the other, (their sum,) int32; (number of texts,) int64 pieces of each)."""
+        """(all subwords, one text after the other, (their sum,) int32; (number of texts,) int64 subwords of each)."""
         encoded = [b""] * len(texts)
         slow = range(len(texts)) if self.why_not else self._encode_words(texts, encoded)
         for index, ids in zip(slow, _ask([texts[index] for index in slow], self.tokenizer), strict=True):
@@ -104,7 +104,7 @@ class FastPieces:
         self.processor = SentencePieceProcessor(model_proto=self.model)
         backend = self.tokenizer.backend_tokenizer
         self.normalize = backend.normalizer.normalize_str if backend.normalizer else str
-        self.spelt = [token.content for token in backend.get_added_tokens_decoder().values()]
+        self.spelled = [token.content for token in backend.get_added_tokens_decoder().values()]
         self.unknown = self.tokenizer.unk_token_id
         self.special = np.array(sorted({*self.tokenizer.all_special_ids} - {self.unknown}), dtype=np.int32)
 
@@ -113,13 +113,13 @@ class FastPieces:
         if len(self.words) > MOST_KEPT:
             self.words = {"": b""}
         everything = "\n".join(filter(None, texts))
-        spelt = [token for token in self.spelt if token in everything]
+        spelled = [token for token in self.spelled if token in everything]
         get, join = self.words.get, b"".join
         waiting, slow = [], []
         for index, text in enumerate(texts):
             if not text:
                 continue
-            if any(token in text for token in spelt):
+            if any(token in text for token in spelled):
                 slow.append(index)
                 continue
             words = text.split(" ")
@@ -148,9 +148,9 @@ class FastPieces:
             (segmented if self._is_normalized_alike(word) else asked).append(word)
         ids = self.processor.encode(segmented, out_type=int, num_threads=1)
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
-        spelt = np.isin(flat, self.special)  # in other characters, as ＜mask＞
-        if spelt.any():
-            flat[spelt] = self.unknown
+        spelled = np.isin(flat, self.special)  # in other characters, as ＜mask＞
+        if spelled.any():
+            flat[spelled] = self.unknown
         content, stop = flat.tobytes(), 0
         for word, size in zip(segmented, map(len, ids), strict=True):
             start, stop = stop, stop + size * flat.itemsize
@@ -159,17 +159,17 @@ class FastPieces:
         return [word for word in chain(segmented, asked) if len(word) > SHORT]
 
     def _is_normalized_alike(self, word: str) -> bool:
-        """Whether sentencepiece and `tokenizers` normalise a word alike, and cut it at the same white space."""
+        """Whether sentencepiece and `tokenizers` normalize a word alike, and cut it at the same white space."""
         return self.processor.normalize(word) == "".join(SPACE + part for part in self.normalize(word).split())
 
 
-_KNOWN: dict[PreTrainedTokenizerBase, FastPieces] = {}
+_KNOWN: dict[PreTrainedTokenizerBase, FastTokens] = {}
 
 
-def fast_pieces(tokenizer: PreTrainedTokenizerBase) -> FastPieces:
-    """The `FastPieces` of a tokenizer, one for all columns; says once where it cannot be faster."""
+def fast_tokens(tokenizer: PreTrainedTokenizerBase) -> FastTokens:
+    """The `FastTokens` of a tokenizer, one for all columns; says once where it cannot be faster."""
     if tokenizer not in _KNOWN:
-        _KNOWN[tokenizer] = FastPieces(tokenizer)
+        _KNOWN[tokenizer] = FastTokens(tokenizer)
         if _KNOWN[tokenizer].why_not:
             logger.info("The tokenizer is used as it is, which takes longer: %s", _KNOWN[tokenizer].why_not)
     return _KNOWN[tokenizer]
@@ -183,7 +183,7 @@ def _form(tokenizer: PreTrainedTokenizerBase) -> dict | str:
     form = json.loads(backend.to_str())
     model = form["model"]
     if model["type"] != "Unigram" or model.get("byte_fallback") or model.get("unk_id") is None:
-        return f"its model is {model['type']}, and not a plain unigram model with an unknown piece"
+        return f"its model is {model['type']}, and not a plain unigram model with an unknown subword"
     cuts = [
         (step["type"], *(step.get(name) for name in ("replacement", "prepend_scheme", "split") if name in step))
         for step in _steps(form["pre_tokenizer"], "pretokenizers")
@@ -192,14 +192,14 @@ def _form(tokenizer: PreTrainedTokenizerBase) -> dict | str:
         return f"it cuts words by {', '.join(cut[0] for cut in cuts) or 'nothing'}, and not by white space alone"
     normalizers = [step["type"] for step in _steps(form["normalizer"], "normalizers")]
     if normalizers not in ([], ["Precompiled"]):
-        return f"it normalises by {', '.join(normalizers)}, and not by a table of SentencePiece's alone"
+        return f"it normalizes by {', '.join(normalizers)}, and not by a table of SentencePiece's alone"
     if other := [token["content"] for token in form["added_tokens"] if not token["special"]]:
-        return f"it has tokens beside its pieces, such as {other[0]!r}"
+        return f"it has tokens beside its subwords, such as {other[0]!r}"
     return form
 
 
 def _sentencepiece_model(form: dict) -> bytes:
-    """A sentencepiece model with the vocabulary, ids, scores and normaliser of a tokenizer."""
+    """A sentencepiece model with the vocabulary, ids, scores and normalizer of a tokenizer."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()
@@ -209,10 +209,10 @@ def _sentencepiece_model(form: dict) -> bytes:
     for name in ("bos_id", "eos_id", "pad_id"):
         setattr(model.trainer_spec, name, -1)
     kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
-    for number, (piece, score) in enumerate(form["model"]["vocab"]):
-        # special tokens too are ordinary pieces of the unigram model, until `encode_texts` replaces them
+    for number, (subword, score) in enumerate(form["model"]["vocab"]):
+        # special tokens too are ordinary subwords of the unigram model, until `encode_texts` replaces them
         kind = kinds.UNKNOWN if number == unknown else kinds.NORMAL
-        model.pieces.add(piece=piece, score=score, type=kind)
+        model.pieces.add(piece=subword, score=score, type=kind)
     model.trainer_spec.unk_piece = form["model"]["vocab"][unknown][0]
     for step in _steps(form["normalizer"], "normalizers"):
         model.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
@@ -220,7 +220,7 @@ def _sentencepiece_model(form: dict) -> bytes:
 
 
 def _steps(step: dict | None, name: str) -> list[dict]:
-    """The steps of a normaliser or pre-tokeniser: a sequence's own, or the one that it is."""
+    """The steps of a normalizer or pre-tokenizer: a sequence's own, or the one that it is."""
     if step is None:
         return []
     return [inner for one in step[name] for inner in _steps(one, name)] if step["type"] == "Sequence" else [step]
@@ -237,7 +237,7 @@ def _extends(character: str) -> bool:
     return (
         unicodedata.category(character) in ("Mn", "Mc", "Me", "Cs")
         or character in "\u200c\u200d\u0e33\u0eb3\uff9e\uff9f"  # joiners; vowels and voiced marks that count as letters
-        or "\U0001f3fb" <= character <= "\U0001f3ff"  # colours of skin
+        or "\U0001f3fb" <= character <= "\U0001f3ff"  # colors of skin
         or "\U000e0020" <= character <= "\U000e007f"  # tags
     )
 
@@ -253,7 +253,7 @@ def _precedes(character: str) -> bool:
 
 
 def _is_special(character: str) -> bool:
-    """Whether the two libraries may normalise a character otherwise, for its neighbours, or cut words at it."""
+    """Whether the two libraries may normalize a character otherwise, for its neighbors, or cut words at it."""
     return (
         _extends(character)
         or _precedes(character)

@@ -98,7 +98,7 @@ class _Failure:
 
 
 class _Parcel:
-    """A batch on its way from a worker, with all its tensors in one piece of memory: to hand over a piece takes the
+    """A batch on its way from a worker, with all its tensors in one piece of memory: to hand over a token takes the
     main process a millisecond or more, however small it is."""
 
     ALIGNED = 16  # bytes: no dtype needs more

@@ -1,4 +1,4 @@
-"""Short texts put together until they fill `max_length` positions: what an update draws is then a bin of texts.
+"""Short texts put together until they fill `max_length` positions: what a step draws is then a bin of texts.
 
 Every text remains a row of its own, so that nothing is attended across texts and masks are those it has alone; a model
 that computes nothing at padding (`model.skip_padding`) spends no time on their unequal lengths.

@@ -71,11 +71,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def check_tokenizer(folder: Path, manifest: dict[str, Any], fingerprint: str) -> None:
-    """Raises ValueError where a prepared folder holds pieces of another tokenizer."""
+    """Raises ValueError where a prepared folder holds tokens of another tokenizer."""
     if manifest["tokenizer_fingerprint"] != fingerprint:
         raise ValueError(
             f"{folder} was prepared with another tokenizer (fingerprint {manifest['tokenizer_fingerprint'][:12]}, and "
-            f"that of the recipe is {fingerprint[:12]}). The same ids are other pieces there. Set `tokenizer` to the "
+            f"that of the recipe is {fingerprint[:12]}). The same ids are other tokens there. Set `tokenizer` to the "
             f"one of that time, or prepare another folder: {COMMAND} DIR."
         )
 

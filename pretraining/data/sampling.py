@@ -1,8 +1,8 @@
-"""Which examples an update sees: languages by p_i = N_i^alpha / sum_j N_j^alpha, their corpora by size, rows in
+"""Which examples a step sees: languages by p_i = N_i^alpha / sum_j N_j^alpha, their corpora by size, rows in
 shuffled epochs.
 
-The global batch of an update is a pure function of (seed, phase, objective, update). Processes and micro-batches only
-share it out, so that 1x8, 2x4 accumulated and 2 processes x 4 are the same update, and a resumed run continues exactly.
+The global batch of a step is a pure function of (seed, phase, objective, step). Processes and micro-batches only
+share it out, so that 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,11 @@ from pretraining.recipe import OBJECTIVES, Objective, Phase, with_examples
 from zoo_core.masking import keyed_rng, keyed_seed
 
 UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go
-DRAWN_AHEAD = 64  # updates whose corpora are drawn at once
+DRAWN_AHEAD = 64  # steps whose corpora are drawn at once
 
 
 class Draw(NamedTuple):
-    """One example of an update: the `position`-th of that corpus for that objective; its row in the order of `epoch`.
+    """One example of a step: the `position`-th of that corpus for that objective; its row in the order of `epoch`.
 
     Streams have no numbered rows: they are read by `position`, and `row` is -1.
     """
@@ -68,7 +68,7 @@ def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarr
 
 @dataclass(frozen=True)
 class Languages:
-    """What languages the pieces of a corpus have, and into which ones a text may be back-translated.
+    """What languages the tokens of a corpus have, and into which ones a text may be back-translated.
 
     rows: language code -> row of the model's language embedding; of_corpus: corpus name -> its one or two codes;
     pairs: (size, its two codes) of each translation corpus.
@@ -112,7 +112,7 @@ def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str)
 
 
 class ObjectivePlan:
-    """The draws of one objective in one phase: which corpora an update draws from, and which of their examples."""
+    """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
     def __init__(
         self, seed: int, phase_index: int, name: str, batch_size: int, corpora: dict[int, Countable], alpha: float
@@ -125,16 +125,16 @@ class ObjectivePlan:
         probabilities = corpus_probabilities(list(corpora.values()), alpha)
         self.bounds = probabilities.cumsum()[:-1]
         self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its present epoch, see `_order`
-        self.ahead: tuple[int, np.ndarray] = (-1, np.empty(0))  # number of a block of updates, its choices
+        self.ahead: tuple[int, np.ndarray] = (-1, np.empty(0))  # number of a block of steps, its choices
 
     def choices(self, update: int, count: int = 1) -> np.ndarray:
-        """(count * batch_size,) which corpus each draw of `count` updates takes, as an index into `indices`."""
-        # PCG64 takes one step a number: the numbers of an update are found without those before it
+        """(count * batch_size,) which corpus each draw of `count` steps takes, as an index into `indices`."""
+        # PCG64 takes one step a number: the numbers of a step are found without those before it
         bits = np.random.PCG64(keyed_seed(*self.key, "languages")).advance(update * self.batch_size)
         return np.searchsorted(self.bounds, np.random.Generator(bits).random(count * self.batch_size), side="right")
 
     def counts_before(self, update: int) -> np.ndarray:
-        """How many examples of each corpus the updates before `update` have drawn."""
+        """How many examples of each corpus the steps before `update` have drawn."""
         counts = np.zeros(len(self.indices), dtype=np.int64)
         for start in range(0, update, UPDATES_AT_ONCE):
             past = self.choices(start, min(UPDATES_AT_ONCE, update - start))
@@ -142,7 +142,7 @@ class ObjectivePlan:
         return counts
 
     def draws(self, update: int, counts: np.ndarray) -> list[Draw]:
-        """The draws of an update, in order; `counts`, those of the updates before, go forward with them."""
+        """The draws of a step, in order; `counts`, those of the steps before, go forward with them."""
         number, place = divmod(update, DRAWN_AHEAD)
         if self.ahead[0] != number:
             choices = self.choices(number * DRAWN_AHEAD, DRAWN_AHEAD)
@@ -182,7 +182,7 @@ def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation
     for name, objective in with_examples(phase).items():
         if objective.batch_size < needed:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and an update is shared out to "
+                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and a step is shared out to "
                 f"{num_processes} processes x {accumulation} micro-batches. Each of them needs an example of every "
                 f"objective. Set it to at least {needed}, or lower gradient_accumulation_steps or the processes."
             )
@@ -190,7 +190,7 @@ def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation
 
 @dataclass
 class UpdateSampler(Sampler[list[Draw]]):
-    """Batches of draws for one process: for each update from `start_update` on, one list a micro-batch.
+    """Batches of draws for one process: for each step from `start_update` on, one list a micro-batch.
 
     Where lengths are known the global batch of each objective is sorted by length, so that micro-batches hold examples
     alike and little padding; it is cut into `accumulation` contiguous micro-batches, and each is dealt to the processes
@@ -221,7 +221,7 @@ class UpdateSampler(Sampler[list[Draw]]):
                 yield [draw for micro_batch in micro_batches for draw in micro_batch]
 
     def _share(self, plan: ObjectivePlan, draws: list[Draw]) -> list[list[Draw]]:
-        """This process's part of each micro-batch of an update."""
+        """This process's part of each micro-batch of a step."""
         draws = sorted(draws, key=plan.sort_length)  # stable: ties stay in the order of the draws
         ends = [len(draws) * part // self.accumulation for part in range(self.accumulation + 1)]
         return [

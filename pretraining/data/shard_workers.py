@@ -13,12 +13,12 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any
 
-from pretraining.data.fast_tokenize import FastPieces
+from pretraining.data.fast_tokenize import FastTokens
 from pretraining.data.shards import Shard, damage, write_shard
 from pretraining.data.sources import TextColumn
-from pretraining.data.tokenized import tokenise
+from pretraining.data.tokenized import tokenize
 
-ROWS_AT_ONCE = 1000  # tokenised and counted in one go
+ROWS_AT_ONCE = 1000  # tokenized and counted in one go
 POLL_SECONDS = 0.2
 TEXT, IDENTITY = "text", "identity"  # columns of rows that were read from a stream
 OF_STREAM = TextColumn(None, TEXT, IDENTITY)
@@ -43,7 +43,7 @@ class Work:
     """What every process needs: the prepared folder, the tokenizer, and the tables."""
 
     folder: Path
-    encoder: FastPieces
+    encoder: FastTokens
     columns: dict[str, TextColumn]
 
     def do(self, job: Job, count: Callable[[int, int], None]) -> tuple[Shard, bool]:
@@ -57,7 +57,7 @@ class Work:
         for start in range(job.first, job.first + job.rows, ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, job.first + job.rows)
             batch = _given(job, start, stop) if job.given else _read(column, start, stop)
-            parts.append(tokenise(batch, range(start, stop), column, self.encoder, large=True))
+            parts.append(tokenize(batch, range(start, stop), column, self.encoder, large=True))
             count(stop - start, len(parts[-1][0].values))
         path = self.folder / job.file
         path.parent.mkdir(parents=True, exist_ok=True)

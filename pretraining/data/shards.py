@@ -1,8 +1,8 @@
-"""Prepared shards: the piece ids of a text column in Arrow files, written once, mapped into memory by every process.
+"""Prepared shards: the token ids of a text column in Arrow files, written once, mapped into memory by every process.
 
 A shard is an Arrow IPC file of one record batch: `ids` (large_list<int32>), `key` (int64, see `row_key`) and, where the
 recipe names a document column, `document` (string). What each file must hold is said in the manifest (prepared.py):
-its rows, pieces, size and sha256. Presence, size and structure are looked at when a column is opened, the checksum when
+its rows, tokens, size and sha256. Presence, size and structure are looked at when a column is opened, the checksum when
 a process first reads ids from a shard.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pretraining.data.token_table import PieceTable
-from pretraining.data.tokenized import COLUMNS, PieceColumn
+from pretraining.data.token_table import TokenTable
+from pretraining.data.tokenized import COLUMNS, TokenColumn
 
 MIB = 2**20
 
@@ -66,7 +66,7 @@ def write_file(path: Path, content: bytes | memoryview) -> tuple[int, str]:
 
 
 def write_shard(folder: Path, file: str, first: int, parts: Sequence[Sequence[pa.Array]]) -> Shard:
-    """Writes the rows of `parts`, each the arrays that `tokenise` gives, as one shard."""
+    """Writes the rows of `parts`, each the arrays that `tokenize` gives, as one shard."""
     arrays = [pa.concat_arrays(same) for same in zip(*parts, strict=True)]
     batch = pa.record_batch(arrays, names=list(COLUMNS[: len(arrays)]))
     sink = pa.BufferOutputStream()
@@ -92,7 +92,7 @@ def damage(folder: Path, file: str, size: int, sha256: str | None) -> str | None
     return "does not hold what was written there: its checksum is another"
 
 
-class ShardedColumn(PieceColumn):
+class ShardedColumn(TokenColumn):
     """A text column in prepared shards; 8 bytes a row are held in memory, the rest is mapped.
 
     Raises CorruptShard for a shard that is missing, or of another size or form, and, from whatever reads ids, for one
@@ -109,7 +109,7 @@ class ShardedColumn(PieceColumn):
             if offsets[0] != 0 or offsets[-1] != shard.tokens or np.any(offsets[1:] < offsets[:-1]):
                 raise CorruptShard(self.folder / shard.file, "has rows that do not follow one another")
         checked = _CheckedIds(self.folder, self.shards, self._batches)
-        self.table = PieceTable(checked, [shard.rows for shard in self.shards], lengths)
+        self.table = TokenTable(checked, [shard.rows for shard in self.shards], lengths)
 
     @property
     def keys(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 """From the corpora of a recipe to rows of text: columns, translation pairs, and which rows are held out.
 
-A `Source` is what a `Monolingual` or `Bitext` of the recipe names, opened and checked, but not tokenised. Rows keep
+A `Source` is what a `Monolingual` or `Bitext` of the recipe names, opened and checked, but not tokenized. Rows keep
 the identity by which they are held out: the column a recipe joins on, or `id`, or the row's number, so that a verse is
 held out in every corpus that has it.
 """
@@ -41,7 +41,7 @@ class TextColumn:
 
 @dataclass
 class Source:
-    """A corpus of the recipe before tokenisation: one text column, or two that are each other's translation.
+    """A corpus of the recipe before tokenization: one text column, or two that are each other's translation.
 
     `alignment` is (2, M), rows of the two sides that belong together, or None where row i belongs to row i.
     `counts` holds what was lost on the way, to be said once. `corpus` is the recipe's entry. Of prepared shards, whose
@@ -180,7 +180,7 @@ def _text_column(
     if feature is not None and dtype not in ("string", "large_string", "null"):
         raise ValueError(
             f"{where} holds {dtype or type(feature).__name__} in column {column}, not text. Only text can be "
-            "tokenised. Name another column; a field of a struct is named by a dotted path, such as translation.en."
+            "tokenized. Name another column; a field of a struct is named by a dotted path, such as translation.en."
         )
     if document is not None:
         require_column(rows, document, where)

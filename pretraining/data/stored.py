@@ -1,4 +1,4 @@
-"""Corpora that are kept on disk as piece ids: which examples they make, at which length, and which are held out.
+"""Corpora that are kept on disk as token ids: which examples they make, at which length, and which are held out.
 
 Legend: `R` rows, `N` training examples, `M` examples that are asked for.
 """
@@ -8,19 +8,19 @@ import numpy as np
 from pretraining.data.packing import PackedCorpus
 from pretraining.data.sources import Source, held_out_below
 from pretraining.data.streams import no_segments, no_text
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenisedColumn, cut_pair
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenizedColumn, cut_pair
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both
 
 
 class Corpus:
-    """Text of one language, or translation pairs, as piece ids; `read` reads examples from disk.
+    """Text of one language, or translation pairs, as token ids; `read` reads examples from disk.
 
-    name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; lengths: (N,) pieces of each training example;
+    name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; lengths: (N,) tokens of each training example;
     size: the declared size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out:
     the examples of evaluation.
 
-    A text longer than max_length becomes consecutive windows that keep all its pieces; the sides of a pair that is
+    A text longer than max_length becomes consecutive windows that keep all its tokens; the sides of a pair that is
     longer are cut, the longer one first, or each to max_length where they are read `apart`. Empty texts, and pairs with
     an empty side, are dropped.
     """
@@ -30,7 +30,7 @@ class Corpus:
     def __init__(
         self,
         source: Source,
-        columns: list[TokenisedColumn],
+        columns: list[TokenizedColumn],
         max_length: int,
         apart: bool,
         held_out_fraction: float,
@@ -43,7 +43,7 @@ class Corpus:
         self._arrange()
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
-        """The same text, windowed or cut to another length, or with its sides apart; nothing is tokenised anew."""
+        """The same text, windowed or cut to another length, or with its sides apart; nothing is tokenized anew."""
         if (max_length, apart) == (self.max_length, self.apart):
             return self
         other = object.__new__(_class_of(self.columns, apart))
@@ -131,14 +131,14 @@ class Corpus:
         windows = np.array([window], dtype=np.int64)
         rows = self._rows_of(windows)
         document = self.columns[0].document(int(rows[0])) if len(self.columns) == 1 else None
-        sides = [pieces for (pieces,) in self._sides(windows, rows)]
+        sides = [tokens for (tokens,) in self._sides(windows, rows)]
         return Example(sides, self.name, int(window), epoch, document)
 
     def _rows_of(self, windows_M: np.ndarray) -> np.ndarray:
         return windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
 
     def _sides(self, windows_M: np.ndarray, rows_M: np.ndarray) -> list[list[np.ndarray]]:
-        """The pieces of each side of some windows, which are of these rows."""
+        """The tokens of each side of some windows, which are of these rows."""
         if len(self.columns) == 2:
             starts_M = np.zeros_like(rows_M)
             return [
@@ -153,10 +153,10 @@ class Corpus:
 class SegmentPairs(Corpus):
     """Monolingual text as pairs of adjacent segments of one document (VECO, section 4 and footnote 9).
 
-    A segment is a row, or one of the equal windows of a row longer than max_length. Neighbours in a document make an
+    A segment is a row, or one of the equal windows of a row longer than max_length. Neighbors in a document make an
     example, so that a segment inside is in two of them. Which of the two is called x has no effect: the loss is the
-    same (Eq. 1), both orders are learnt at once. A row without a neighbour gives its two halves, and so does every
-    held-out row: its neighbours are trained on.
+    same (Eq. 1), both orders are learned at once. A row without a neighbor gives its two halves, and so does every
+    held-out row: its neighbors are trained on.
     """
 
     def _arrange(self) -> None:
@@ -172,7 +172,7 @@ class SegmentPairs(Corpus):
         run_R = barriers[rows]
         alone = np.bincount(run_R)[run_R] == 1
         windows = np.maximum(-(-lengths[rows] // room), np.where(alone, 2, 1))
-        too_short = lengths[rows] < windows  # a single piece has no halves
+        too_short = lengths[rows] < windows  # a single token has no halves
         halved = alone & ~too_short & (lengths[rows] <= room)
         rows, run_R, windows = rows[~too_short], run_R[~too_short], windows[~too_short]
         self.rows_of = np.repeat(rows, windows)  # by segment
@@ -201,7 +201,7 @@ class SegmentPairs(Corpus):
         }
 
     def _bounds(self, row, window, windows):
-        """First piece of a segment, and the one after its last."""
+        """First token of a segment, and the one after its last."""
         length = self.columns[0].lengths[row].astype(np.int64)
         return window * length // windows, (window + 1) * length // windows
 
@@ -221,7 +221,7 @@ class SegmentPairs(Corpus):
         """Training example `index`: a segment and the one after it."""
         texts = self.read(np.array([epoch]), np.array([index]))
         document = self.columns[0].document(int(self.rows_of[self.first_segments[index]]))
-        return Example([pieces for (pieces,) in texts.sides], self.name, int(texts.ids[0]), epoch, document)
+        return Example([tokens for (tokens,) in texts.sides], self.name, int(texts.ids[0]), epoch, document)
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
         """Training examples by their indices: each a segment and the one after it."""
@@ -235,10 +235,10 @@ class SegmentPairs(Corpus):
         return Texts(sides, [self.name] * len(ids_M), ids_M, epochs_M)
 
 
-def _class_of(columns: list[TokenisedColumn], apart: bool) -> type[Corpus]:
+def _class_of(columns: list[TokenizedColumn], apart: bool) -> type[Corpus]:
     return SegmentPairs if apart and len(columns) == 1 else Corpus
 
 
-def stored_corpus(source: Source, columns: list[TokenisedColumn], max_length: int, apart: bool, *held_out) -> Corpus:
+def stored_corpus(source: Source, columns: list[TokenizedColumn], max_length: int, apart: bool, *held_out) -> Corpus:
     """The corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
     return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)

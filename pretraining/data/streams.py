@@ -1,6 +1,6 @@
 """Corpora that are read while training: forward only, shuffled in a buffer, the same in every process.
 
-Every process and every data-loading worker reads the whole stream and tokenises only the examples it is asked for, so
+Every process and every data-loading worker reads the whole stream and tokenizes only the examples it is asked for, so
 that neither their number nor a resumed run changes which text is seen.
 """
 
@@ -26,8 +26,8 @@ class StreamedCorpus:
 
     One example a row: of a text longer than `max_length` one window, at an offset keyed by (seed, epoch, row); the
     sides of a pair are cut, longest first, or each to `max_length` where they are read `apart`. A text read apart gives
-    two adjacent segments: its window, twice as long, in two halves; the rows of a shuffled stream have no neighbours.
-    Empty texts and held-out rows are passed over, and so are texts of one piece where there should be two segments.
+    two adjacent segments: its window, twice as long, in two halves; the rows of a shuffled stream have no neighbors.
+    Empty texts and held-out rows are passed over, and so are texts of one token where there should be two segments.
     """
 
     streaming = True
@@ -90,9 +90,9 @@ class StreamedCorpus:
         return [example for example in examples if example is not None]
 
     def example(self, key: int, texts: list[str], epoch: int) -> Example | None:
-        """Tokenises and cuts one row; `key` is its stable hash, which serves as the example's id.
+        """Tokenizes and cuts one row; `key` is its stable hash, which serves as the example's id.
 
-        None where a text of one piece cannot give two segments.
+        None where a text of one token cannot give two segments.
         """
         sides = [np.array(ids, dtype=np.int32) for ids in encode_texts(texts, self.tokenizer)]
         if not all(map(len, sides)):
@@ -136,7 +136,7 @@ class StreamCursor:
         self._restart()
 
     def fetch(self, position: int) -> Example:
-        """Example number `position` (0-based). Rows on the way are read, but not tokenised.
+        """Example number `position` (0-based). Rows on the way are read, but not tokenized.
 
         A row that gives no example is passed over for the one after it, which is read again in its own place: no
         position depends on what another one found.
@@ -180,8 +180,8 @@ class StreamCursor:
 def no_segments(name: str) -> str:
     """The error of a corpus whose texts are too short to give two adjacent segments."""
     return (
-        f"Corpus {name} has no adjacent segments to train on: its texts have one piece each and no neighbour in their "
-        "document, and a single piece has no halves. Name the `document_column` of rows that follow one another (not "
+        f"Corpus {name} has no adjacent segments to train on: its texts have one token each and no neighbor in their "
+        "document, and a single token has no halves. Name the `document_column` of rows that follow one another (not "
         "with streaming), give longer texts, or take the objective that reads segments out."
     )
 

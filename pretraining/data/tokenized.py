@@ -1,4 +1,4 @@
-"""Text as piece ids: tokenised once into Arrow, read lazily, and cut to what a model's positions hold."""
+"""Text as token ids: tokenized once into Arrow, read lazily, and cut to what a model's positions hold."""
 
 import hashlib
 import json
@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.fast_tokenize import FastPieces, fast_pieces
+from pretraining.data.fast_tokenize import FastTokens, fast_tokens
 from pretraining.data.sources import TextColumn, row_key
-from pretraining.data.token_table import PieceTable
+from pretraining.data.token_table import TokenTable
 from pretraining.recipe import OBJECTIVES, Objective
 from zoo_core.tables import get_column
 
 FORMAT = 1  # of the copies on disk: another number makes old ones unused
 COLUMNS = ("ids", "key", "document")  # of the copies; the last one where the recipe names a document column
-TEXTS_CHECKED = 256  # of a column, before it is tokenised word by word
+TEXTS_CHECKED = 256  # of a column, before it is tokenized word by word
 
 SPECIALS_OF_TEXT = 2  # <s> x </s>
 SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
@@ -30,7 +30,7 @@ SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
 
 @dataclass(slots=True)
 class Example:
-    """A text or a translation pair, as piece ids without special tokens.
+    """A text or a translation pair, as token ids without special tokens.
 
     `example_id` is stable over runs: with the corpus' name and the epoch it keys the random numbers of the masks.
     `document` names the document of a text: that of its row where the recipe says so, else its row.
@@ -81,7 +81,7 @@ class Texts:
 def text_length(name: str, objective: Objective) -> int:
     """Positions of the text of an example, special tokens included: max_length less the room of a side to be written.
 
-    A text of n pieces gets round(pseudo_share x n) pseudo tokens, one at least, and two special tokens more.
+    A text of n tokens gets round(pseudo_share x n) pseudo tokens, one at least, and two special tokens more.
     """
     if not OBJECTIVES[name].generates:
         return objective.max_length
@@ -89,7 +89,7 @@ def text_length(name: str, objective: Objective) -> int:
 
 
 def encode_texts(texts: list[str | None], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Piece ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown piece."""
+    """Token ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown token."""
     encoded = tokenizer(
         [text or "" for text in texts],
         add_special_tokens=False,
@@ -114,33 +114,33 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-class PieceColumn:
-    """The piece ids of a text column, row by row, in mapped files.
+class TokenColumn:
+    """The token ids of a text column, row by row, in mapped files.
 
     `keys` (N,) int64 are the rows' stable hashes (see `row_key`). `fingerprint` names the content: two columns with the
     same one hold the same. A subclass fills in the four; `documents` are None where rows name none.
     """
 
-    table: PieceTable
+    table: TokenTable
     keys: np.ndarray
     fingerprint: str
     documents: pa.ChunkedArray | None
 
     @property
     def lengths(self) -> np.ndarray:
-        """(N,) int32 numbers of pieces."""
+        """(N,) int32 numbers of tokens."""
         return self.table.lengths
 
     def ids(self, row: int) -> np.ndarray:
-        """(T,) int32 piece ids of a row; a view of the file, not to be written to."""
+        """(T,) int32 token ids of a row; a view of the file, not to be written to."""
         return self.table.ids(row)
 
     def slices(self, rows_M: np.ndarray, starts_M: np.ndarray, stops_M: np.ndarray) -> list[np.ndarray]:
-        """(T,) int32 pieces `start` to below `stop` of each of M rows; views of the file, not to be written to."""
+        """(T,) int32 tokens `start` to below `stop` of each of M rows; views of the file, not to be written to."""
         return self.table.slices(rows_M, starts_M, stops_M)
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """All piece ids, int32, many rows at a time."""
+    def tokens(self) -> Iterator[np.ndarray]:
+        """All token ids, int32, many rows at a time."""
         return (self.table.chunks[number] for number in range(len(self.table.first_rows)))
 
     def new_documents(self) -> np.ndarray:
@@ -157,8 +157,8 @@ class PieceColumn:
         return str(row) if value is None else value
 
 
-class TokenisedColumn(PieceColumn):
-    """A text column that is tokenised here, once, and kept by `datasets` on disk.
+class TokenizedColumn(TokenColumn):
+    """A text column that is tokenized here, once, and kept by `datasets` on disk.
 
     The copy depends on the table's content, the tokenizer and the columns only: corpora share it, and neither the
     maximum length nor what is held out makes a new one.
@@ -174,20 +174,20 @@ class TokenisedColumn(PieceColumn):
             features["document"] = Value("string")
         self._read(
             column.rows.map(
-                _tokenise,
+                _tokenize,
                 batched=True,
                 with_indices=True,
                 remove_columns=column.rows.column_names,
                 features=Features(features),
-                fn_kwargs={"column": column, "encoder": fast_pieces(tokenizer)},
+                fn_kwargs={"column": column, "encoder": fast_tokens(tokenizer)},
                 new_fingerprint=self.fingerprint,
-                desc=f"Tokenising {name}",
+                desc=f"Tokenizing {name}",
             )
         )
 
     def _read(self, rows: Dataset) -> None:
         self.rows, columns = rows, rows.data
-        self.table = PieceTable.of(columns.column("ids"))
+        self.table = TokenTable.of(columns.column("ids"))
         self.keys = columns.column("key").to_numpy()
         self.documents = columns.column("document") if "document" in columns.column_names else None
 
@@ -199,10 +199,10 @@ class TokenisedColumn(PieceColumn):
         self._read(state["rows"])
 
 
-def _tokenise(batch: dict[str, list], numbers: list[int], column: TextColumn, encoder: FastPieces) -> pa.Table:
+def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, encoder: FastTokens) -> pa.Table:
     if numbers[0] == 0:
         encoder.check(sample_texts(column))
-    return pa.table(dict(zip(COLUMNS, tokenise(batch, numbers, column, encoder), strict=False)))
+    return pa.table(dict(zip(COLUMNS, tokenize(batch, numbers, column, encoder), strict=False)))
 
 
 def sample_texts(column: TextColumn) -> list[str | None]:
@@ -211,12 +211,12 @@ def sample_texts(column: TextColumn) -> list[str | None]:
     return get_column(column.rows[::step], column.column)[:TEXTS_CHECKED]
 
 
-def tokenise(
-    batch: dict[str, list], numbers: Sequence[int], column: TextColumn, encoder: FastPieces, large: bool = False
+def tokenize(
+    batch: dict[str, list], numbers: Sequence[int], column: TextColumn, encoder: FastTokens, large: bool = False
 ) -> list[pa.Array]:
-    """Rows of a text column, numbered, as the arrays `COLUMNS`: their pieces, hashes and, where named, documents.
+    """Rows of a text column, numbered, as the arrays `COLUMNS`: their tokens, hashes and, where named, documents.
 
-    With `large` pieces are counted in 64 bits, for more than 2 billion of them in one array.
+    With `large` tokens are counted in 64 bits, for more than 2 billion of them in one array.
 
     Raises ValueError for a document that the column's pattern does not match.
     """
@@ -247,7 +247,7 @@ def _document_of(value: str | None, pattern: str, column: str) -> str | None:
 
 
 def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:
-    """(2, M) lengths of pairs after cutting them to `room` pieces in all, one piece at a time from the longer side."""
+    """(2, M) lengths of pairs after cutting them to `room` tokens in all, one token at a time from the longer side."""
     longer, shorter = lengths.max(0), lengths.min(0)
     # the longer side gives way until both are equal, then they share the room
     kept_shorter = np.minimum(shorter, room // 2)

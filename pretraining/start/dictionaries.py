@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pretraining.recipe import Dictionary
-from pretraining.start.token_texts import fold_case, normalise
+from pretraining.start.token_texts import fold_case, normalize
 from zoo_core.tables import decode_line
 
 
@@ -28,11 +28,11 @@ class Translations:
     lower_cased: dict[str, list[str]] = field(default_factory=dict)
 
     def look_up(self, word: str) -> Iterator[list[str]]:
-        """The translations of a word as it is, then lower-cased, then normalised: lists that are not empty.
+        """The translations of a word as it is, then lower-cased, then normalized: lists that are not empty.
 
         The dictionary's own words keep their accents: English `the` is not the French `thé`.
         """
-        asked = ((word, self.as_written), (fold_case(word), self.lower_cased), (normalise(word), self.lower_cased))
+        asked = ((word, self.as_written), (fold_case(word), self.lower_cased), (normalize(word), self.lower_cased))
         for spelling, translations in asked:
             if found := translations.get(spelling):
                 yield found
@@ -43,7 +43,7 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
 
     The sides of a line stand apart by one tab, and may then hold spaces, or by white space; empty columns behind them
     do not count. Skipped and counted: blank lines, an empty side, one word alone, more than two columns, several words
-    on a side (no single piece says them), a pair that came before.
+    on a side (no single token says them), a pair that came before.
 
     Raises ValueError for a file that is missing or not UTF-8, a name that does not say which side is the language's
     while `first` does not either, a limit below 1, and a file without any pair.

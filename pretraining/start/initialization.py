@@ -46,7 +46,7 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
     tokenizer = read_tokenizer(name, field, recipe.hub_root, remedy)
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            f"the tokenizer {name!r} has no mask token: masked language modelling cannot hide a piece without one. "
+            f"the tokenizer {name!r} has no mask token: masked language modeling cannot hide a token without one. "
             "Take a masked-LM tokenizer such as XLM-R's."
         )
     return tokenizer
@@ -99,8 +99,8 @@ def build_config(
         source = "model.config"
     if config.vocab_size != len(tokenizer):
         raise ValueError(
-            f"the tokenizer has {len(tokenizer):,} pieces and {source} says vocab_size {config.vocab_size:,}: ids "
-            "would mean other pieces than the ones the rows were made for. Use the tokenizer that belongs to the model."
+            f"the tokenizer has {len(tokenizer):,} tokens and {source} says vocab_size {config.vocab_size:,}: ids "
+            "would mean other tokens than the ones the rows were made for. Use the tokenizer that belongs to the model."
         )
     if config.pad_token_id != tokenizer.pad_token_id:
         raise ValueError(
@@ -134,28 +134,28 @@ def build_config(
                     "(not with start_from)."
                 )
     _check_languages(recipe, config, tokenizer, source)
-    _check_labelling(recipe, config)
+    _check_labeling(recipe, config)
     return config
 
 
-def _check_labelling(recipe: Recipe, config: PreTrainedConfig) -> None:
-    """Says so where a model that has learnt nothing is to label its own text. Raises `ValueError` for a phase that
+def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
+    """Says so where a model that has learned nothing is to label its own text. Raises `ValueError` for a phase that
     learns from its labels alone, of a model that asks nothing of them."""
     asks = getattr(config, "query_positions", None) != "none"
     for index, phase in enumerate(recipe.phases):
-        learnt = [name for name, objective in phase.objectives.items() if objective.weight]
-        if not asks and all(OBJECTIVES[name].self_labelled for name in learnt):
+        learned = [name for name, objective in phase.objectives.items() if objective.weight]
+        if not asks and all(OBJECTIVES[name].self_labeled for name in learned):
             raise ValueError(
-                f"phases.{index} learns {', '.join(learnt)} alone, and model.config.query_positions is none: nothing "
-                "would be learnt. Give another objective a weight, or choose query_positions."
+                f"phases.{index} learns {', '.join(learned)} alone, and model.config.query_positions is none: nothing "
+                "would be learned. Give another objective a weight, or choose query_positions."
             )
     # vocabulary matching writes models that are not trained
     first = recipe.phases[0] if recipe.phases else Phase()
     for name, objective in first.objectives.items():
-        if OBJECTIVES[name].self_labelled and objective.weight and asks and not recipe.model.start_from:
+        if OBJECTIVES[name].self_labeled and objective.weight and asks and not recipe.model.start_from:
             logger.warning(
                 "Phase %r has %s, and the model starts from random weights: it labels the words of translations "
-                "itself, and before it has learnt anything the labels are noise (XLM-Align, section 6). Set "
+                "itself, and before it has learned anything the labels are noise (XLM-Align, section 6). Set "
                 "model.start_from to a pretrained model, or put a phase of mlm and tlm before this one.",
                 first.name,
                 name,
@@ -178,7 +178,7 @@ def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBa
 
 def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed,
-    for none where they are needed, and for a mask piece that is not the tokenizer's."""
+    for none where they are needed, and for a mask token that is not the tokenizer's."""
     kinds = [(phase, [OBJECTIVES[name] for name in phase.objectives]) for phase in recipe.phases]
     if not getattr(config, "num_languages", 0):
         if any(kind.generates for _, found in kinds for kind in found):
@@ -212,10 +212,10 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTra
             + (", or start from a checkpoint that has it." if recipe.model.start_from else ", or add it to the list.")
         )
     start = recipe.model.start_from
-    learnt = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
+    learned = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
     for phase, found in kinds:
-        learnt = learnt or any(kind.one_sided for kind in found)
-        if any(kind.generates for kind in found) and not learnt:
+        learned = learned or any(kind.one_sided for kind in found)
+        if any(kind.generates for kind in found) and not learned:
             logger.warning(
                 "Phase %r generates pseudo tokens, and neither it nor a phase before it learns to translate (camlm), "
                 "nor has the checkpoint: they will be noise. Start from a model that has been through the first stage.",

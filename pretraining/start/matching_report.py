@@ -1,6 +1,6 @@
 """What vocabulary matching carried over: rows by route, script and dictionary, and how much of each language's text.
 
-Legend: `V` pieces of the new vocabulary.
+Legend: `V` subwords of the new vocabulary.
 """
 
 import io
@@ -17,9 +17,9 @@ from pretraining.data.prepared import prepared_corpora
 from pretraining.data.sources import open_sources
 from pretraining.data.stored import Corpus
 from pretraining.data.streams import StreamedCorpus
-from pretraining.data.tokenized import PieceColumn, TokenisedColumn, tokenizer_fingerprint
+from pretraining.data.tokenized import TokenColumn, TokenizedColumn, tokenizer_fingerprint
 from pretraining.recipe import Recipe
-from pretraining.start.token_texts import Piece, Pieces, read_pieces, script_of
+from pretraining.start.token_texts import Subword, Subwords, read_tokens, script_of
 from pretraining.start.vocabulary_matching import NEW, OLD, ROUTES, Matching
 from zoo_core.provenance import write_json
 
@@ -38,21 +38,21 @@ def report(
 ) -> dict[str, Any]:
     """The facts of a matching, for JSON.
 
-    text_counts: (V) how often each piece occurs in the text of a language, by language (`piece_counts`); None where it
-    is streamed. With them, `coverage` says for each language which share of the pieces that its text uses, and of the
-    running text, has a row of the old vocabulary; and `left_random` names the most frequent pieces without one, else
-    pieces from all of the vocabulary. `not_counted` names the languages that are streamed.
+    text_counts: (V) how often each subword occurs in the text of a language, by language (`token_counts`); None where
+    it is streamed. With them, `coverage` says for each language which share of the subwords that its text uses, and of
+    the running text, has a row of the old vocabulary; and `left_random` names the most frequent subwords without one,
+    else subwords from all of the vocabulary. `not_counted` names the languages that are streamed.
     """
     counted = {language: counts for language, counts in (text_counts or {}).items() if counts is not None}
-    old_pieces, new_pieces = read_pieces(old, OLD), read_pieces(new, NEW)
+    old_tokens, new_subwords = read_tokens(old, OLD), read_tokens(new, NEW)
     routes = np.array([ROUTES.index(route) for route in matching.routes])
     numbers = {route: np.flatnonzero(routes == index) for index, route in enumerate(ROUTES)}
-    scripts = [_script(new_pieces, number) for number in range(len(routes))]
+    scripts = [_script(new_subwords, number) for number in range(len(routes))]
     by_script: dict[str, Counter[str]] = {script: Counter() for script, _ in Counter(scripts).most_common()}
     for script, route in zip(scripts, matching.routes, strict=True):
         by_script[script][route] += 1
     return {
-        "old_pieces": len(old_pieces.said),
+        "old_tokens": len(old_tokens.said),
         "rows": _shares(routes),
         "by_script": {script: _of_routes(counts) for script, counts in by_script.items()},
         "by_dictionary_language": dict(Counter(filter(None, matching.languages)).most_common()),
@@ -69,26 +69,26 @@ def report(
         "overruled": {
             "rows": len(matching.overruled),
             "examples": [
-                _example(matching, number, old_pieces, new_pieces) for number in _spread(matching.overruled, EXAMPLES)
+                _example(matching, number, old_tokens, new_subwords) for number in _spread(matching.overruled, EXAMPLES)
             ],
         },
         "specials_without_counterpart": matching.missing_roles,
         "coverage": {
-            language: {"pieces": _shares(routes, (counts > 0).astype(np.int64)), "text": _shares(routes, counts)}
+            language: {"subwords": _shares(routes, (counts > 0).astype(np.int64)), "text": _shares(routes, counts)}
             for language, counts in counted.items()
         },
         "not_counted": [language for language in text_counts or {} if language not in counted],
         "examples": {
-            route: [_example(matching, number, old_pieces, new_pieces) for number in _spread(found, EXAMPLES)]
+            route: [_example(matching, number, old_tokens, new_subwords) for number in _spread(found, EXAMPLES)]
             for route, found in numbers.items()
             if route != "random" and len(found)
         },
-        "left_random": _left_random(numbers["random"], new_pieces, counted),
+        "left_random": _left_random(numbers["random"], new_subwords, counted),
     }
 
 
-def piece_counts(corpora: Iterable[Corpus | StreamedCorpus], size: int) -> dict[str, np.ndarray | None]:
-    """{language: (V) int64 how often each piece occurs in its text}, of corpora that are kept on disk; None for a
+def token_counts(corpora: Iterable[Corpus | StreamedCorpus], size: int) -> dict[str, np.ndarray | None]:
+    """{language: (V) int64 how often each subword occurs in its text}, of corpora that are kept on disk; None for a
     language whose text is streamed, all of it."""
     corpora = list(corpora)
     columns = (
@@ -101,8 +101,8 @@ def piece_counts(corpora: Iterable[Corpus | StreamedCorpus], size: int) -> dict[
     return dict.fromkeys(streamed) | _count(columns, size)
 
 
-def recipe_piece_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
-    """As `piece_counts`, of a recipe's corpora, which need not say how they are trained on; streams are not opened."""
+def recipe_token_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
+    """As `token_counts`, of a recipe's corpora, which need not say how they are trained on; streams are not opened."""
     fingerprint = tokenizer_fingerprint(tokenizer)
     if recipe.prepared is not None:
         sides = (
@@ -120,7 +120,7 @@ def recipe_piece_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> d
             pairs.append(corpus)
     texts = [corpus for corpus in recipe.monolingual if not corpus.streaming]
     columns = (
-        (language, TokenisedColumn(side, tokenizer, fingerprint, source.name))
+        (language, TokenizedColumn(side, tokenizer, fingerprint, source.name))
         for source in open_sources(replace(recipe, monolingual=texts, bitext=pairs))
         for language, side in zip(source.languages, source.sides, strict=True)
     )
@@ -135,11 +135,14 @@ def to_text(found: dict[str, Any]) -> str:
     rows = found["rows"]
     used = [route for route in ROUTES if route in rows["by_route"]]
     console.print(
-        f"{rows['all']:,} rows of the new vocabulary, {found['old_pieces']:,} of the checkpoint's. "
+        f"{rows['all']:,} rows of the new vocabulary, {found['old_tokens']:,} of the checkpoint's. "
         f"{rows['filled']:,} are filled ({rows['share']:.1%}), {rows['all'] - rows['filled']:,} start random."
     )
     _print_routes(console, "Rows by script", "script", {**found["by_script"], "all": rows}, used)
-    for what, title in (("text", "Share of the running text"), ("pieces", "Share of the pieces that the text uses")):
+    for what, title in (
+        ("text", "Share of the running text"),
+        ("subwords", "Share of the subwords that the text uses"),
+    ):
         coverage = {language: by_count[what] for language, by_count in found["coverage"].items()}
         if coverage:
             _print_routes(console, f"{title} whose row is filled", "language", coverage, used)
@@ -149,8 +152,8 @@ def to_text(found: dict[str, Any]) -> str:
         _print_dictionaries(console, found)
     if overruled := found["overruled"]["rows"]:
         console.print(
-            f"\n{overruled:,} of the rows by dictionary are of pieces that the checkpoint has as they are "
-            "(model.meta_pretrained.dictionary=fallback takes those instead); new piece <- old piece (language of the "
+            f"\n{overruled:,} of the rows by dictionary are of subwords that the checkpoint has as they are "
+            "(model.meta_pretrained.dictionary=fallback takes those instead); new token <- old token (language of the "
             "dictionary):"
         )
         console.print("  " + ", ".join(map(_example_text, found["overruled"]["examples"])))
@@ -158,9 +161,11 @@ def to_text(found: dict[str, Any]) -> str:
         console.print(f"\nSpecial tokens that the checkpoint has no counterpart of: {', '.join(missing)}")
     for route, examples in found["examples"].items():
         console.print(f"\n{route}: " + ", ".join(map(_example_text, examples)))
-    for language, pieces in found["left_random"].items():
-        of = f", most frequent in {language}" if pieces[0]["count"] is not None else ""
-        shown = (entry["piece"] + (f" {entry['count']:,}" if entry["count"] is not None else "") for entry in pieces)
+    for language, subwords in found["left_random"].items():
+        of = f", most frequent in {language}" if subwords[0]["count"] is not None else ""
+        shown = (
+            entry["subword"] + (f" {entry['count']:,}" if entry["count"] is not None else "") for entry in subwords
+        )
         console.print(f"\nrandom{of}: " + ", ".join(shown))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
@@ -185,9 +190,9 @@ def _of_routes(by_route: dict[str, int]) -> dict[str, Any]:
     return {"all": total, "filled": filled, "share": filled / total if total else 0.0, "by_route": routes}
 
 
-def _script(pieces: Pieces, number: int) -> str:
-    """The script of most letters of a piece; what it is made of where it has none."""
-    said = pieces.said[number]
+def _script(subwords: Subwords, number: int) -> str:
+    """The script of most letters of a subword; what it is made of where it has none."""
+    said = subwords.said[number]
     if said is None:
         return "special and added"
     if isinstance(said, bytes):
@@ -200,14 +205,17 @@ def _script(pieces: Pieces, number: int) -> str:
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the numbers, from all of them: a vocabulary has its frequent pieces first."""
+    """At most `count` of the numbers, from all of them: a vocabulary has its frequent subwords first."""
     if len(numbers) <= count:
         return [int(number) for number in numbers]
     return [int(numbers[index * len(numbers) // count]) for index in range(count)]
 
 
-def _example(matching: Matching, number: int, old: Pieces, new: Pieces) -> dict[str, Any]:
-    example: dict[str, Any] = {"piece": _shown(new, number), "from": [_shown(old, i) for i in matching.sources[number]]}
+def _example(matching: Matching, number: int, old: Subwords, new: Subwords) -> dict[str, Any]:
+    example: dict[str, Any] = {
+        "subword": _shown(new, number),
+        "from": [_shown(old, i) for i in matching.sources[number]],
+    }
     if matching.routes[number] == "dictionary":
         example |= {"language": matching.languages[number], "translations": list(matching.translations[number])}
     return example
@@ -215,34 +223,34 @@ def _example(matching: Matching, number: int, old: Pieces, new: Pieces) -> dict[
 
 def _example_text(example: dict[str, Any]) -> str:
     language = f" ({example['language']})" if "language" in example else ""
-    return f"{example['piece']} <- {' + '.join(example['from'])}{language}"
+    return f"{example['subword']} <- {' + '.join(example['from'])}{language}"
 
 
-def _shown(pieces: Pieces, number: int) -> str:
-    """A piece as its tokenizer writes it; byte-level BPE, whose alphabet hides other letters, as its text after `Ġ`."""
-    said = pieces.said[number]
-    if pieces.kind == "byte_level" and isinstance(said, Piece):
+def _shown(subwords: Subwords, number: int) -> str:
+    """A token as its tokenizer writes it; byte-level BPE, whose alphabet hides other letters, as its text after `Ġ`."""
+    said = subwords.said[number]
+    if subwords.kind == "byte_level" and isinstance(said, Subword):
         return ("Ġ" if said.starts_word else "") + said.text
-    return pieces.tokens[number]
+    return subwords.tokens[number]
 
 
 def _left_random(
-    numbers: np.ndarray, new: Pieces, text_counts: dict[str, np.ndarray]
+    numbers: np.ndarray, new: Subwords, text_counts: dict[str, np.ndarray]
 ) -> dict[str, list[dict[str, Any]]]:
-    """{language: its most frequent pieces without a row}, or {"all": some pieces without one}."""
+    """{language: its most frequent subwords without a row}, or {"all": some subwords without one}."""
     if not text_counts:
-        shown = [{"piece": _shown(new, number), "count": None} for number in _spread(numbers, RANDOM_SHOWN)]
+        shown = [{"subword": _shown(new, number), "count": None} for number in _spread(numbers, RANDOM_SHOWN)]
         return {"all": shown} if shown else {}
     left = {}
     for language, counts in text_counts.items():
         order = numbers[np.argsort(-counts[numbers], kind="stable")][:RANDOM_SHOWN]
-        entries = [{"piece": _shown(new, number), "count": int(counts[number])} for number in order if counts[number]]
+        entries = [{"subword": _shown(new, number), "count": int(counts[number])} for number in order if counts[number]]
         if entries:
             left[language] = entries
     return left
 
 
-def _count(columns: Iterable[tuple[str, PieceColumn]], size: int) -> dict[str, np.ndarray]:
+def _count(columns: Iterable[tuple[str, TokenColumn]], size: int) -> dict[str, np.ndarray]:
     counts: dict[str, np.ndarray] = {}
     seen = set()
     for language, column in columns:
@@ -251,8 +259,8 @@ def _count(columns: Iterable[tuple[str, PieceColumn]], size: int) -> dict[str, n
             continue
         seen.add(column.fingerprint)
         of_language = counts.setdefault(language, np.zeros(size, dtype=np.int64))
-        for pieces in column.pieces():
-            of_language += np.bincount(pieces, minlength=size)
+        for subwords in column.tokens():
+            of_language += np.bincount(subwords, minlength=size)
     return counts
 
 

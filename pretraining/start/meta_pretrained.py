@@ -3,7 +3,7 @@
 The body, which knows no vocabulary, is copied as it is; the rows of the embeddings and the bias of the head follow
 `vocabulary_matching`.
 
-Legend: `V` pieces of the old vocabulary, `W` of the new one, `P` positions, `H` hidden size.
+Legend: `V` tokens of the old vocabulary, `W` of the new one, `P` positions, `H` hidden size.
 """
 
 import logging
@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from pretraining.data.stored import Corpus
 from pretraining.recipe import MetaPretrained, Recipe
-from pretraining.start.matching_report import piece_counts, report, write_report
+from pretraining.start.matching_report import report, token_counts, write_report
 from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies
 from zoo_core.provenance import folder_fingerprint
@@ -66,7 +66,7 @@ def carries_rows(start: MetaPretrained) -> bool:
 
 
 def first_position(config: PreTrainedConfig) -> int:
-    """The row of the first piece's position: RoBERTa's tables count from behind the padding id, BERT's from 0."""
+    """The row of the first token's position: RoBERTa's tables count from behind the padding id, BERT's from 0."""
     return config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
 
 
@@ -184,11 +184,11 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching, initi
     """Copies a source's weights into a model with random ones; returns sentences on what stays random.
 
     initialize (Table 5): `body` copies the Transformer layers; `embeddings` words, positions, token types and their
-    LayerNorm, with the bias of the head, which has a number a piece; `both` also the dense layer and LayerNorm of the
+    LayerNorm, with the bias of the head, which has a number a token; `both` also the dense layer and LayerNorm of the
     head, which map the states of the one into the space of the other, and mean nothing with one of them alone; `none`
     nothing.
 
-    Positions: the first piece's row goes to the first piece's row. BERT adds row 0 of its token types at every
+    Positions: the first token's row goes to the first token's row. BERT adds row 0 of its token types at every
     position of a text, so it is added to the positions, and the new model's are zero.
     """
     mine, theirs, notes = model.state_dict(), source.weights, []
@@ -242,7 +242,7 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
     old_PH, new_PH, types = source.weights[POSITIONS], mine[POSITIONS], source.weights[TOKEN_TYPES]
     offset = first_position(source.config)
     if offset == first:
-        offset = first = 0  # the rows before the first piece's as well: the same model stays the same
+        offset = first = 0  # the rows before the first token's as well: the same model stays the same
     count = min(len(old_PH) - offset, len(new_PH) - first)
     rows = slice(first, first + count)
     new_PH[rows] = old_PH[offset : offset + count]
@@ -266,7 +266,7 @@ def report_match(matched: tuple[Source, Matching], tokenizer: Any, corpora: list
         f"{len(matching.sources):,}",
         source.name,
     )
-    counts = piece_counts(corpora, len(tokenizer))
+    counts = token_counts(corpora, len(tokenizer))
     write_report(report(matching, source.tokenizer, tokenizer, counts), folder)
 
 

@@ -47,7 +47,7 @@ def check_own_tokenizer(
 ) -> None:
     """Compares the tokenizer `given` in `field`, apart from the model, with one that lies beside the model's weights.
 
-    Raises ValueError where ids stand for other pieces; added tokens, and ids that only one of the two has, are left to
+    Raises ValueError where ids stand for other tokens; added tokens, and ids that only one of the two has, are left to
     `check_vocabulary`. Nothing is compared where nothing was given or the model's folder holds no tokenizer.
     """
     if given is None:
@@ -61,22 +61,22 @@ def check_own_tokenizer(
     finally:
         logging.set_verbosity(verbosity)
     # beside a configuration alone, transformers makes a tokenizer of special tokens: all of them added
-    ours, theirs = _ordinary_pieces(tokenizer), _ordinary_pieces(own)
+    ours, theirs = _ordinary_tokens(tokenizer), _ordinary_tokens(own)
     common = sorted(ours.keys() & theirs.keys())
     others = [number for number in common if ours[number] != theirs[number]]
     if others:
         number = others[0]
         raise ValueError(
-            f"{len(others):,} of {len(common):,} ids stand for other pieces in {field} {given!r} than in the tokenizer "
+            f"{len(others):,} of {len(common):,} ids stand for other tokens in {field} {given!r} than in the tokenizer "
             f"of {model_name!r} (id {number} is {ours[number]!r} in the one and {theirs[number]!r} in the other): the "
             f"model's rows were trained for the latter. Leave {field} out, or name the checkpoint's own tokenizer."
         )
 
 
-def _ordinary_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """{id: piece}, without special and added tokens."""
+def _ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """{id: token}, without special and added tokens."""
     added = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
-    return {number: piece for piece, number in tokenizer.get_vocab().items() if number not in added}
+    return {number: token for token, number in tokenizer.get_vocab().items() if number not in added}
 
 
 def read_config(name: str, field: str, hub_root: str | None) -> PreTrainedConfig:

@@ -1,4 +1,4 @@
-"""What the pieces of a tokenizer say, whichever kind it is: a text and whether it starts a word, or bytes.
+"""What the subwords of a tokenizer say, whichever kind it is: a text and whether it starts a word, or bytes.
 
 SentencePiece writes `▁the`, byte-level BPE `Ġthe` and WordPiece `the` for the same thing, ("the", starts a word), and
 `the`, `the` and `##the` where it goes on with a word. The kind is read from the tokenizer's backend.
@@ -26,44 +26,44 @@ UNSPACED = {
 ACCENTED = {"LATIN", "GREEK", "CYRILLIC", "HEBREW", "ARABIC"}
 
 
-class Piece(NamedTuple):
-    """A piece that stands for text; the space or the mark that starts a word is not part of it."""
+class Subword(NamedTuple):
+    """A subword that stands for text; the space or the mark that starts a word is not part of it."""
 
     text: str
     starts_word: bool
 
 
-class Pieces(NamedTuple):
-    """A vocabulary by id (V). `said` holds a `Piece`, the bytes of a piece that is no text by itself (a byte, or a part
+class Subwords(NamedTuple):
+    """A vocabulary by id (V). `said` holds a `Subword`, the bytes of one that is no text by itself (a byte, or a part
     of a character), or None for special and added tokens and for ids without a token."""
 
     kind: str  # sentencepiece | byte_level | wordpiece
-    said: list[Piece | bytes | None]
+    said: list[Subword | bytes | None]
     tokens: list[str]  # as the tokenizer writes them; empty where an id has none
     added: dict[str, int]  # special and added tokens
 
 
-def read_pieces(tokenizer: PreTrainedTokenizerBase, name: str) -> Pieces:
+def read_tokens(tokenizer: PreTrainedTokenizerBase, name: str) -> Subwords:
     """Reads the vocabulary of a SentencePiece, byte-level BPE or WordPiece tokenizer; `name` is for error messages.
 
-    Raises ValueError for other kinds, of whose pieces it is not known which start a word.
+    Raises ValueError for other kinds, of whose subwords it is not known which start a word.
     """
     backend = backend_of(tokenizer, name)
     kind, mark = _kind(backend, name)
     vocabulary = backend["model"]["vocab"]
-    # a unigram model is a list, which may hold a piece twice
+    # a unigram model is a list, which may hold a subword twice
     numbered = vocabulary.items() if isinstance(vocabulary, dict) else ((e[0], i) for i, e in enumerate(vocabulary))
     numbered = list(numbered)
     added = {token["content"]: token["id"] for token in backend["added_tokens"]}
     added |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     size = max([len(tokenizer) - 1, *(number for _, number in numbered), *added.values()]) + 1
-    said: list[Piece | bytes | None] = [None] * size
+    said: list[Subword | bytes | None] = [None] * size
     tokens = [""] * size
     for token, number in numbered:
         said[number], tokens[number] = _read(token, kind, mark), token
     for token, number in added.items():
         said[number], tokens[number] = None, token
-    return Pieces(kind, said, tokens, added)
+    return Subwords(kind, said, tokens, added)
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -73,36 +73,37 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {name: tokenizer.convert_tokens_to_ids(str(token)) for name, token in tokens.items() if token is not None}
 
 
-def cut_into_old_pieces(
-    tokenizer: PreTrainedTokenizerBase, name: str, pieces: list[Piece], kind: str
+def cut_into_old_subwords(
+    tokenizer: PreTrainedTokenizerBase, name: str, subwords: list[Subword], kind: str
 ) -> list[list[int]]:
-    """The ids into which a tokenizer cuts the texts of another's pieces, without special tokens.
+    """The ids into which a tokenizer cuts the texts of another's subwords, without special tokens.
 
-    A piece that goes on with a word is cut as the rest of one: no mark of a word's start is put before it, and
-    WordPiece takes its continuing pieces from the first on. Unknown pieces are left out, so that a list may be empty.
+    A subword that goes on with a word is cut as the rest of one: no mark of a word's start is put before it, and
+    WordPiece takes its continuing subwords from the first on. Unknown subwords are left out, so that a list may be
+    empty.
     """
     backend = backend_of(tokenizer, name) | {"added_tokens": [], "post_processor": None}
     backend |= {"truncation": None, "padding": None}
     unknown = special_ids(tokenizer).get("unk")
-    cut: list[list[int]] = [[] for _ in pieces]
+    cut: list[list[int]] = [[] for _ in subwords]
     for starts_word in (True, False):
-        places = [place for place, piece in enumerate(pieces) if piece.starts_word == starts_word]
+        places = [place for place, subword in enumerate(subwords) if subword.starts_word == starts_word]
         clone, before = _without_own_spaces(backend, kind, starts_word)
-        texts = [before + pieces[place].text for place in places]
+        texts = [before + subwords[place].text for place in places]
         for place, encoding in zip(places, clone.encode_batch_fast(texts, add_special_tokens=False), strict=True):
             cut[place] = [number for number in encoding.ids if number != unknown]
     return cut
 
 
-def never_cut(tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> set[int]:
-    """Ids of WordPiece's continuing pieces that no text is cut into, because the tokenizer always cuts before them.
+def never_cut(tokenizer: PreTrainedTokenizerBase, subwords: Subwords) -> set[int]:
+    """Ids of WordPiece's continuing subwords that no text is cut into, because the tokenizer always cuts before them.
 
     BERT takes each punctuation mark and each Han character for a word: `##,` is in its vocabulary, and in no text.
     """
-    if pieces.kind != "wordpiece":
+    if subwords.kind != "wordpiece":
         return set()
     backend = tokenizer.backend_tokenizer
-    known = set(pieces.said)
+    known = set(subwords.said)
 
     def is_cut_off(text: str) -> bool:
         written = f"a{text}"
@@ -112,13 +113,13 @@ def never_cut(tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> set[int]:
 
     return {
         number
-        for number, said in enumerate(pieces.said)
-        if isinstance(said, Piece) and not said.starts_word and Piece(said.text, True) in known
+        for number, said in enumerate(subwords.said)
+        if isinstance(said, Subword) and not said.starts_word and Subword(said.text, True) in known
         if not spaces_tell(said.text) and is_cut_off(said.text)
     }
 
 
-@functools.lru_cache(maxsize=1024)  # each dictionary asks for the same piece
+@functools.lru_cache(maxsize=1024)  # each dictionary asks for the same subword
 def fold_case(text: str) -> str:
     """NFKC and lower case; empty where no more than marks without a letter are left to compare."""
     if text.isascii():
@@ -128,7 +129,7 @@ def fold_case(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """`fold_case`, without accents: the non-spacing marks (of NFD) of letters of `ACCENTED` scripts."""
     folded = fold_case(text)
     if folded.isascii():
@@ -161,9 +162,11 @@ def spaces_tell(text: str) -> bool:
     return any(script is not None and script not in UNSPACED for script in map(script_of, text))
 
 
-def may_be_word(piece: Piece) -> bool:
-    """Whether a piece is a whole word, as far as can be told: it starts one, or is of a script without spaces."""
-    return piece.starts_word or (not spaces_tell(piece.text) and any(script_of(c) in UNSPACED for c in piece.text))
+def may_be_word(subword: Subword) -> bool:
+    """Whether a subword is a whole word, as far as can be told: it starts one, or is of a script without spaces."""
+    return subword.starts_word or (
+        not spaces_tell(subword.text) and any(script_of(c) in UNSPACED for c in subword.text)
+    )
 
 
 def backend_of(tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def backend_of(tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, Any]:
     except Exception as error:  # AttributeError without a backend; a bare Exception for one with parts in Python
         raise ValueError(
             f"The tokenizer {name} ({type(tokenizer).__name__}) has no backend of the tokenizers library that can be "
-            "read: what its pieces say, and which of them start a word, cannot be told. Use a fast tokenizer: "
+            "read: what its subwords say, and which of them start a word, cannot be told. Use a fast tokenizer: "
             "SentencePiece, byte-level BPE or WordPiece."
         ) from error
 
@@ -193,7 +196,7 @@ def _kind(backend: dict[str, Any], name: str) -> tuple[str, str]:
     else:
         found = f"is a {model['type']} model without a mark of where words start"
     raise ValueError(
-        f"The tokenizer {name} {found}: its pieces cannot be compared with those of another kind. Use SentencePiece "
+        f"The tokenizer {name} {found}: its subwords cannot be compared with those of another kind. Use SentencePiece "
         "(▁ starts a word), byte-level BPE (a space does) or WordPiece (## goes on with one)."
     )
 
@@ -210,7 +213,7 @@ def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _space_mark(parts: list[dict[str, Any]]) -> str | None:
-    """What stands for a space in the pieces: Metaspace's replacement, or what the decoder turns into a space."""
+    """What stands for a space in the subwords: Metaspace's replacement, or what the decoder turns into a space."""
     for part in parts:
         if part["type"] == "Metaspace":
             return part["replacement"]
@@ -219,10 +222,10 @@ def _space_mark(parts: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _read(token: str, kind: str, mark: str) -> Piece | bytes:
+def _read(token: str, kind: str, mark: str) -> Subword | bytes:
     if kind == "wordpiece":
         goes_on = token.startswith(mark) and len(token) > len(mark)
-        return Piece(token.removeprefix(mark), False) if goes_on else Piece(token, True)
+        return Subword(token.removeprefix(mark), False) if goes_on else Subword(token, True)
     if kind == "sentencepiece":
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
@@ -234,7 +237,7 @@ def _read(token: str, kind: str, mark: str) -> Piece | bytes:
             text = content.decode()
         except UnicodeDecodeError:
             return content
-    return Piece(text.removeprefix(" "), text.startswith(" "))
+    return Subword(text.removeprefix(" "), text.startswith(" "))
 
 
 @functools.cache
@@ -264,8 +267,8 @@ def _without_own_spaces(backend: dict[str, Any], kind: str, starts_word: bool) -
             part["add_prefix_space"] = False
         elif part["type"] == "Metaspace":
             part["prepend_scheme"], before = ("always" if starts_word else "never"), ""
-    normaliser = backend["normalizer"]
-    if normaliser is not None:
-        kept = [part for part in _parts(normaliser) if part["type"] != "Prepend"]
+    normalizer = backend["normalizer"]
+    if normalizer is not None:
+        kept = [part for part in _parts(normalizer) if part["type"] != "Prepend"]
         backend["normalizer"] = {"type": "Sequence", "normalizers": kept}
     return Tokenizer.from_str(json.dumps(backend)), before

@@ -18,14 +18,14 @@ from pretraining.recipe_checks import check_meta_pretrained, check_recipe
 from pretraining.start.dictionaries import Translations, read_dictionary
 from pretraining.start.token_texts import (
     ROLES,
-    Piece,
-    Pieces,
-    cut_into_old_pieces,
+    Subword,
+    Subwords,
+    cut_into_old_subwords,
     fold_case,
     may_be_word,
     never_cut,
-    normalise,
-    read_pieces,
+    normalize,
+    read_tokens,
     spaces_tell,
     special_ids,
 )
@@ -34,10 +34,10 @@ from zoo_core.tables import require_empty
 
 DESCRIPTION = """Match a vocabulary to that of a model of one language, and report what can be carried over (MetaXLM).
 
-  python -m pretraining.start.vocabulary_matching --config RECIPE [model.meta_pretrained.rows=subpieces]
+  python -m pretraining.start.vocabulary_matching --config RECIPE [model.meta_pretrained.rows=subwords]
   python -m pretraining.start.vocabulary_matching model.meta_pretrained.path=roberta-base tokenizer=xlm-roberta-base
 
-The recipe's corpora, where it has any, are tokenised to tell which share of each language's text is covered."""
+The recipe's corpora, where it has any, are tokenized to tell which share of each language's text is covered."""
 
 FLAGS = {
     "--output": {
@@ -47,7 +47,7 @@ FLAGS = {
     },
 }
 
-ROUTES = ("special", "dictionary", "exact", "normalised", "subpieces", "random")
+ROUTES = ("special", "dictionary", "exact", "normalized", "subwords", "random")
 OLD, NEW = "of the checkpoint", "of the new vocabulary"  # which tokenizer an error message means
 
 
@@ -80,37 +80,39 @@ def match_vocabularies(
     hub_root: str | None = None,
     names: tuple[str, str] = (OLD, NEW),
 ) -> Matching:
-    """Finds for every piece of `new` the pieces of `old` whose embeddings it starts from; the same at every call.
+    """Finds for every subword of `new` the subwords of `old` whose embeddings it starts from; the same at every call.
 
     Special tokens go by their role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Then, as `start.rows` and
     `start.dictionary` say, in this order (the paper's: the dictionary first):
 
-    - dictionary: a piece that may be a whole word is looked up as it is, lower-cased, normalised, in each dictionary in
+    - dictionary: a subword that may be a whole word is looked up as it is, lower-cased, normalized, in each dictionary
+      in
       turn, and its translation in the old vocabulary as the start of a word, by the two routes below;
     - exact: the same text, and the same of whether it starts a word. Where the text has no letter of a script with
-      spaces (punctuation, digits, Han), a piece that differs in the latter does if there is no other, or if no text is
-      cut into the other (BERT's `##,`, whose row was never trained). Equal bytes;
-    - normalised: the same after NFKC and lower case, and if there is none, without accents, too; of several old pieces
+      spaces (punctuation, digits, Han), a subword that differs in the latter does if there is no other, or if no text
+      is cut into the other (BERT's `##,`, whose row was never trained). Equal bytes;
+    - normalized: the same after NFKC and lower case, and if there is none, without accents, too; of several old
+      subwords
       the one that is written in that form, else the lowest id;
-    - subpieces: the pieces into which `old` cuts the text, to be averaged (a baseline that is not in the paper).
+    - subwords: the subwords into which `old` cuts the text, to be averaged (a baseline that is not in the paper).
 
     An old vocabulary that holds a text twice gives the lowest id; a vocabulary matched to itself without dictionaries
     gives `sources[i] == (i,)`.
 
     `names` says in error messages whose tokenizers these are.
 
-    Deviations from the paper: it does not say what "normalised" is, how a piece's start of a word is compared, nor what
-    is done with special tokens; these are this project's. Accents are the marks of Latin, Greek and Cyrillic letters
-    and the points of Hebrew and Arabic; those of other scripts (vowels of Devanagari or Thai, voicing of Kana) stay. A
-    word is preferred in another case to another word: `Schön` takes the row of `schön`, not that of `schon`.
+    Deviations from the paper: it does not say what "normalized" is, how a subword's start of a word is compared, nor
+    what is done with special tokens; these are this project's. Accents are the marks of Latin, Greek and Cyrillic
+    letters and the points of Hebrew and Arabic; those of other scripts (vowels of Devanagari or Thai, voicing of Kana)
+    stay. A word is preferred in another case to another word: `Schön` takes the row of `schön`, not that of `schon`.
 
-    Raises ValueError for a tokenizer whose kind cannot be read (`read_pieces`) and for dictionaries
+    Raises ValueError for a tokenizer whose kind cannot be read (`read_tokens`) and for dictionaries
     (`read_dictionary`).
     """
-    is_matched = start.rows in ("matched", "matched_or_subpieces")
+    is_matched = start.rows in ("matched", "matched_or_subwords")
     dictionaries = [read_dictionary(dictionary, hub_root) for dictionary in start.dictionaries] if is_matched else []
-    old_pieces, new_pieces = read_pieces(old, names[0]), read_pieces(new, names[1])
-    size = len(new_pieces.said)
+    old_tokens, new_subwords = read_tokens(old, names[0]), read_tokens(new, names[1])
+    size = len(new_subwords.said)
     sources: list[tuple[int, ...]] = [()] * size
     routes = ["random"] * size
     languages: list[str | None] = [None] * size
@@ -118,99 +120,99 @@ def match_vocabularies(
     overruled: list[int] = []
     missing: list[str] = []
     if start.rows != "random":
-        found, missing = _match_specials(old, new, old_pieces, new_pieces)
+        found, missing = _match_specials(old, new, old_tokens, new_subwords)
         for number, source in found.items():
             sources[number], routes[number] = (source,), "special"
     if is_matched:
         # between two WordPiece vocabularies `##,` is `##,`, whether or not a text can hold it
-        unseen = set() if new_pieces.kind == old_pieces.kind else never_cut(old, old_pieces)
-        by_text = _TextIndex(old_pieces, unseen)
+        unseen = set() if new_subwords.kind == old_tokens.kind else never_cut(old, old_tokens)
+        by_text = _TextIndex(old_tokens, unseen)
         ways = [by_text.match, functools.partial(_by_dictionary, by_text, dictionaries, start.translations)]
         if start.dictionary == "first":
             ways.reverse()
-        for number, said in enumerate(new_pieces.said):
+        for number, said in enumerate(new_subwords.said):
             match = said is not None and next(filter(None, (way(said) for way in ways)), None)
             if match:
                 sources[number], routes[number], languages[number], translations[number] = match
                 if match.route == "dictionary" and (text := by_text.match(said)):
                     if text.route == "exact" and text.source != match.source:
                         overruled.append(number)
-    if start.rows in ("subpieces", "matched_or_subpieces"):
-        left = [i for i, said in enumerate(new_pieces.said) if not sources[i] and isinstance(said, Piece)]
-        texts = [new_pieces.said[i] for i in left]
-        for number, cut in zip(left, cut_into_old_pieces(old, names[0], texts, old_pieces.kind), strict=True):
+    if start.rows in ("subwords", "matched_or_subwords"):
+        left = [i for i, said in enumerate(new_subwords.said) if not sources[i] and isinstance(said, Subword)]
+        texts = [new_subwords.said[i] for i in left]
+        for number, cut in zip(left, cut_into_old_subwords(old, names[0], texts, old_tokens.kind), strict=True):
             if cut:
-                sources[number], routes[number] = tuple(cut), "subpieces"
+                sources[number], routes[number] = tuple(cut), "subwords"
     return Matching(sources, routes, languages, translations, overruled, missing, dictionaries)
 
 
 class _TextIndex:
-    """The pieces of the old vocabulary by what they say, but for those that no text is cut into."""
+    """The subwords of the old vocabulary by what they say, but for those that no text is cut into."""
 
-    def __init__(self, old: Pieces, unseen: set[int]):
-        self.exact: dict[Piece | bytes, int] = {}
+    def __init__(self, old: Subwords, unseen: set[int]):
+        self.exact: dict[Subword | bytes, int] = {}
         for number, said in enumerate(old.said):
             if said is not None and number not in unseen:
                 self.exact.setdefault(said, number)
         # the forms that a text is compared in, the nearer to the text first
-        self.normalised = [(form, self._index(form)) for form in (fold_case, normalise)]
+        self.normalized = [(form, self._index(form)) for form in (fold_case, normalize)]
 
-    def _index(self, form: Callable[[str], str]) -> dict[Piece, int]:
-        """The pieces by a form of their text: first the one that is written in it, then the lowest id."""
-        index: dict[Piece, int] = {}
+    def _index(self, form: Callable[[str], str]) -> dict[Subword, int]:
+        """The subwords by a form of their text: first the one that is written in it, then the lowest id."""
+        index: dict[Subword, int] = {}
         for said, number in self.exact.items():
-            if isinstance(said, Piece) and (text := form(said.text)):
-                index.setdefault(Piece(text, said.starts_word), number)
-        return {piece: self.exact.get(piece, number) for piece, number in index.items()}
+            if isinstance(said, Subword) and (text := form(said.text)):
+                index.setdefault(Subword(text, said.starts_word), number)
+        return {subword: self.exact.get(subword, number) for subword, number in index.items()}
 
-    def match(self, said: Piece | bytes) -> _Match | None:
-        """By the routes exact and normalised."""
+    def match(self, said: Subword | bytes) -> _Match | None:
+        """By the routes exact and normalized."""
         if isinstance(said, bytes):
             found = self.exact.get(said)
             if found is None and len(said) == 1 and said.isascii():
-                found = _either_start(self.exact, Piece(said.decode(), False))
+                found = _either_start(self.exact, Subword(said.decode(), False))
             return None if found is None else _Match((found,), "exact")
         found = _either_start(self.exact, said)
         if found is None and len(said.text) == 1 and said.text.isascii() and not said.starts_word:
             found = self.exact.get(said.text.encode())
         if found is not None:
             return _Match((found,), "exact")
-        for form, index in self.normalised:
+        for form, index in self.normalized:
             text = form(said.text)
-            found = _either_start(index, Piece(text, said.starts_word)) if text else None
+            found = _either_start(index, Subword(text, said.starts_word)) if text else None
             if found is not None:
-                return _Match((found,), "normalised")
+                return _Match((found,), "normalized")
         return None
 
 
-def _either_start(index: dict[Piece | bytes, int], piece: Piece) -> int | None:
-    """The old piece of this text: that which agrees on whether it starts a word, else, if that says nothing, either."""
-    found = index.get(piece)
-    if found is None and piece.text and not spaces_tell(piece.text):
-        found = index.get(Piece(piece.text, not piece.starts_word))
+def _either_start(index: dict[Subword | bytes, int], subword: Subword) -> int | None:
+    """The old token of this text: that which agrees on whether it starts a word, else, if that says nothing, either."""
+    found = index.get(subword)
+    if found is None and subword.text and not spaces_tell(subword.text):
+        found = index.get(Subword(subword.text, not subword.starts_word))
     return found
 
 
 def _by_dictionary(
-    index: _TextIndex, dictionaries: list[Translations], which: str, said: Piece | bytes
+    index: _TextIndex, dictionaries: list[Translations], which: str, said: Subword | bytes
 ) -> _Match | None:
     """By the route dictionary: `which` is the first translation that has a row, or `average` for all."""
     if isinstance(said, bytes) or not may_be_word(said):
         return None
-    rows: dict[int, str] = {}  # different translations may come out as one piece
+    rows: dict[int, str] = {}  # different translations may come out as one subword
     language = None
     for dictionary in dictionaries:
         for translations in dictionary.look_up(said.text):
             found = {}
             for translation in translations:
-                if match := index.match(Piece(translation, True)):
+                if match := index.match(Subword(translation, True)):
                     found.setdefault(match.source[0], translation)
                     if which == "first":
                         break
             if found:
                 rows |= {number: text for number, text in found.items() if number not in rows}
                 language = language or dictionary.language
-                break  # a spelling that is nearer to the piece says enough
+                break  # a spelling that is nearer to the subword says enough
         if rows and which == "first":
             break
     if not rows:
@@ -219,11 +221,11 @@ def _by_dictionary(
 
 
 def _match_specials(
-    old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, old_pieces: Pieces, new_pieces: Pieces
+    old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, old_tokens: Subwords, new_subwords: Subwords
 ) -> tuple[dict[int, int], list[str]]:
     """({id of a special token: the old one of its role}, the special tokens for which the old vocabulary has none).
 
-    Added tokens that have no role are matched to an added token of the same spelling, never to a piece.
+    Added tokens that have no role are matched to an added token of the same spelling, never to a subword.
     """
     of_old, of_new = special_ids(old), special_ids(new)
     found: dict[int, int] = {}
@@ -237,11 +239,11 @@ def _match_specials(
             if same:
                 found[of_new[name]] = same[0]
     for number in of_new.values():
-        if number not in found and new_pieces.tokens[number] not in missing:
-            missing.append(new_pieces.tokens[number])
-    for token, number in new_pieces.added.items():
-        if number not in found and token not in missing and token in old_pieces.added:
-            found[number] = old_pieces.added[token]
+        if number not in found and new_subwords.tokens[number] not in missing:
+            missing.append(new_subwords.tokens[number])
+    for token, number in new_subwords.added.items():
+        if number not in found and token not in missing and token in old_tokens.added:
+            found[number] = old_tokens.added[token]
     return found, missing
 
 
@@ -272,7 +274,7 @@ def main(argv: list[str] | None = None) -> None:
         # these read the functions above, and take torch with them
         from pretraining.checkpoints import save_model_folder
         from pretraining.start.initialization import build_config, build_model, load_tokenizer
-        from pretraining.start.matching_report import recipe_piece_counts, report, to_text, write_report
+        from pretraining.start.matching_report import recipe_token_counts, report, to_text, write_report
         from pretraining.start.meta_pretrained import carries_rows, load_source, source_vocabulary
 
         transformers_logging.set_verbosity_error()
@@ -283,7 +285,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"initialize is {start.initialize}: no row is carried over. With both or embeddings it would be:\n")
         _, old = source_vocabulary(start, recipe.hub_root)
         matching = match_vocabularies(old, tokenizer, start, recipe.hub_root)
-        found = report(matching, old, tokenizer, recipe_piece_counts(recipe, tokenizer))
+        found = report(matching, old, tokenizer, recipe_token_counts(recipe, tokenizer))
         print(to_text(found), end="")
         if flags.output:
             folder = Path(flags.output)

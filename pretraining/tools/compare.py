@@ -90,7 +90,7 @@ def differences(folders: dict[str, list[Path]]) -> list[str]:
     if len(found) < 2:
         return []
     groups = "; ".join(", ".join(dict.fromkeys(names)) for names in found.values())
-    return [f"These runs have tokenizers of their own ({groups}): losses a piece, in nats, cannot be compared."]
+    return [f"These runs have tokenizers of their own ({groups}): losses a token, in nats, cannot be compared."]
 
 
 def curves_of(group: list[list[dict]]) -> Curves:

@@ -1,4 +1,4 @@
-"""The controlled pair: a text and its twin in a made-up language, every piece id shifted by a constant.
+"""The controlled pair: a text and its twin in a made-up language, every token id shifted by a constant.
 
     python -m pretraining.tools.controlled_pair --dataset local/bible --config en --output runs/pair --vocab_size 4000
     python -m pretraining.tools.controlled_pair --dataset local/sick --text_columns premise hypothesis \\
@@ -6,12 +6,12 @@
 
 A column may also hold lists of words, each with a label in another column: every word gets its twin.
 
-Two languages of the same structure that share no piece, whose translations and word alignments are known exactly (after
+Two languages of the same structure that share no token, whose translations and word alignments are known exactly (after
 K et al. 2020 and Dufter and Schuetze 2020): what an objective does for alignment shows here in minutes.
 
-The tokenizer's pieces are doubled: the twin of a piece has every character c replaced by the private-use character
+The tokenizer's tokens are doubled: the twin of a token has every character c replaced by the private-use character
 0xF0000 + c, and the same score, so that a twin text is segmented exactly as its original. Twin id = id + constant;
-special tokens, the unknown piece and the word mark are shared. en-fake.txt is their dictionary in MUSE's format: every
+special tokens, the unknown token and the word mark are shared. en-fake.txt is their dictionary in MUSE's format: every
 word of the text and its twin, the most frequent first.
 """
 
@@ -35,7 +35,7 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 def twin_of(text: str) -> str:
-    """The twin of a normalised text: characters shifted into the private-use planes; spaces and word marks stay.
+    """The twin of a normalized text: characters shifted into the private-use planes; spaces and word marks stay.
 
     Raises ValueError for a character beyond U+1FFFF, which has no room there.
     """
@@ -52,37 +52,37 @@ def _twin_character(character: str) -> str:
     return chr(code)
 
 
-def double_pieces(model: bytes) -> bytes:
-    """A serialised SentencePiece model with a twin of every ordinary piece appended, in the order of the originals.
+def double_tokens(model: bytes) -> bytes:
+    """A serialized SentencePiece model with a twin of every ordinary token appended, in the order of the originals.
 
-    The word mark alone would be its own twin, a piece that both languages share. It goes, and every character gets a
-    piece with the mark before it, of the same probability as the two it replaces.
+    The word mark alone would be its own twin, a token that both languages share. It goes, and every character gets a
+    token with the mark before it, of the same probability as the two it replaces.
     """
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
+    scores = {token.piece: token.score for token in proto.pieces if token.type == token.NORMAL}
     if WORD_MARK in scores:
-        for piece, score in scores.items():
-            if len(piece) == 1 and piece != WORD_MARK and WORD_MARK + piece not in scores:
-                proto.pieces.add(piece=WORD_MARK + piece, score=scores[WORD_MARK] + score)
-        del proto.pieces[[piece.piece for piece in proto.pieces].index(WORD_MARK)]
-    ordinary = [piece for piece in proto.pieces if piece.type == piece.NORMAL]
-    for piece in ordinary:
-        proto.pieces.add(piece=twin_of(piece.piece), score=piece.score)
+        for token, score in scores.items():
+            if len(token) == 1 and token != WORD_MARK and WORD_MARK + token not in scores:
+                proto.pieces.add(piece=WORD_MARK + token, score=scores[WORD_MARK] + score)
+        del proto.pieces[[token.piece for token in proto.pieces].index(WORD_MARK)]
+    ordinary = [token for token in proto.pieces if token.type == token.NORMAL]
+    for token in ordinary:
+        proto.pieces.add(piece=twin_of(token.piece), score=token.score)
     proto.trainer_spec.vocab_size = len(proto.pieces)
     return proto.SerializeToString()
 
 
 def twin_offset(tokenizer: Any) -> int:
-    """The constant between the id of a piece and its twin's.
+    """The constant between the id of a token and its twin's.
 
-    Raises ValueError for a tokenizer whose pieces were not doubled by this program.
+    Raises ValueError for a tokenizer whose tokens were not doubled by this program.
     """
     ordinary, odd = divmod(len(tokenizer) - len(set(tokenizer.all_special_ids)), 2)
     first = len(tokenizer) - 1 - 2 * ordinary  # <mask> is last
-    pieces = tokenizer.convert_ids_to_tokens(list(range(first, len(tokenizer) - 1)))
-    if odd or [twin_of(piece) for piece in pieces[:ordinary]] != pieces[ordinary:]:
+    tokens = tokenizer.convert_ids_to_tokens(list(range(first, len(tokenizer) - 1)))
+    if odd or [twin_of(token) for token in tokens[:ordinary]] != tokens[ordinary:]:
         raise ValueError(
             f"The tokenizer {tokenizer.name_or_path} has no twin pieces. A twin text needs them to get ids of its own. "
             f"Name the tokenizer/ folder that this program wrote, or leave --tokenizer out to train one."
@@ -91,13 +91,13 @@ def twin_offset(tokenizer: Any) -> int:
 
 
 def translator(tokenizer: Any) -> Callable[[Any], Any]:
-    """text -> its twin, normalised as the tokenizer normalises; a list of words -> the list of their twins."""
-    normaliser = tokenizer.backend_tokenizer.normalizer
+    """text -> its twin, normalized as the tokenizer normalizes; a list of words -> the list of their twins."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
 
     def translate(text: str | list[str | None] | None) -> str | list[str | None] | None:
         if isinstance(text, list):
             return [translate(word) for word in text]
-        return None if text is None else twin_of(normaliser.normalize_str(text))
+        return None if text is None else twin_of(normalizer.normalize_str(text))
 
     return translate
 
@@ -134,9 +134,9 @@ def write_pair(splits: dict[str, Any], text_columns: list[str], tokenizer: Any, 
 
 
 def write_dictionary(texts: Iterable[str], tokenizer: Any, path: Path) -> int:
-    """Writes every word of normalised `texts` and its twin, the most frequent first; returns how many there are."""
-    normaliser = tokenizer.backend_tokenizer.normalizer
-    counts = Counter(word for text in texts for word in WORD.findall(normaliser.normalize_str(text)))
+    """Writes every word of normalized `texts` and its twin, the most frequent first; returns how many there are."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    counts = Counter(word for text in texts for word in WORD.findall(normalizer.normalize_str(text)))
     words = sorted(counts, key=lambda word: (-counts[word], word))
     path.write_text("".join(f"{word}\t{twin_of(word)}\n" for word in words), encoding="utf-8")
     return len(words)
@@ -186,9 +186,9 @@ def main(argv: list[str] | None = None) -> None:
         if folder is None:
             folder = str(Path(flags.output) / "tokenizer")
             texts = texts_of(splits, flags.text_columns)
-            # every character has a piece: the unknown one would be shared by both languages
+            # every character has a token: the unknown one would be shared by both languages
             model = train_unigram(texts, flags.vocab_size - SPECIALS_BESIDE_SPM, character_coverage=1.0)
-            save_tokenizer(double_pieces(model), folder)
+            save_tokenizer(double_tokens(model), folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         offset = twin_offset(tokenizer)
         write_pair(splits, flags.text_columns, tokenizer, flags.output)

@@ -1,4 +1,4 @@
-"""Tokenise the corpora of a recipe once, into shards that training maps into memory.
+"""Tokenize the corpora of a recipe once, into shards that training maps into memory.
 
 python -m pretraining.tools.prepare --config RECIPE.yaml --output DIR
 """
@@ -18,7 +18,7 @@ from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.recipes import parse_command_line, user_errors
 
-DESCRIPTION = """Tokenise the corpora of a recipe once, into shards that training maps into memory.
+DESCRIPTION = """Tokenize the corpora of a recipe once, into shards that training maps into memory.
 
   python -m pretraining.tools.prepare --config RECIPE.yaml --output shards/mine
   python pretraining/run.py --config RECIPE.yaml prepared=shards/mine --dry_run
@@ -31,7 +31,7 @@ on where it was; after a change of the recipe or of a table it writes what is ne
 that several corpora share is written once, and the folder keeps corpora of other recipes with the same tokenizer.
 
 Streamed corpora are read once, from their start, in their own order; from then on they are like the others: shuffled
-whole, long texts in windows that keep all their pieces, and their size counted."""
+whole, long texts in windows that keep all their tokens, and their size counted."""
 
 FLAGS = {
     "--output": {"metavar": "DIR", "help": "folder of the shards; default: the recipe's `prepared`"},
@@ -41,7 +41,7 @@ FLAGS = {
         "type": int,
         "default": 64,
         "metavar": "N",
-        "help": "text of a shard; a file of short pieces, of 4 bytes each, is larger (default: %(default)s)",
+        "help": "text of a shard; a file of short tokens, of 4 bytes each, is larger (default: %(default)s)",
     },
     "--verify": {"action": "store_true", "help": "read every file of the folder and compare its checksum; write none"},
 }
@@ -74,7 +74,7 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
     Raises ValueError for whatever `open_sources` finds, for a folder of another kind or tokenizer, or one that another
     process is writing, and for what the disk refuses.
     """
-    from pretraining.data.fast_tokenize import fast_pieces
+    from pretraining.data.fast_tokenize import fast_tokens
     from pretraining.data.prepared import FORMAT, MANIFEST, PROGRESS
     from pretraining.data.shard_plan import plan_corpora
     from pretraining.data.shard_workers import Work, shards_of
@@ -88,10 +88,10 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
         tokenizer = load_tokenizer(recipe)
         fingerprint = tokenizer_fingerprint(tokenizer)
         before, records = _found(folder, fingerprint)
-        encoder = fast_pieces(tokenizer)
+        encoder = fast_tokens(tokenizer)
         plan = plan_corpora(recipe, folder, open_sources(recipe), fingerprint, before, records, max_rows, shard_bytes)
         if encoder.why_not is None:
-            # before any is tokenised, so that a difference in one table makes no difference between its shards
+            # before any is tokenized, so that a difference in one table makes no difference between its shards
             if not all(encoder.check(texts) for texts in plan.samples()):
                 logging.getLogger(__name__).info("The tokenizer is used as it is, slower: %s", encoder.why_not)
         header = {"format": FORMAT, "tokenizer_fingerprint": fingerprint}

@@ -44,10 +44,10 @@ def train_tokenizer(texts: Iterable[str], output_dir: str | Path, vocab_size: in
     save_tokenizer(train_unigram(texts, vocab_size - SPECIALS_BESIDE_SPM), output_dir)
 
 
-def train_unigram(texts: Iterable[str], pieces: int, character_coverage: float = 0.9995) -> bytes:
-    """A serialised SentencePiece model with at most this many pieces, specials included.
+def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float = 0.9995) -> bytes:
+    """A serialized SentencePiece model with at most this many tokens, specials included.
 
-    Characters are given pieces, the most frequent first, until they cover this share of the text; the rest is unknown.
+    Characters are given tokens, the most frequent first, until they cover this share of the text; the rest is unknown.
     Raises ValueError as `train_tokenizer`.
     """
     import sentencepiece
@@ -56,7 +56,7 @@ def train_unigram(texts: Iterable[str], pieces: int, character_coverage: float =
     first = next(texts, None)
     if first is None:
         raise ValueError(
-            "There is no text to train a tokenizer on: every row is empty or held out. Pieces are learnt from text. "
+            "There is no text to train a tokenizer on: every row is empty or held out. Tokens are learned from text. "
             "Check the text columns of the corpora and evaluation.held_out_fraction."
         )
     model = io.BytesIO()
@@ -65,7 +65,7 @@ def train_unigram(texts: Iterable[str], pieces: int, character_coverage: float =
             sentence_iterator=itertools.chain([first], texts),
             model_writer=model,
             model_type="unigram",
-            vocab_size=pieces,
+            vocab_size=tokens,
             hard_vocab_limit=False,
             character_coverage=character_coverage,
             max_sentence_length=MAX_BYTES,
@@ -74,8 +74,8 @@ def train_unigram(texts: Iterable[str], pieces: int, character_coverage: float =
         )
     except RuntimeError as error:
         raise ValueError(
-            f"A vocabulary of {pieces + SPECIALS_BESIDE_SPM} cannot be trained on this text: {_reason(error)}. Every "
-            "frequent character needs a piece of its own. Raise vocab_size."
+            f"A vocabulary of {tokens + SPECIALS_BESIDE_SPM} cannot be trained on this text: {_reason(error)}. Every "
+            "frequent character needs a token of its own. Raise vocab_size."
         ) from error
     return model.getvalue()
 

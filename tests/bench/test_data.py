@@ -47,12 +47,12 @@ def test_an_enlarged_folder_is_read_as_so_many_copies(folder):
 
     flags = read_flags(SMALL)
     one, many = (recipe_of(flags, folder, prepared=str(folder / name)) for name in ("prepared", "large"))
-    pieces = enlarge(folder / "prepared", folder / "large", 2**18)
+    tokens = enlarge(folder / "prepared", folder / "large", 2**18)
     tokenizer = load_tokenizer(one)
     (small,), (large,) = load_corpora(one, tokenizer), load_corpora(many, tokenizer)
     copies = len(large.lengths) // len(small.lengths)
-    assert copies > 1 and 4 * pieces >= 2**18
-    assert large.lengths.tolist() == small.lengths.tolist() * copies and sum(large.lengths) == pieces
+    assert copies > 1 and 4 * tokens >= 2**18
+    assert large.lengths.tolist() == small.lengths.tolist() * copies and sum(large.lengths) == tokens
     for index in (0, 7):
         far = index + (copies - 1) * len(small.lengths)
         assert small.fetch(0, index).sides[0].tolist() == large.fetch(0, far).sides[0].tolist()
@@ -74,15 +74,15 @@ def test_the_command_writes_its_figures(in_this_process, sample_tokenizer_dir, t
     assert list(parts) == list(bench.PARTS)
     batches = {row["way"]: row for row in parts["batches"]}
     assert batches["prepared, 0 workers"]["ratio"] == pytest.approx(
-        batches["prepared, 0 workers"]["pieces_per_second"] / batches["on the fly, 0 workers"]["pieces_per_second"]
+        batches["prepared, 0 workers"]["tokens_per_second"] / batches["on the fly, 0 workers"]["tokens_per_second"]
     )
     assert "masking alone, DataCollatorForLanguageModeling" in batches
-    assert [row["way"] for row in parts["preparing"]][1:] == ["its tokenising", "sentencepiece", "tokenizers"]
+    assert [row["way"] for row in parts["preparing"]][1:] == ["its tokenizing", "sentencepiece", "tokenizers"]
     start = parts["start"]
     assert [row["shards"] for row in start][0] == 1 and 8 <= start[1]["shards"] <= 24
     assert all(row["whole"] == pytest.approx(row["open"] + row["first_batch"]) for row in start)
     (memory,) = parts["memory"]
-    assert memory["budget_mib"] == 1 and memory["way"].startswith("1") and memory["pieces_per_second"] > 0
+    assert memory["budget_mib"] == 1 and memory["way"].startswith("1") and memory["tokens_per_second"] > 0
     assert "masked batches: 150 rows of 2 sentences of made-up words" in capsys.readouterr().out
 
 

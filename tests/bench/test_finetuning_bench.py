@@ -88,7 +88,7 @@ def test_the_command_writes_its_figures(tmp_path, capsys):
     [
         (["--rounds", "0"], "--rounds is 0. Nothing"),
         (["--hidden", "65"], "Give 64 or 128"),
-        (["--rows", "100", "--used", "50"], "some pieces would have no embedding"),
+        (["--rows", "100", "--used", "50"], "some tokens would have no embedding"),
         (["--used", "300000"], "more rows would be used than there are"),
     ],
 )

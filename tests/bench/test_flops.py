@@ -37,15 +37,15 @@ def test_useful_flops_are_those_that_torch_counts(name, step, batches):
     assert flops_of(step, SIZE, batches) == pytest.approx(found, rel=1e-9)
 
 
-@pytest.mark.parametrize("step", ["tlm + dwa", "labelling", "tlm, then dwa"])
+@pytest.mark.parametrize("step", ["tlm + dwa", "labeling", "tlm, then dwa"])
 def test_those_of_alignment_come_close(step, batches):
     """Queries are padded to those of the pair that has most."""
     model = make_model("xlm_align", SIZE, 64, attn_implementation="eager")
     found, queries = torch_counts(model, STEPS["xlm_align"][step], batches)
-    assert flops_of(step, SIZE, batches, model.config.labelling_layer, queries) == pytest.approx(found, rel=0.03)
+    assert flops_of(step, SIZE, batches, model.config.labeling_layer, queries) == pytest.approx(found, rel=0.03)
 
 
-def test_a_piece_of_base_size_is_740_mflop():
+def test_a_token_of_base_size_is_740_mflop():
     """At 512 positions, 15% predicted."""
     assert BASE.mlm([512] * 4, 0.15 * 4 * 512) / (4 * 512) == pytest.approx(740e6, rel=0.005)
 

@@ -34,7 +34,7 @@ def test_the_command_writes_its_figures(tmp_path, capsys):
     assert [(way["search"], way["model"]) for way in ways] == [
         (search, model) for search in ("greedy", "beam 5") for model in (OURS, PEER)
     ]
-    assert all(way["pieces_per_second"] > 0 and way["same"] >= 0.9 for way in ways)
+    assert all(way["tokens_per_second"] > 0 and way["same"] >= 0.9 for way in ways)
     assert [way["ratio"] for way in ways if way["model"] == PEER] == [1, 1]
     assert "times the peer" in capsys.readouterr().out
 

@@ -54,7 +54,7 @@ def test_both_have_the_same_weights_and_loss(contest):
     for _ in range(2):
         losses = contest.losses(examples)
         assert losses[PEER] == pytest.approx(losses[OURS], abs=1e-4)
-        contest.peer(examples)  # an update of either changes the weights of both
+        contest.peer(examples)  # a step of either changes the weights of both
     contest.share_moments()
     contest.clear(for_ours=True)
     before, moments = losses[OURS], contest.peer.optimizer.state
@@ -139,8 +139,8 @@ def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys):
         assert ours["ratio"] == pytest.approx(np.median(np.divide(peer["seconds"], ours["seconds"])))
         assert ours["memory_ratio"] == pytest.approx(peer["memory_mib"] / ours["memory_mib"])
         assert part["losses"][PEER] == pytest.approx(part["losses"][OURS], abs=1e-3)
-        assert ours["milliseconds_per_piece"] == pytest.approx(
-            1000 * np.median(np.divide(ours["seconds"], part["real_pieces_a_round"]))
+        assert ours["milliseconds_per_token"] == pytest.approx(
+            1000 * np.median(np.divide(ours["seconds"], part["real_tokens_a_round"]))
         )
     assert "grouped-fp32: TLM, 2 pairs a batch, fp32" in capsys.readouterr().out
 

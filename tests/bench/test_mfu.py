@@ -1,4 +1,4 @@
-"""The utilisation that bench/mfu.py prints is useful FLOPs over seconds and peak."""
+"""The utilization that bench/mfu.py prints is useful FLOPs over seconds and peak."""
 
 import argparse
 import json
@@ -33,12 +33,12 @@ def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys, preci
     for row in steps.values():
         assert row["model"] == size._asdict() and row["skips_padding"]
         assert row["of_measured_peak"] == pytest.approx(row["tera_flops_per_second"] / row["measured_peak_tera"])
-        rate = row["pieces_per_second"] * row["flops_per_piece"] / 1e12
+        rate = row["tokens_per_second"] * row["flops_per_token"] / 1e12
         assert row["tera_flops_per_second"] == pytest.approx(rate, rel=0.3)  # medians of rounds with other lengths
         assert row["of_data_sheet"] is None and row["aim"] is None  # no GPU whose aim it would be
     packed = steps["base, MLM packed 32"]
-    assert packed["flops_per_piece"] == pytest.approx(size.mlm([32], 32 * packed["share_predicted"]) / 32)
-    assert packed["share_predicted"] == pytest.approx(0.15 * 30 / 32, rel=0.15)  # whole pieces
+    assert packed["flops_per_token"] == pytest.approx(size.mlm([32], 32 * packed["share_predicted"]) / 32)
+    assert packed["share_predicted"] == pytest.approx(0.15 * 30 / 32, rel=0.15)  # whole tokens
     assert "aten::addmm" in (tmp_path / "profiles" / "base-mlm.txt").read_text(encoding="utf-8")
     assert "measured peak: a product of 64^3" in capsys.readouterr().out
 

@@ -37,7 +37,7 @@ def test_rows_have_the_lengths_that_were_asked_for(batches):
     assert 0 < batches["tlm"]["attention_mask"].float().mean() < 1  # there is padding
 
 
-def test_compared_steps_have_the_same_pieces_and_labels(batches):
+def test_compared_steps_have_the_same_tokens_and_labels(batches):
     assert batches["camlm"] is batches["tlm"]
     for field in ("labels", "attention_mask", "segment_ids"):
         assert torch.equal(batches["btmlm"][field], batches["tlm of btmlm's rows"][field])
@@ -48,7 +48,7 @@ def test_compared_steps_have_the_same_pieces_and_labels(batches):
         gold[name] = [sorted(torch.cat([row[i][(row[i] > 2)] for row in rows]).tolist()) for i in range(len(LENGTHS))]
         assert predictions(batches[name]) > 0
     assert gold["tlm"] == gold["ca_mlm_pairs"] == gold["ca_mlm_segments"]
-    assert [len(pieces) for pieces in gold["tlm"]] == LENGTHS.sum(1).tolist()
+    assert [len(tokens) for tokens in gold["tlm"]] == LENGTHS.sum(1).tolist()
 
 
 @pytest.mark.parametrize("skip", [False, True])

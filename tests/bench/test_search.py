@@ -41,7 +41,7 @@ def test_without_the_peer_its_row_is_left_out(tmp_path, capsys, monkeypatch):
     assert all(way["ratio"] is None for way in ways)
 
 
-def test_another_neighbour_is_told_from_one_that_is_as_near():
+def test_another_neighbor_is_told_from_one_that_is_as_near():
     near, places = torch.tensor([[0.9, 0.8]]), torch.tensor([[3, 5]])
     assert search.differing([(near, places)], [(near - 1e-7, torch.tensor([[3, 6]]))]) == 1
     with pytest.raises(AssertionError, match="nearer"):
@@ -53,7 +53,7 @@ def test_another_neighbour_is_told_from_one_that_is_as_near():
     [
         (["--rounds", "0"], "--rounds is 0"),
         (["--threads", "0"], "--threads has 0"),
-        (["--neighbors", "400"], "no more neighbours than vectors"),
+        (["--neighbors", "400"], "no more neighbors than vectors"),
     ],
 )
 def test_sizes_that_cannot_be_measured_are_refused(flags, message, tmp_path, capsys):

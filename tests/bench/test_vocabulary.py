@@ -18,7 +18,7 @@ def test_shares_and_ratios(in_this_process, tmp_path, capsys):
     found = json.loads(output.read_text(encoding="utf-8"))["parts"]
     assert list(found) == ["shares", "memory", "adamw", "cross-entropy"]
     shares = {row["part"]: row for row in found["shares"]}
-    assert shares["whole update"]["share"] == 1
+    assert shares["whole step"]["share"] == 1
     inner = ("  logits", "  softmax and rest", "  gradient products")
     assert sum(shares[name]["seconds"] for name in inner) >= 0.99 * shares["head"]["seconds"]
     memory = {row["part"]: row["mib"] * 2**20 for row in found["memory"]}

@@ -184,11 +184,11 @@ def write_starts(place: Path, hub: Path, tokenizer) -> None:
         (hub / name).symlink_to(place / name)
     minilm = place / "runs/minilm"
     minilm.mkdir(parents=True)
-    pieces = BertWordPieceTokenizer()
-    pieces.train([str(ROOT / "sample_corpus/en/train.jsonl")], vocab_size=500, show_progress=False)
-    pieces.save_model(str(minilm))
+    tokens = BertWordPieceTokenizer()
+    tokens.train([str(ROOT / "sample_corpus/en/train.jsonl")], vocab_size=500, show_progress=False)
+    tokens.save_model(str(minilm))
     BertTokenizerFast(str(minilm / "vocab.txt")).save_pretrained(minilm)
-    BertModel(BertConfig(**TINY, vocab_size=pieces.get_vocab_size())).save_pretrained(minilm)
+    BertModel(BertConfig(**TINY, vocab_size=tokens.get_vocab_size())).save_pretrained(minilm)
 
 
 def in_process(program: Callable, *arguments: str) -> None:

@@ -34,7 +34,7 @@ def tiny_model(sample_tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def topics(sample_corpus_dir, tiny_model, tmp_path):
-    """Overrides of a recipe: topics of the sample corpus, English to German and Chinese, two seeds of five updates."""
+    """Overrides of a recipe: topics of the sample corpus, English to German and Chinese, two seeds of five steps."""
     table = f"path: {sample_corpus_dir}, label_column: topic"
     return [
         f"model={tiny_model}",
@@ -99,7 +99,7 @@ def plug_in_veco(sample_tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def captions(sample_corpus_dir, tiny_veco, tmp_path):
-    """Overrides of a translation recipe: the sample corpus, English to German, one seed of six updates."""
+    """Overrides of a translation recipe: the sample corpus, English to German, one seed of six steps."""
     table = (
         f"path: {sample_corpus_dir}, config: en, source_column: text, target_column: text, join_on: id, "
         f"target: {{path: {sample_corpus_dir}, config: de, split: SPLIT}}, split: SPLIT"

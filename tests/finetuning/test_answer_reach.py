@@ -12,7 +12,7 @@ from finetuning.tasks.question_answering.reach import (
     BOUNDARY,
     LONG,
     NO_WINDOW,
-    PIECELESS,
+    TOKENLESS,
     Reach,
     nearest_span,
     obstacles,
@@ -30,20 +30,20 @@ def test_each_obstacle_is_found_by_itself():
     assert of("bc d", 1) == ("abc d", [BOUNDARY])
     assert of("x", -1) == ("", [ABSENT])
     assert of("abc def", 0, limit=2) == ("abc def", [LONG]) and of("abc def", 0, limit=3)[1] == []
-    # windows of the pieces 0 to 2 and 2 to 3
+    # windows of the tokens 0 to 2 and 2 to 3
     assert of("c def g", 2, held=(3, 2), limit=3) == (context, [BOUNDARY, LONG, NO_WINDOW])
     assert of("def ghi", 4, held=(3, 2)) == ("def ghi", [NO_WINDOW]) and of("ghi", 8, held=(3, 2))[1] == []
-    assert nearest_span(np.array([[0, 1], [2, 3]]), 1, 2) is None  # a character that no piece has
+    assert nearest_span(np.array([[0, 1], [2, 3]]), 1, 2) is None  # a character that no token has
 
 
 def test_counts_are_by_part_and_language_and_exact_ones_are_not_listed():
     reach = Reach()
     reach.add("evaluation", "de", 4, json.dumps([("a", "a", []), ("b", "bc", [BOUNDARY, LONG])]))
     reach.add("evaluation", "zh", 0, json.dumps([("c", "", [ABSENT])]))
-    none = {ABSENT: 0, PIECELESS: 0, BOUNDARY: 0, LONG: 0, NO_WINDOW: 0}
+    none = {ABSENT: 0, TOKENLESS: 0, BOUNDARY: 0, LONG: 0, NO_WINDOW: 0}
     assert reach.counts["evaluation"]["de"] == {"answers": 2, "exact": 1, **none, BOUNDARY: 1, LONG: 1}
     assert reach.counts["evaluation"]["zh"] == {"answers": 1, "exact": 0, **none, ABSENT: 1}
-    reason = "not at piece boundaries, of more pieces than a prediction may have"
+    reason = "not at token boundaries, of more tokens than a prediction may have"
     assert [list(row.values()) for row in reach.listed] == [
         ["evaluation", "de", 4, "b", "bc", reason],
         ["evaluation", "zh", 0, "c", "", "not in its context"],
@@ -86,5 +86,5 @@ def test_a_run_counts_and_lists_them(topics, tmp_path):
         ("en", "2", "girl is dancing with a dog"),
         ("en", "3", "cat"),
     ]
-    assert "ancin" in evaluated[0]["nearest_span"] and evaluated[0]["reason"] == "not at piece boundaries"
-    assert "3 of 4 evaluated answers are no span of pieces" in (out / "results.md").read_text(encoding="utf-8")
+    assert "ancin" in evaluated[0]["nearest_span"] and evaluated[0]["reason"] == "not at token boundaries"
+    assert "3 of 4 evaluated answers are no span of tokens" in (out / "results.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from finetuning.seeds import load_metric
-from finetuning.tasks.question_answering.reach import BOUNDARY, LONG, NO_WINDOW, PIECELESS
+from finetuning.tasks.question_answering.reach import BOUNDARY, LONG, NO_WINDOW, TOKENLESS
 from finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
 from finetuning.tasks.question_answering.task import span_cross_entropy
 from finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
@@ -29,7 +29,7 @@ SENTENCES = {
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """A tokenizer that knows the characters of these sentences: runs of unknown ones would be one piece."""
+    """A tokenizer that knows the characters of these sentences: runs of unknown ones would be one token."""
     folder = tmp_path_factory.mktemp("tokenizer")
     train_tokenizer([*SENTENCES.values()] * 9, folder, vocab_size=300)
     return AutoTokenizer.from_pretrained(folder)
@@ -61,7 +61,7 @@ def encoded(rows, tokenizer, max_length=48, stride=10, max_question_length=20, i
 @pytest.mark.parametrize("language", SENTENCES)
 def test_a_model_that_knows_the_answers_finds_them_all(language, tokenizer):
     rows = rows_of(language, 12)
-    # overlaps of 42 pieces, so that each answer is whole in some window
+    # overlaps of 42 tokens, so that each answer is whole in some window
     windows = encoded(rows, tokenizer, max_length=64, stride=10, max_question_length=8)
     labels = np.asarray(windows["labels"][:])
     noise = np.random.default_rng(0).normal(size=(2, len(windows), max(windows["length"][:])))
@@ -70,7 +70,7 @@ def test_a_model_that_knows_the_answers_finds_them_all(language, tokenizer):
     answers, golds = predicted_answers(windows, tuple(noise), n_best=20, max_answer_length=40)
     assert golds == rows["answers"][:]
     found = load_metric("mlqa").compute(predictions=answers, references=golds, language=language)
-    # not always F1: an answer may be nothing but an article. A stop in the last word's piece is punctuation.
+    # not always F1: an answer may be nothing but an article. A stop in the last word's token is punctuation.
     assert found["exact_match"] == 100
     assert sum(answer == gold for answer, (gold,) in zip(answers, golds, strict=True)) >= 8
 
@@ -83,8 +83,8 @@ def test_labels_are_where_the_whole_answer_is_and_nowhere_else(language, tokeniz
     for window in windows:
         row = rows[window["row"]]
         first, last = window["labels"]
-        pieces = range(len(window["ends"]))
-        inside = [p for p in pieces if window["ends"][p] > row["start"] and window["begins"][p] < row["end"]]
+        tokens = range(len(window["ends"]))
+        inside = [p for p in tokens if window["ends"][p] > row["start"] and window["begins"][p] < row["end"]]
         whole = inside and window["begins"][inside[0]] <= row["start"] and window["ends"][inside[-1]] >= row["end"]
         if first:
             held += 1
@@ -125,15 +125,15 @@ def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
                 "start": 4,
                 "end": 9,
             }
-            for question in (SENTENCES["en"] * 3, "Who?", "  \t" + "\ufdfa" * 9)  # the last: one character, many pieces
+            for question in (SENTENCES["en"] * 3, "Who?", "  \t" + "\ufdfa" * 9)  # the last: one character, many tokens
         ]
     )
     windows = encoded(rows, sample_tokenizer)
     assert all(window["first"] <= 20 + 3 and window["length"] <= 48 for window in windows)
     cut, split = (np.bincount(windows["row"][:], weights=windows[name][:]) for name in ("cut", "split"))
     assert cut.tolist() == [1, 0, 1] and split.tolist() == [1, 1, 1]
-    short, pieces = shorten(SENTENCES["en"] * 3, sample_tokenizer, 20)
-    assert (SENTENCES["en"] * 3).startswith(short) and pieces == 20
+    short, tokens = shorten(SENTENCES["en"] * 3, sample_tokenizer, 20)
+    assert (SENTENCES["en"] * 3).startswith(short) and tokens == 20
     whole = sample_tokenizer(SENTENCES["en"] * 3, add_special_tokens=False).input_ids
     assert sample_tokenizer(short, add_special_tokens=False).input_ids == whole[:20]
 
@@ -143,11 +143,11 @@ def test_training_windows_have_nothing_but_inputs_labels_and_length(sample_token
     assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split", "reach"}
 
 
-def test_strides_that_leave_pieces_out_and_tokenizers_without_offsets_are_refused(sample_tokenizer):
+def test_strides_that_leave_tokens_out_and_tokenizers_without_offsets_are_refused(sample_tokenizer):
     with pytest.raises(ValueError, match="doc_stride is 25, and beside a question of max_question_length=20.*for 24"):
         windowing(sample_tokenizer, 48, 25, 20, 30)
     assert windowing(sample_tokenizer, 48, 24, 20, 30).room(20) == 24
-    with pytest.raises(ValueError, match="for 0 pieces"):
+    with pytest.raises(ValueError, match="for 0 tokens"):
         windowing(sample_tokenizer, 16, 5, 20, 30)
 
     class Slow:
@@ -163,13 +163,13 @@ def test_the_best_span_is_that_of_a_search_of_all_pairs(n_best):
     windows, positions, limit = 60, 16, 4
     start, end = generator.normal(size=(2, windows, positions)).round(1)  # rounded, so that some are equal
     first, rows = generator.integers(2, 5, windows), generator.integers(0, 25, windows)
-    pieces = generator.integers(0, 10, windows)
-    found = best_spans(start, end, first, pieces, rows, n_best, limit)
+    tokens = generator.integers(0, 10, windows)
+    found = best_spans(start, end, first, tokens, rows, n_best, limit)
     assert found.rows_Q.tolist() == sorted(set(rows))
     for number, row in enumerate(found.rows_Q):
         best = (-np.inf, -1, 0, 0)
         for window in np.flatnonzero(rows == row):
-            context = range(first[window], first[window] + pieces[window])
+            context = range(first[window], first[window] + tokens[window])
             starts = sorted(context, key=lambda p: -start[window, p])[:n_best]
             ends = sorted(context, key=lambda p: -end[window, p])[:n_best]
             for one, other in itertools.product(sorted(starts), sorted(ends)):
@@ -192,16 +192,16 @@ def test_windows_may_come_in_any_order_and_logits_that_are_not_numbers_are_passe
     assert answers == [""] * 8 and golds == whole[1]
 
 
-def test_marks_that_the_normaliser_folds_into_a_letter_belong_to_the_answer(sample_tokenizer):
-    context = "au cafe\u0301 noir"  # e and an accent, which the normaliser makes one character
+def test_marks_that_the_normalizer_folds_into_a_letter_belong_to_the_answer(sample_tokenizer):
+    context = "au cafe\u0301 noir"  # e and an accent, which the normalizer makes one character
     offsets = sample_tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     begins, ends = zip(*offsets, strict=True)
-    last = max(piece for piece, begin in enumerate(begins) if begin < 8)
-    first = min(piece for piece, end in enumerate(ends) if end > 3)
+    last = max(token for token, begin in enumerate(begins) if begin < 8)
+    first = min(token for token, end in enumerate(ends) if end > 3)
     assert ends[last] == 7
     assert text_of(context, [*begins, len(context)], ends, first, last) == "cafe\u0301"
     assert text_of("ab", [0, 1, 2], [1, 2], 0, 0) == "a"
-    # of a window that ends there, the next window's piece has the mark
+    # of a window that ends there, the next window's token has the mark
     assert text_of("कि", [0, 1], [1], 0, 0) == "क" and text_of("कि", [0, 2], [1], 0, 0) == "कि"
 
 
@@ -218,7 +218,7 @@ def test_the_loss_is_a_mean_over_the_windows_of_the_whole_update():
     assert torch.allclose(sum(parts), sum(sides) / 2)
 
 
-def test_answers_of_characters_that_the_normaliser_removes_are_nowhere(tokenizer):
+def test_answers_of_characters_that_the_normalizer_removes_are_nowhere(tokenizer):
     zero_width = "\u200b"
     contexts = [f"The tower {zero_width} was built.", zero_width * 3]
     rows = [
@@ -241,7 +241,7 @@ def test_answers_of_characters_that_the_normaliser_removes_are_nowhere(tokenizer
 
 @pytest.mark.parametrize("language", SENTENCES)
 def test_answers_are_out_of_reach_where_a_search_of_all_spans_finds_none(language, tokenizer):
-    # a character without pieces, one of several, and one of two whose normal form is one
+    # a character without tokens, one of several, and one of two whose normal form is one
     context = " ".join([SENTENCES[language].replace(" ", " \u200b", 1), "cafe\u0301…", SENTENCES[language]])
     spans = [(start, context[start : start + size]) for start in range(len(context)) for size in (1, 2, 3, 5, 8, 20)]
     places, answers = zip(*[(start, answer) for start, answer in spans if answer.strip()], strict=True)
@@ -250,7 +250,7 @@ def test_answers_are_out_of_reach_where_a_search_of_all_spans_finds_none(languag
     options = {"tokenizer": tokenizer, "cutting": windowing(tokenizer, 28, stride, 8, limit), "is_train": False}
     windows = encode_windows({name: [value] for name, value in row.items()}, [0], **options)
     assert len(windows["row"]) > 3
-    predictable = {  # text, first and last character that a piece has
+    predictable = {  # text, first and last character that a token has
         (text_of(context, begins, ends, first, last), begins[first], ends[last])
         for begins, ends in zip(windows["begins"], windows["ends"], strict=True)
         for first in range(len(ends))
@@ -263,11 +263,11 @@ def test_answers_are_out_of_reach_where_a_search_of_all_spans_finds_none(languag
         begin, end = place + len(answer) - len(answer.lstrip()), place + len(answer.rstrip())
         exact = any(text == answer.strip() and first <= begin < last for text, first, last in predictable)
         assert exact == (not reasons), (answer, nearest, reasons)
-        if PIECELESS not in reasons:
+        if TOKENLESS not in reasons:
             assert answer.strip() in nearest and nearest in context
-        assert (BOUNDARY in reasons) == (PIECELESS not in reasons and nearest != context[begin:end])
+        assert (BOUNDARY in reasons) == (TOKENLESS not in reasons and nearest != context[begin:end])
         seen |= {*reasons} or {"exact"}
-    assert {"exact", PIECELESS, LONG, NO_WINDOW} <= seen
+    assert {"exact", TOKENLESS, LONG, NO_WINDOW} <= seen
     if any(
         np.max(np.subtract(ends, begins[:-1])) > 1
         for begins, ends in zip(windows["begins"], windows["ends"], strict=True)

@@ -122,8 +122,8 @@ def small_map(layers=2, heads=3):
     sides = [None, 0, None, None, 1, 1, None]
     weights = np.zeros((layers, heads, 7, 7))
     weights[..., 0] = 1.0  # all attend to <s>
-    weights[1, 2, 1] = [0, 0.2, 0.1, 0, 0.3, 0.4, 0]  # 0.7 of the one source piece's goes across
-    weights[1, 2, 4] = [0, 0.5, 0, 0, 0.5, 0, 0]  # 0.5 of the first of two target pieces'
+    weights[1, 2, 1] = [0, 0.2, 0.1, 0, 0.3, 0.4, 0]  # 0.7 of the one source token's goes across
+    weights[1, 2, 4] = [0, 0.5, 0, 0, 0.5, 0, 0]  # 0.5 of the first of two target tokens'
     return AttentionMap("self-attention", list("sa//bc/"), list("sa//bc/"), sides, sides, weights)
 
 
@@ -213,12 +213,12 @@ def test_bad_input(tiny_model, veco_dir, sample_tokenizer, tmp_path):
     for arguments, message in (
         ((str(tiny_model), " \n", Y), r"source is ' \\n'. Attention is between two sentences. Give both."),
         ((str(tiny_model), X, ""), "target is ''"),
-        ((str(tiny_model), "\u200b", Y), "source has no piece left"),
-        ((str(tiny_model), X, "\u200b"), "target has no piece left"),
-        ((str(veco_dir["causal"]), X, "\u200b", "cross"), "target has no piece left"),
+        ((str(tiny_model), "\u200b", Y), "source has no token left"),
+        ((str(tiny_model), X, "\u200b"), "target has no token left"),
+        ((str(veco_dir["causal"]), X, "\u200b", "cross"), "target has no token left"),
         ((str(tiny_model), X, Y, "cross"), r"xlm-roberta\) has no cross-attention.*Use kind joint"),
-        ((str(tiny_model), X, "und so " * 99), r"The input has \d+ pieces, and .* has 64 positions.*shorter"),
-        ((str(veco_dir["causal"]), X, "und so " * 99, "cross"), r"The input has \d+ pieces"),
+        ((str(tiny_model), X, "und so " * 99), r"The input has \d+ tokens, and .* has 64 positions.*shorter"),
+        ((str(veco_dir["causal"]), X, "und so " * 99, "cross"), r"The input has \d+ tokens"),
     ):
         with pytest.raises(ValueError, match=message):
             read_attention(*arguments)

@@ -34,7 +34,7 @@ def test_only_sacrebleu_tells_capitals():
     assert found["bleu"] == pytest.approx(100) and found["sacrebleu"] < 50
 
 
-def test_tokenised_bleu_splits_as_moses_does():
+def test_tokenized_bleu_splits_as_moses_does():
     # 13a leaves hyphen and German quotation marks in the word: one wrong word is all that differs
     prediction = "er trägt ein blau-weißes „T-Shirt“ und lacht"
     reference = "er trägt ein blau-weißes T-Shirt und lacht"

@@ -53,8 +53,8 @@ def test_answers_out_of_reach_are_counted_and_shown(topics, tmp_path, capsys, mo
     data, _, answers = capsys.readouterr().out.partition("gold answers, and those")
     rows, left_out, inputs, _, longest, split = rows_of(data, "train")["all"]
     assert (rows, left_out, split) == ("2", "1", "2") and int(inputs) > 2 and longest == "40"
-    assert rows_of(answers, "evaluation")["en"] == ["3", "1", "1", "1"] and "not at pieces' ends" in answers
-    assert "evaluation en, row 1 (from 0): 'ancin' not at piece boundaries; the nearest span is " in answers
+    assert rows_of(answers, "evaluation")["en"] == ["3", "1", "1", "1"] and "not at tokens' ends" in answers
+    assert "evaluation en, row 1 (from 0): 'ancin' not at token boundaries; the nearest span is " in answers
 
 
 def test_tagging_translation_and_features_are_reported_too(

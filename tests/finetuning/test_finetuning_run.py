@@ -97,7 +97,7 @@ def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics, tmp_p
     assert not (folder.parent / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("update", [4, 8])  # in the middle of the first seed (of 5 updates) and of the second
+@pytest.mark.parametrize("update", [4, 8])  # in the middle of the first seed (of 5 steps) and of the second
 def test_a_killed_run_goes_on_to_the_same_weights(topics, tmp_path, monkeypatch, update):
     main([*topics, f"output_dir={tmp_path / 'whole'}"])
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -110,7 +110,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(topics, tmp_path, monkeypatch,
         kill_at(patch, None, calls)
         main([*topics, "--resume"])
     assert before in (None, finished.stat().st_mtime_ns)
-    # checkpoints lie at updates 2, 4: the killed seed goes on from there, a finished one is not trained again
+    # checkpoints lie at steps 2, 4: the killed seed goes on from there, a finished one is not trained again
     assert calls == ([2, 3, 4] + [0, 1, 2, 3, 4] if update == 4 else [2, 3, 4])
     for seed in ("seed-1", "seed-2"):
         whole, resumed = weights(tmp_path / "whole" / seed), weights(out / seed)
@@ -192,7 +192,7 @@ def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sa
     shutil.copytree(tiny_model, small)
     config = XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)
     XLMRobertaForMaskedLM(config).save_pretrained(small)
-    assert f"has {len(sample_tokenizer)} pieces, and the model" in refused([*topics, f"model={small}"])
+    assert f"has {len(sample_tokenizer)} tokens, and the model" in refused([*topics, f"model={small}"])
 
     padding = tmp_path / "padding"
     shutil.copytree(tiny_model, padding)
@@ -240,7 +240,7 @@ def test_accumulated_micro_batches_are_the_same_update(topics, tmp_path):
 
 
 def test_two_processes_are_the_same_update(topics, tmp_path, in_two_processes):
-    # all 240 rows at once, so that both runs see the same examples in an update
+    # all 240 rows at once, so that both runs see the same examples in a step
     one = [*topics, "seeds=[1]", "selection=last", "training.batch_size=240", "training.max_steps=1"]
     main(one)
     in_two_processes(*one, f"output_dir={tmp_path / 'two'}")

@@ -1,4 +1,4 @@
-"""Text labelled by a tagger: what is written, what a run on it says, and what is refused."""
+"""Text labeled by a tagger: what is written, what a run on it says, and what is refused."""
 
 import json
 import re
@@ -18,7 +18,7 @@ COLUMNS = "text_columns: [tokens], label_column: labels"
 
 
 def sentences(language, count):
-    """Somebody goes somewhere; every fourth sentence is longer than a window of 40 pieces."""
+    """Somebody goes somewhere; every fourth sentence is longer than a window of 40 tokens."""
     rows = []
     for number in range(count):
         words = [NAMES[language][number % 3], "Smith", "went", "to", ("Rome", "Paris")[number % 2]]
@@ -30,7 +30,7 @@ def sentences(language, count):
 
 @pytest.fixture(scope="module")
 def teacher(tiny_model, tmp_path_factory):
-    """Folder of a tagger that run.py fine-tuned on English for a few updates."""
+    """Folder of a tagger that run.py fine-tuned on English for a few steps."""
     folder = tmp_path_factory.mktemp("teacher")
     for name, count in (("train", 48), ("test", 9)):
         Dataset.from_list(sentences("en", count)).to_parquet(folder / f"{name}.parquet")
@@ -70,7 +70,7 @@ def read(path):
 def test_labels_are_the_teachers_and_the_rest_of_a_row_stays(teacher, tmp_path, capsys):
     rows = [{key: row[key] for key in ("id", "tokens")} | {"tokens_en": ["x"]} for row in sentences("de", 9)]
     rows.insert(3, {"id": 99, "tokens": [], "tokens_en": ["x"]})
-    output = tmp_path / "labelled" / "de" / "train.jsonl"
+    output = tmp_path / "labeled" / "de" / "train.jsonl"
     label(arguments(teacher, text(tmp_path, rows), output, "--batch_size", "4"))
     assert "9 rows" in capsys.readouterr().out
     written = read(output)
@@ -86,10 +86,10 @@ def test_labels_are_the_teachers_and_the_rest_of_a_row_stays(teacher, tmp_path, 
             continue
         with torch.no_grad():
             best = model.eval()(**batch).logits[0].softmax(-1).max(-1)
-        # where the teacher learnt them, as its config says: at the first piece that is more than the mark of a word
+        # where the teacher learned them, as its config says: at the first token that is more than the mark of a word
         assert model.config.label_subword == "first_with_text"
         texts = [
-            word if piece.strip("▁") else None for word, piece in zip(batch.word_ids(0), batch.tokens(), strict=True)
+            word if token.strip("▁") else None for word, token in zip(batch.word_ids(0), batch.tokens(), strict=True)
         ]
         places = [texts.index(word) for word in range(len(row["tokens"]))]
         found = [model.config.id2label[best.indices[place].item()] for place in places]
@@ -106,9 +106,9 @@ def test_labels_are_the_teachers_and_the_rest_of_a_row_stays(teacher, tmp_path, 
     assert 0 < about["mean_confidence"] <= 1
 
 
-def test_a_run_on_labelled_text_names_the_teacher(teacher, tiny_model, tmp_path, refused):
+def test_a_run_on_labeled_text_names_the_teacher(teacher, tiny_model, tmp_path, refused):
     given = text(tmp_path, [{"text": " ".join(row["tokens"])} for row in sentences("de", 12)])
-    folder = tmp_path / "labelled" / "de"
+    folder = tmp_path / "labeled" / "de"
     label(arguments(teacher, given, folder / "train.jsonl"))
     for name in ("en", "de"):
         Dataset.from_list(sentences(name, 9)).to_parquet(tmp_path / f"{name}.parquet")
@@ -118,7 +118,7 @@ def test_a_run_on_labelled_text_names_the_teacher(teacher, tiny_model, tmp_path,
         f"output_dir={tmp_path / 'out'}",
         "task=people",
         "setting=translate_train_all",
-        "translations_from=somebody, labelled by a model",
+        "translations_from=somebody, labeled by a model",
         # a folder: the description beside the rows is not taken for rows
         f"train=[{{path: {tmp_path}/en.parquet, {COLUMNS}}}, {{path: {folder}, languages: [de], {COLUMNS}}}]",
         "selection=last",
@@ -128,10 +128,10 @@ def test_a_run_on_labelled_text_names_the_teacher(teacher, tiny_model, tmp_path,
     ]
     run([*recipe, f"evaluation=[{{path: {tmp_path}/de.parquet, languages: [de], {COLUMNS}}}]"])
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
-    signature = read(folder / "train.jsonl")[0]["labelled_by"]
+    signature = read(folder / "train.jsonl")[0]["labeled_by"]
     assert signature.startswith("xlm-roberta sha256:") and signature.endswith("fine-tuned on people (zero_shot)")
     english, german = results["protocol"]["training_data"]
-    assert german["labelled_by"] == [signature] and german["rows"] == 12 and "labelled_by" not in english
+    assert german["labeled_by"] == [signature] and german["rows"] == 12 and "labeled_by" not in english
     assert f"training labels in de are those of a model: {signature}" in (tmp_path / "out" / "results.md").read_text()
 
     evaluated = f"evaluation=[{{path: {folder}, split: train, languages: [de], {COLUMNS}}}]"
@@ -172,7 +172,7 @@ def test_several_languages_and_what_is_not_overwritten(teacher, tmp_path, capsys
         ([{"tokens": ["a"]}], ["--max_length", "4"], "--max_length is 4"),
     ],
 )
-def test_text_that_cannot_be_labelled_is_named(teacher, tmp_path, capsys, rows, more, message):
+def test_text_that_cannot_be_labeled_is_named(teacher, tmp_path, capsys, rows, more, message):
     with pytest.raises(SystemExit) as stopped:
         label(arguments(teacher, text(tmp_path, rows), tmp_path / "out.jsonl", *more))
     error = " ".join(capsys.readouterr().err.split())

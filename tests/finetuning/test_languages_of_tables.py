@@ -108,17 +108,17 @@ def test_a_place_for_the_language_in_the_path_names_the_nearest_file(hub_root, t
 
 
 def test_a_split_without_labels_is_refused_in_training_and_evaluation(hub_root):
-    labelled = {"config": "all", "label_names": ["no", "yes"]}
-    hidden = {**labelled, "split": "hidden"}
+    labeled = {"config": "all", "label_names": ["no", "yes"]}
+    hidden = {**labeled, "split": "hidden"}
     languages = {"languages": ["de"], "split": "test"}
     for train, evaluation, part in (
-        (labelled, {**languages, **hidden}, "de"),
-        (hidden, {**languages, **labelled}, "en"),
+        (labeled, {**languages, **hidden}, "de"),
+        (hidden, {**languages, **labeled}, "en"),
     ):
         with pytest.raises(ValueError, match=f"language {part}: none of the 4 values in column label is a label"):
             read(hub_root, classification, train, evaluation)
     with pytest.raises(ValueError, match="has no column labels. Its columns are: .*Did you mean 'label'"):
-        read(hub_root, classification, {**labelled, "label_column": "labels"}, {**languages, **labelled})
+        read(hub_root, classification, {**labeled, "label_column": "labels"}, {**languages, **labeled})
 
 
 def test_every_language_of_a_table_is_read_once(hub_root):

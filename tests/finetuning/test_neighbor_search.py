@@ -1,4 +1,4 @@
-"""The search for nearest neighbours finds what float64 finds, whatever product its candidates come from."""
+"""The search for nearest neighbors finds what float64 finds, whatever product its candidates come from."""
 
 import pytest
 import torch
@@ -31,9 +31,9 @@ def check(source, target, k, **options):
 def sentences(kind, sources=210, targets=140, size=48):
     """Vectors as models make them: in clusters; all alike, as of XLM-R without fine-tuning; without any structure."""
     generator = torch.Generator().manual_seed(1)
-    common, centres = torch.randn(size, generator=generator), torch.randn(9, size, generator=generator)
+    common, centers = torch.randn(size, generator=generator), torch.randn(9, size, generator=generator)
     spread = {"clustered": 0.6, "alike": 0.02, "nearly the same": 2e-4, "apart": 1.0}[kind]
-    source = spread * (centres[torch.arange(sources) % 9] + torch.randn(sources, size, generator=generator))
+    source = spread * (centers[torch.arange(sources) % 9] + torch.randn(sources, size, generator=generator))
     target = source[:targets] + 0.4 * spread * torch.randn(targets, size, generator=generator)
     return (source, target) if kind == "apart" else (source + common, target + common)
 
@@ -41,7 +41,7 @@ def sentences(kind, sources=210, targets=140, size=48):
 @pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("size", [32, 128, 1000])
 @pytest.mark.parametrize("kind", ["clustered", "alike", "nearly the same", "apart"])
-def test_neighbours_and_cosines_are_those_of_float64(kind, size, products):
+def test_neighbors_and_cosines_are_those_of_float64(kind, size, products):
     source, target = sentences(kind)
     for k in (1, 4, 500):
         check(source, target, k, size=size, products=products)
@@ -113,6 +113,6 @@ def test_large_searches_look_for_candidates_in_bf16_where_the_processor_has_it(m
     assert seen == ["bf16", "fp32", "fp32", "fp32"]
 
 
-def test_an_empty_side_has_no_neighbours():
+def test_an_empty_side_has_no_neighbors():
     (near, numbers), (backward, _) = nearest_neighbors(torch.ones(3, 2), torch.ones(0, 2), 4)
     assert near.shape == numbers.shape == (3, 0) and backward.shape == (0, 3)

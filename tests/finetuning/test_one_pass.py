@@ -163,7 +163,7 @@ def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, tmp_path):
         (first, weights), (second, other) = of("out", seed), of("again", seed)
         assert first == second and all(torch.equal(weights[name], other[name]) for name in weights)
     (first, weights), (second, other) = of("out", 1), of("out", 2)
-    assert first[2] != second[2]  # of all updates, not the scores alone, which may be equal by chance
+    assert first[2] != second[2]  # of all steps, not the scores alone, which may be equal by chance
     assert not any(torch.equal(weights[name], other[name]) for name in weights if "classifier" in name)
 
 

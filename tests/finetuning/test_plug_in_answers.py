@@ -150,7 +150,7 @@ def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_on
             assert trained["translation_input_ids"] == other["input_ids"]
             positions = [trained["translation_start_positions"], trained["translation_end_positions"]]
             if row == len(rows) - 1 or number >= len(others):
-                assert min(positions) > 40  # ignored: not known, or learnt before
+                assert min(positions) > 40  # ignored: not known, or learned before
             else:
                 assert positions == other["labels"]
     assert unread and any(len([w for w in y if w["row"] == row]) > 1 for row in range(8))
@@ -174,7 +174,7 @@ def plug_in_places(sample_corpus_dir, plug_in_veco, write_rows, tmp_path):
     ]
 
 
-def test_what_is_learnt_by_heart_is_right_beside_the_translations(plug_in_places, tmp_path, sample_corpus_dir):
+def test_what_is_learned_by_heart_is_right_beside_the_translations(plug_in_places, tmp_path, sample_corpus_dir):
     main(plug_in_places)
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     assert results["languages"]["de"]["mean"] == 100
@@ -194,7 +194,7 @@ def test_what_is_learnt_by_heart_is_right_beside_the_translations(plug_in_places
         model(**x)
 
 
-def test_both_sides_are_learnt_from(plug_in_places, tmp_path, sample_corpus_dir, write_rows):
+def test_both_sides_are_learned_from(plug_in_places, tmp_path, sample_corpus_dir, write_rows):
     one = [*plug_in_places, "training.max_steps=2"]
     main(one)
     rows = rows_of(sample_corpus_dir)

@@ -1,4 +1,4 @@
-"""Translate-train-all, plug-out and plug-in: the tables, what is refused, and runs of a few updates."""
+"""Translate-train-all, plug-out and plug-in: the tables, what is refused, and runs of a few steps."""
 
 import csv
 import json
@@ -214,7 +214,7 @@ def test_translations_are_not_ignored_plug_out(write, fields):
         read([{"path": write("train", rows()), **fields}], [{"path": write("test", rows()), "languages": ["de"]}])
 
 
-def labelled(*names):
+def labeled(*names):
     """What a head is made from of the data."""
     return SimpleNamespace(label_names=list(names), protocol={})
 
@@ -261,7 +261,7 @@ def test_every_recipe_parses_and_is_consistent(task):
 
 @pytest.fixture
 def plug_in_topics(sample_corpus_dir, plug_in_veco, tmp_path):
-    """Overrides of the sample recipe: German and Chinese with English, one seed of three updates."""
+    """Overrides of the sample recipe: German and Chinese with English, one seed of three steps."""
     table = f"path: {sample_corpus_dir}, config: '{{language}}', label_column: topic"
     joined = f"translations: {{path: {sample_corpus_dir}, config: en}}"
     return [
@@ -333,7 +333,7 @@ def test_a_plug_in_run_from_recipe_to_results(plug_in_topics, tmp_path, sample_c
         model(**batch)
 
 
-def test_both_sides_are_learnt_from_in_one_update_however_it_is_split(plug_in_topics, tmp_path):
+def test_both_sides_are_learned_from_in_one_update_however_it_is_split(plug_in_topics, tmp_path):
     one = [*plug_in_topics, "training.max_steps=2", "training.max_grad_norm=0.01"]
     main(one)
     main([*one, f"output_dir={tmp_path / 'four'}", "training.gradient_accumulation_steps=4"])
@@ -345,7 +345,7 @@ def test_both_sides_are_learnt_from_in_one_update_however_it_is_split(plug_in_to
 
 
 def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(plug_in_veco):
-    model = load_model(classification.KIND, labelled("a", "b", "c"), str(plug_in_veco), 1, [], plug_in=True).eval()
+    model = load_model(classification.KIND, labeled("a", "b", "c"), str(plug_in_veco), 1, [], plug_in=True).eval()
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randint(5, 100, (6, length), generator=generator) for length in (7, 9))
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -423,7 +423,7 @@ def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_topics, tmp_pat
     assert config["plug_in"] is False
     assert config["fine_tuned_on"] == ["sample_topics (translate_train_all, plug-in)", "plain (zero_shot)"]
     assert load_file(plain / "model.safetensors")["classifier.dense.weight"].shape == (32, 32)
-    model = load_model(classification.KIND, labelled("a", "b"), str(plain), 1, [], plug_in=True)
+    model = load_model(classification.KIND, labeled("a", "b"), str(plain), 1, [], plug_in=True)
     assert model.config.plug_in and model.classifier.dense.weight.shape == (32, 64)
 
 

@@ -14,7 +14,7 @@ from finetuning.tasks.tagging import task as tagging
 from zoo_core.recipes import load_recipe
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-PLUG_IN = ["setting=translate_train_all", "translations_from=Anna, labelled by Bob", "plug_in=true"]
+PLUG_IN = ["setting=translate_train_all", "translations_from=Anna, labeled by Bob", "plug_in=true"]
 X = {"text_columns": ["tokens"], "label_column": "labels"}
 BOTH, WORDS = {"translation_columns": ["tokens_en", "labels_en"]}, {"translation_columns": ["tokens_en"]}
 
@@ -53,7 +53,7 @@ def test_words_and_labels_of_both_sides_are_read_by_name(write):
             "tokens": Sequence(Value("string")),
             "labels": Sequence(Value("string")),
             "tokens_en": Sequence(Value("string")),
-            "labels_en": Sequence(ClassLabel(names=NAMES)),  # gold English beside text that a model has labelled
+            "labels_en": Sequence(ClassLabel(names=NAMES)),  # gold English beside text that a model has labeled
         }
     )
     rows = sentences(6)
@@ -83,7 +83,7 @@ def test_translations_are_joined(write):
             {},
             WORDS,
             WORDS,
-            "train.0 names 1 columns of translations.*Both sides are learnt from.*Name 2.*en, labels_en",
+            "train.0 names 1 columns of translations.*Both sides are learned from.*Name 2.*en, labels_en",
         ),
         ({}, BOTH, BOTH, "evaluation.0 names 2 columns.*Only labels of the text itself are.*Name 1, as"),
         ({"tokens_en": []}, BOTH, WORDS, "row 1 .*5 labels in column labels_en"),
@@ -138,7 +138,7 @@ def test_each_window_stands_beside_the_whole_translation_whose_labels_count_once
 
 @pytest.fixture
 def plug_in_people(plug_in_veco, tmp_path):
-    """Overrides of a plug-in tagging recipe, one seed of twelve updates."""
+    """Overrides of a plug-in tagging recipe, one seed of twelve steps."""
     for name, count in (("train", 48), ("dev", 6), ("test", 9)):
         Dataset.from_list(sentences(count)).to_parquet(tmp_path / f"{name}.parquet")
     tables = {"train": {"path": f"{tmp_path}/train.parquet", **BOTH}}
@@ -162,7 +162,7 @@ def plug_in_people(plug_in_veco, tmp_path):
 def test_a_run_leaves_scores_that_the_saved_model_gives_beside_the_translations(plug_in_people, tmp_path):
     main(plug_in_people)
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
-    assert results["languages"]["de"]["mean"] > 60  # it has learnt something
+    assert results["languages"]["de"]["mean"] > 60  # it has learned something
     assert results["protocol"]["plug_in"] is True and results["protocol"]["cut_translations"]["evaluation"] == {"de": 3}
     folder = tmp_path / "out" / "seed-1" / "model"
     model = AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True).eval()
@@ -202,11 +202,11 @@ def test_a_run_leaves_scores_that_the_saved_model_gives_beside_the_translations(
     assert short == [[model.config.id2label[number] for number in one.argmax(-1).tolist()] for one in beside]
 
 
-def test_both_sides_are_learnt_from_in_one_update_however_their_words_are_divided(plug_in_people, tmp_path):
+def test_both_sides_are_learned_from_in_one_update_however_their_words_are_divided(plug_in_people, tmp_path):
     one = [*plug_in_people, "training.max_steps=2", "training.max_grad_norm=0.01"]
     main(one)
     main([*one, f"output_dir={tmp_path / 'four'}", "training.gradient_accumulation_steps=4"])
-    # the labels of the translations are learnt from: others of them give another model
+    # the labels of the translations are learned from: others of them give another model
     Dataset.from_list([{**row, "labels_en": row["labels_en"][::-1]} for row in sentences(48)]).to_parquet(
         tmp_path / "train.parquet"
     )

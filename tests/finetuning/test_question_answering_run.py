@@ -84,13 +84,13 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path):
     }
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| language | f1 | exact_match |" in page
-    assert "F1 and exact match of mlqa" in page and "one every 12 pieces of a context" in page
+    assert "F1 and exact match of mlqa" in page and "one every 12 tokens of a context" in page
     assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((out / "seed-1" / "model" / "config.json").read_text())
     assert config["architectures"] == ["XLMRobertaForQuestionAnswering"]
 
 
-def test_what_is_learnt_by_heart_is_scored_as_right(places, tmp_path):
+def test_what_is_learned_by_heart_is_scored_as_right(places, tmp_path):
     # the same rows under two names: labels, windows, order of prediction, offsets and metric have to fit together
     rows = [json.loads(line) for line in (tmp_path / "en.jsonl").read_text(encoding="utf-8").splitlines()[:5]]
     for name in ("few", "twin"):

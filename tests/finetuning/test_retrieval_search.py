@@ -60,11 +60,11 @@ def test_a_vector_of_nothing_is_near_to_nothing():
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_a_vector_is_the_pooling_of_the_states_of_a_text_alone(encoder_of, pooling):
     encoder = encoder_of(pooling=pooling)
-    pieces = encoder.pieces(TEXTS)
-    found = encoder.vectors(pieces, [0, 1, 2])
+    tokens = encoder.tokens(TEXTS)
+    found = encoder.vectors(tokens, [0, 1, 2])
     for number, text in enumerate(TEXTS):
         alone = encoder.tokenizer(text, return_tensors="pt")  # the tokenizer's own special tokens, nothing padded
-        assert alone["input_ids"][0, 1:-1].tolist() == pieces[number]
+        assert alone["input_ids"][0, 1:-1].tolist() == tokens[number]
         states = encoder.states.model(**alone, output_hidden_states=True).hidden_states
         for layer in range(3):
             part = {"mean": slice(1, -1), "mean_with_special_tokens": slice(None), "cls": slice(1)}[pooling]
@@ -74,33 +74,33 @@ def test_a_vector_is_the_pooling_of_the_states_of_a_text_alone(encoder_of, pooli
 
 
 def test_the_order_and_the_batches_of_texts_do_not_matter(encoder_of):
-    pieces = encoder_of().pieces(TEXTS)
-    found = encoder_of(batch_size=5).vectors(pieces, [2])[2]
-    backwards = encoder_of(batch_size=1).vectors(pieces[::-1], [2])[2].flip(0)
+    tokens = encoder_of().tokens(TEXTS)
+    found = encoder_of(batch_size=5).vectors(tokens, [2])[2]
+    backwards = encoder_of(batch_size=1).vectors(tokens[::-1], [2])[2].flip(0)
     torch.testing.assert_close(found, backwards, rtol=1e-4, atol=1e-5)
 
 
 def test_long_texts_are_cut_to_what_fits_beside_the_special_tokens(encoder_of):
     encoder = encoder_of(max_length=6)
-    pieces = encoder.pieces(TEXTS)
-    assert [encoder.is_cut(ids) for ids in pieces] == [len(ids) > 4 for ids in pieces]
-    cut = encoder.vectors(pieces, [2])[2]
-    torch.testing.assert_close(cut, encoder_of().vectors([ids[:4] for ids in pieces], [2])[2], rtol=1e-4, atol=1e-5)
+    tokens = encoder.tokens(TEXTS)
+    assert [encoder.is_cut(ids) for ids in tokens] == [len(ids) > 4 for ids in tokens]
+    cut = encoder.vectors(tokens, [2])[2]
+    torch.testing.assert_close(cut, encoder_of().vectors([ids[:4] for ids in tokens], [2])[2], rtol=1e-4, atol=1e-5)
     assert encoder_of().max_length == 64, "as many positions as the model has"
     with pytest.raises(ValueError, match="2 of it are special tokens.*more than 2"):
         encoder_of(max_length=2)
 
 
-def test_special_tokens_that_a_text_spells_are_no_pieces_of_it(encoder_of):
+def test_special_tokens_that_a_text_spells_are_no_tokens_of_it(encoder_of):
     encoder = encoder_of()
     special = set(encoder.tokenizer.all_special_ids) - {encoder.tokenizer.unk_token_id}
-    assert encoder.pieces(["</s><pad>", "a"])[0] == []
-    assert special.isdisjoint(encoder.pieces(["a <mask> b </s>"])[0])
+    assert encoder.tokens(["</s><pad>", "a"])[0] == []
+    assert special.isdisjoint(encoder.tokens(["a <mask> b </s>"])[0])
 
 
 def test_layers_come_in_several_passes_where_memory_is_short(encoder_of, monkeypatch):
     encoder = encoder_of()
-    sides = tuple(encoder.pieces(texts) for texts in (TEXTS, TEXTS[:3]))
+    sides = tuple(encoder.tokens(texts) for texts in (TEXTS, TEXTS[:3]))
     asked, vectors = [], encoder.vectors
     monkeypatch.setattr(encoder, "vectors", lambda side, layers: asked.append(layers) or vectors(side, layers))
     whole = list(vectors_by_layer(encoder, sides, [0, 1, 2]))
@@ -118,7 +118,7 @@ def test_vectors_that_are_no_numbers_are_refused(encoder_of, monkeypatch):
     encoder = encoder_of()
     monkeypatch.setattr(encoder, "states", Broken(encoder.states))
     with pytest.raises(ValueError, match="layer 1 are not finite.*precision=fp32"):
-        encoder.vectors(encoder.pieces(["a"]), [1])
+        encoder.vectors(encoder.tokens(["a"]), [1])
 
 
 class Broken:
@@ -145,10 +145,10 @@ def test_bert_is_read_with_its_own_special_tokens(tmp_path):
     config = BertConfig(vocab_size=len(words), max_position_embeddings=12, **sizes)
     encoder = SentenceEncoder(BertModel(config, add_pooling_layer=False).eval(), tokenizer, batch_size=2)
     assert encoder.max_length == 12
-    pieces = encoder.pieces(["the house", "red", "the green house is red"])
-    assert pieces == [[4, 5], [7], [4, 1, 5, 6, 7]], "unknown words are read as such"
+    tokens = encoder.tokens(["the house", "red", "the green house is red"])
+    assert tokens == [[4, 5], [7], [4, 1, 5, 6, 7]], "unknown words are read as such"
     states = encoder.states.model(torch.tensor([[2, 4, 5, 3]])).last_hidden_state
-    torch.testing.assert_close(encoder.vectors(pieces, [2])[2][0], states[0, 1:3].mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoder.vectors(tokens, [2])[2][0], states[0, 1:3].mean(0), rtol=1e-4, atol=1e-5)
 
 
 def test_accuracy_counts_both_directions_by_hand():

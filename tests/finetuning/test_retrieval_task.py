@@ -91,7 +91,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys
     }  # fmt: skip
     assert protocol["evaluated_rows"] == {"de-en": 60, "zh-en": 60}
     assert protocol["chance"]["de-en"] == pytest.approx(dict.fromkeys(retrieval_results.SCORES, 100 / 60))
-    assert protocol["cut_texts"] == protocol["texts_without_pieces"] == {"de-en": [0, 0], "zh-en": [0, 0]}
+    assert protocol["cut_texts"] == protocol["texts_without_tokens"] == {"de-en": [0, 0], "zh-en": [0, 0]}
     entry = protocol["evaluation_data"][1]
     assert (entry["config"], entry["split"], entry["target"]["config"]) == ("zh", "test", "en")
     assert (entry["languages"], entry["rows"], entry["empty"], entry["unpaired"]) == (["zh-en"], 60, 0, [0, 0])
@@ -236,7 +236,7 @@ def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
         (["pairs.0.max_pairs=1"], "pairs.0.max_pairs is 1"),
         (["pairs.0.streaming=true"], "streaming is true"),
         (["max_length=65"], "has 64 positions"),
-        (["max_length=2"], "no room for a piece"),
+        (["max_length=2"], "no room for a token"),
         (["max_length=0"], "max_length is 0"),
         (["layer=3"], "layer has 3, and"),
         (["layers=[0, 2]"], "the layer that is reported is 1 of 2"),

@@ -32,7 +32,7 @@ def of_kind(request):
 def test_an_infinite_gradient_norm_does_not_make_a_run_unfinishable(of_kind, tmp_path, monkeypatch):
     log = Trainer.log
 
-    def overflow(self, logs, *args, **kwargs):  # of fp16's loss scaling, on a logged update
+    def overflow(self, logs, *args, **kwargs):  # of fp16's loss scaling, on a logged step
         log(self, {**logs, "grad_norm": math.inf, "loss": math.nan}, *args, **kwargs)
 
     monkeypatch.setattr(Trainer, "log", overflow)

@@ -40,7 +40,7 @@ def test_nothing_found_is_zero_without_a_warning(metric):
     assert scores == {"f1": 0, "precision": 0, "recall": 0, "token_accuracy": 50}
 
 
-def test_parts_of_speech_are_chunks_of_equal_neighbours(metric):
+def test_parts_of_speech_are_chunks_of_equal_neighbors(metric):
     gold, found = [["DET", "NOUN", "NOUN", "VERB"]], [["DET", "NOUN", "VERB", "VERB"]]
     scores = metric.compute(predictions=found, references=gold)
     assert scores["token_accuracy"] == 75 and scores["f1"] == pytest.approx(100 / 3)

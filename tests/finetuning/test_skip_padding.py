@@ -81,7 +81,7 @@ def test_vectors_are_the_same_at_every_layer(plug_in_veco):
     for skip in (True, False):
         model.set_skip_padding(skip)
         encoder = SentenceEncoder(model, tokenizer, batch_size=4)
-        found.append(encoder.vectors(encoder.pieces(TEXTS), range(3)))
+        found.append(encoder.vectors(encoder.tokens(TEXTS), range(3)))
     torch.testing.assert_close(*found, rtol=0, atol=1e-5)
 
 

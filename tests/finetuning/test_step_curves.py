@@ -39,7 +39,7 @@ def pretrained(tiny_model, tmp_path):
 
 @pytest.fixture
 def recipe(topics, tmp_path):
-    """Arguments: a recipe file of one update a seed, and the output."""
+    """Arguments: a recipe file of one step a seed, and the output."""
     from finetuning.recipe import Recipe
     from zoo_core.recipes import load_recipe, save_recipe
 

@@ -93,7 +93,7 @@ def test_other_labels_stay_as_they_are_with_a_warning(write):
 def test_iobes_marks_chunks_and_is_not_warned_of(write):
     tags = [["S-PER", "O"], ["B-LOC", "E-LOC"]]
     data = read({"path": write("train", rows(tags))}, {"path": write("test", rows(tags))})
-    assert not any("equal neighbours" in warning for warning in data.warnings)
+    assert not any("equal neighbors" in warning for warning in data.warnings)
 
 
 def test_placeholder_labels_are_refused(write):
@@ -162,14 +162,14 @@ def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
     return tagging.encode(data, tokenizer, max_length, label_subword)
 
 
-def test_the_first_piece_of_a_word_has_its_label(write, sample_tokenizer):
+def test_the_first_subword_of_a_word_has_its_label(write, sample_tokenizer):
     words, tags = ["Extraordinary", "dogs", "bark", "in", "Valparaiso"], ["O", "O", "O", "O", "B-LOC"]
     data = encoded(write, sample_tokenizer, [(words, tags)], 64)
     (row,) = data.train.to_list()
     alone = [sample_tokenizer(word, add_special_tokens=False)["input_ids"] for word in words]
     assert max(map(len, alone)) > 1
-    pieces = list(itertools.chain(*alone))
-    assert row["input_ids"] == [sample_tokenizer.bos_token_id, *pieces, sample_tokenizer.eos_token_id]
+    subwords = list(itertools.chain(*alone))
+    assert row["input_ids"] == [sample_tokenizer.bos_token_id, *subwords, sample_tokenizer.eos_token_id]
     firsts = np.cumsum([1, *map(len, alone)])[:-1]
     expected = [-100] * len(row["input_ids"])
     for place, tag in zip(firsts, tags, strict=True):
@@ -178,22 +178,22 @@ def test_the_first_piece_of_a_word_has_its_label(write, sample_tokenizer):
     assert data.protocol["split_texts"]["train"] == {"all": 0}
 
 
-def test_the_label_can_be_at_the_first_piece_that_holds_text(write, sample_tokenizer):
+def test_the_label_can_be_at_the_first_subword_that_holds_text(write, sample_tokenizer):
     words = ["雨", "我", "喜", "a", "雨"]
     alone = [sample_tokenizer([word], is_split_into_words=True, add_special_tokens=False).tokens() for word in words]
-    blank = [pieces[0] == "▁" for pieces in alone]
+    blank = [subwords[0] == "▁" for subwords in alone]
     assert sum(blank) >= 2 and not all(blank)
     for where in ("first", "first_with_text"):
         data = encoded(write, sample_tokenizer, [(words, ["O", "O", "O", "O", "B-LOC"])], 64, where)
         (row,) = data.evaluation["de"].to_list()
-        pieces = sample_tokenizer.convert_ids_to_tokens(row["input_ids"])
-        labelled = [piece for piece, label in zip(pieces, row["labels"], strict=True) if label != -100]
+        subwords = sample_tokenizer.convert_ids_to_tokens(row["input_ids"])
+        labeled = [subword for subword, label in zip(subwords, row["labels"], strict=True) if label != -100]
         skipped = [
             of_word[int(is_blank and where == "first_with_text")]
             for of_word, is_blank in zip(alone, blank, strict=True)
         ]
-        assert labelled == skipped
-        assert data.protocol["words_with_blank_first_piece"]["evaluation"] == {"de": sum(blank)}
+        assert labeled == skipped
+        assert data.protocol["words_with_blank_first_token"]["evaluation"] == {"de": sum(blank)}
         told = [line for line in data.warnings if "label_subword" in line and f"de {sum(blank) / 5:.0%}" in line]
         assert len(told) == (where == "first"), "more than punctuation"
 
@@ -215,7 +215,7 @@ def test_every_word_is_predicted_once_however_long_the_sentence(write, sample_to
         for word in words
     )
     empty = sum(word in ("\u200b", "") for words, _ in sentences for word in words)
-    assert data.protocol["words_without_pieces"]["evaluation"]["de"] == empty > 0
+    assert data.protocol["words_without_tokens"]["evaluation"]["de"] == empty > 0
     assert windows["input_ids"][:][0][0] == sample_tokenizer.bos_token_id
     assert all(row[-1] == sample_tokenizer.eos_token_id for row in windows["input_ids"][:])
 

@@ -33,7 +33,7 @@ def sentences(language, count):
 
 @pytest.fixture
 def people(tiny_model, tmp_path):
-    """Overrides of a tagging recipe: English to German, one seed of 12 updates."""
+    """Overrides of a tagging recipe: English to German, one seed of 12 steps."""
     for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9), ("dev", "en", 6)):
         Dataset.from_list(sentences(language, count)).to_parquet(tmp_path / f"{name}.parquet")
     columns = "text_columns: [tokens], label_column: ner_tags"
@@ -59,7 +59,7 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     out = tmp_path / "out"
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert results["kind"] == "tagging" and list(results["languages"]) == ["en", "de"]
-    assert results["languages"]["en"]["mean"] > 60  # it has learnt something
+    assert results["languages"]["en"]["mean"] > 60  # it has learned something
     assert list(results["metrics"]) == ["f1", "precision", "recall", "token_accuracy"]
     assert results["metrics"]["f1"] == results["languages"]
     assert results["protocol"]["metric"]["version"].startswith("1.0.0 (seqeval ")

@@ -16,7 +16,7 @@ FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_example
 
 @pytest.fixture
 def recipe(topics, sample_corpus_dir, tmp_path):
-    """Arguments: a recipe file of one update, whose training table names the language, and the output."""
+    """Arguments: a recipe file of one step, whose training table names the language, and the output."""
     path = tmp_path / "recipe.yaml"
     save_recipe(load_recipe(Recipe, None, [*topics, *FAST, "train.0.config={language}"]), path)
     return ["--config", str(path), "--output", str(tmp_path / "matrix")]

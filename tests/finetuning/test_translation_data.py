@@ -1,4 +1,4 @@
-"""Tables of pairs to encoded pairs, updates and batches."""
+"""Tables of pairs to encoded pairs, steps and batches."""
 
 import json
 
@@ -227,7 +227,7 @@ def test_updates_hold_every_pair_once_and_at_most_max_tokens(lengths):
 def test_a_pair_longer_than_an_update_is_refused(lengths):
     longest = int(max(map(max, lengths)))
     UpdatePlan(*lengths, longest, seed=1)
-    with pytest.raises(ValueError, match=f"max_tokens is {longest - 1}, and the longest .* {longest} pieces.*Raise it"):
+    with pytest.raises(ValueError, match=f"max_tokens is {longest - 1}, and the longest .* {longest} tokens.*Raise it"):
         UpdatePlan(*lengths, longest - 1, seed=1)
 
 
@@ -295,7 +295,7 @@ def test_masks_depend_on_seed_epoch_and_row_alone(layout):
     assert np.array_equal(plain[(0, 0, True)]["source"], examples.rows[0]["source_ids"])
 
 
-def test_only_masked_pieces_of_a_text_are_predicted_where_it_is_its_own_target(layout):
+def test_only_masked_tokens_of_a_text_are_predicted_where_it_is_its_own_target(layout):
     examples = examples_of(layout, Masking(0.25, predict_masked=True), count=400)
     rows = examples.__getitems__([(row, 0, True) for row in range(400)])
     shares = []

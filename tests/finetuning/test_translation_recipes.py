@@ -90,7 +90,7 @@ def test_iwslt14_says_where_each_number_is_from():
     # fairseq, examples/translation/README.md, "IWSLT'14 German to English (Transformer)"
     assert (training.max_tokens, training.warmup_steps, training.schedule) == (4096, 4000, "inverse_sqrt")
     assert (training.label_smoothing, training.dropout, recipe.generation.beams) == (0.1, 0.3, 5)
-    # the optimiser of the WMT14 recipes
+    # the optimizer of the WMT14 recipes
     wmt14 = load_recipe(TranslationRecipe, str(FOLDER / "wmt14_en_de.yaml"), ["model=x"])
     for name in ("betas", "epsilon", "weight_decay"):
         assert getattr(training, name) == getattr(wmt14.training, name)

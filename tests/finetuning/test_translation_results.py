@@ -90,8 +90,8 @@ def test_the_page_states_the_protocol():
     page = to_markdown(results("generation.length_penalty=0.6"))
     for fact in (
         "training data: a/b de-en train (4,500,000 pairs; left out: 2 with an empty side, 7 too long)",
-        "evaluated: a/b de-en test (3,003 pairs; 1 sources cut at 256 pieces)",
-        "selection: mean of the last checkpoints (update 90, 100; 90, 100)",
+        "evaluated: a/b de-en test (3,003 pairs; 1 sources cut at 256 tokens)",
+        "selection: mean of the last checkpoints (step 90, 100; 90, 100)",
         "generation: 5 beams, length penalty 0.6",
         "fine-tuned before: on nothing",
         "sacreBLEU en-de: tok:13a",

@@ -50,7 +50,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path,
     signatures = results["protocol"]["metric"]["signatures"]["en-de"]
     assert "case:mixed" in signatures["sacrebleu"] and "tok:13a" in signatures["sacrebleu"]
     assert "case:lc" in signatures["bleu"]
-    # evaluated every 2 updates, and after the last
+    # evaluated every 2 steps, and after the last
     assert [point["step"] for point in results["curve"]["1"]] == [2, 3]
     assert all(point["loss"] > 0 and point["bleu"] >= 0 for curve in results["curve"].values() for point in curve)
     assert results["protocol"]["selection"]["selected_steps"] == [3, 3]
@@ -110,10 +110,10 @@ def test_it_learns_a_small_set_by_heart(captions, tmp_path):
     assert found == ["eins", "zwei", "drei", "vier"]
 
 
-@pytest.mark.parametrize("update", [3, 9])  # in the middle of the first seed (of 6 updates) and of the second
+@pytest.mark.parametrize("update", [3, 9])  # in the middle of the first seed (of 6 steps) and of the second
 def test_a_killed_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch, update):
     arguments = [*captions, "seeds=[1, 2]", "training.dropout=0.1", "training.gradient_accumulation_steps=2"]
-    arguments = [*arguments, "training.max_tokens=2000"]  # an epoch of fewer updates than the run
+    arguments = [*arguments, "training.max_tokens=2000"]  # an epoch of fewer steps than the run
     main([*arguments, f"output_dir={tmp_path / 'whole'}"])
     steps, step = [], TranslationTrainer.training_step
 
@@ -147,7 +147,7 @@ def test_a_run_that_was_stopped_while_it_translated_is_not_trained_further(capti
     assert record["steps"] == record["selected_step"] == 6
 
 
-# Clipping sees the scale of the gradient, which Adam alone would hide. Without warm-up the first update counts. A
+# Clipping sees the scale of the gradient, which Adam alone would hide. Without warm-up the first step counts. A
 # gradient of hardly more than rounding error, whose rest depends on what is summed together, moves little.
 ONE_UPDATE = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.label_smoothing=0.2"]
 ONE_UPDATE += ["training.dropout=0", "training.attention_dropout=0", "training.warmup_steps=0", "training.epsilon=1e-6"]
@@ -177,7 +177,7 @@ def test_two_processes_are_the_same_update_and_give_the_same_scores(dev_captions
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
 
 
-def test_the_loss_of_dev_is_the_mean_over_its_pieces(dev_captions, tmp_path):
+def test_the_loss_of_dev_is_the_mean_over_its_tokens(dev_captions, tmp_path):
     main([*dev_captions, "generation.max_tokens=60"])
     record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
     folder = tmp_path / "out" / "seed-1" / "model"
@@ -330,7 +330,7 @@ def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):
     [
         (["decoder_layers=3"], "decoder_layers is 3, but this encoder has 2 layers"),
         (["training.max_tokens=10"], "training.max_tokens is 10, and the longest training pair"),
-        (["selection=average"], "average_checkpoints is 10, and a run of 6 updates saves 3"),
+        (["selection=average"], "average_checkpoints is 10, and a run of 6 steps saves 3"),
         (["bleu_tokenizer=13b"], "bleu_tokenizer is '13b', it must be one of 13a"),
         (["selection=dev_loss"], "The recipe has no dev table; selection is dev_loss"),
         (["dev_bleu_examples=5"], "The recipe has no dev table"),

@@ -76,7 +76,7 @@ def test_epochs_are_updates_in_place_of_max_steps(captions, tmp_path, capsys):
     two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0"]
     main([*captions, *two_and_a_half, "training.max_tokens=2000", "selection=average", "average_checkpoints=3"])
     record, printed = record_of(tmp_path / "out"), capsys.readouterr().out
-    epoch = int(printed.partition("240 pairs, ")[2].partition(" updates an epoch")[0])
+    epoch = int(printed.partition("240 pairs, ")[2].partition(" steps an epoch")[0])
     assert epoch > 1 and record["steps"] == -(-5 * epoch // 2)
     assert record["selected_step"] == [epoch, 2 * epoch, record["steps"]]
 

@@ -18,7 +18,7 @@ from transformers import (
 
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.run import main
-from finetuning.used_rows import TrainsUsedRows, UsedRows, cannot_apply, only_rows, used_pieces
+from finetuning.used_rows import TrainsUsedRows, UsedRows, cannot_apply, only_rows, used_tokens
 
 MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -50,17 +50,17 @@ class SmallTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
 
 
 def rows_of(head):
-    """Training rows of the pieces USED, in two of which one side is padded."""
+    """Training rows of the tokens USED, in two of which one side is padded."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for number in range(12):
         ids = [USED[i] for i in torch.randint(3, len(USED), (5 + number % 2,), generator=generator)]
         ids = [0, *ids, 2] + [PADDING] * (1 - number % 2)
-        row = {"input_ids": ids, "attention_mask": [int(piece != PADDING) for piece in ids]}
+        row = {"input_ids": ids, "attention_mask": [int(token != PADDING) for token in ids]}
         if head == "ForSequenceClassification":
             row |= {"labels": number % 3}
         elif head == "ForTokenClassification":
-            row |= {"labels": [piece % 3 if piece != PADDING else -100 for piece in ids]}
+            row |= {"labels": [token % 3 if token != PADDING else -100 for token in ids]}
         else:
             row |= {"start_positions": 1 + number % 3, "end_positions": 2 + number % 3}
         rows.append(row)
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_trained_all_rows_is_gone_on_from(tmp_path):
 
 
 def test_what_is_not_trained_on_is_evaluated_as_with_all_rows(tmp_path):
-    """Pieces of other languages, in the middle of training."""
+    """Tokens of other languages, in the middle of training."""
 
     class Read(TrainerCallback):
         def __init__(self):
@@ -172,10 +172,10 @@ def test_what_is_not_trained_on_is_evaluated_as_with_all_rows(tmp_path):
         trainer.train()
         found.append(torch.stack(read.logits))
     torch.testing.assert_close(*found, rtol=2e-5, atol=1e-6)
-    assert found[0].std(0).max() > 1e-3, "they change from update to update"
+    assert found[0].std(0).max() > 1e-3, "they change from step to step"
 
 
-def test_a_piece_that_is_not_used_is_an_error_in_training_and_read_in_evaluation():
+def test_a_token_that_is_not_used_is_an_error_in_training_and_read_in_evaluation():
     model = build("veco")
     unused = torch.tensor([[0, 50, 2]])
     with only_rows(model, torch.tensor(USED)):
@@ -217,11 +217,11 @@ def test_the_state_is_that_of_ordinary_embeddings_and_strictly_loaded():
     assert used.rows.grad.tolist() == [[0.0, 0.0], [1.0, 1.0]], "padding learns nothing"
 
 
-def test_pieces_of_rows_and_of_their_translations_are_found_also_of_a_selection():
+def test_tokens_of_rows_and_of_their_translations_are_found_also_of_a_selection():
     rows = [{"input_ids": [1, 2], "translation_input_ids": [7]}, {"input_ids": [3], "translation_input_ids": [8, 9]}]
     dataset = Dataset.from_list(rows)
-    assert used_pieces(dataset, 11).nonzero()[0].tolist() == [1, 2, 3, 7, 8, 9]
-    assert used_pieces(dataset.select([1]), 11).nonzero()[0].tolist() == [3, 8, 9]
+    assert used_tokens(dataset, 11).nonzero()[0].tolist() == [1, 2, 3, 7, 8, 9]
+    assert used_tokens(dataset.select([1]), 11).nonzero()[0].tolist() == [3, 8, 9]
 
 
 def test_where_it_cannot_apply_all_rows_are_trained_and_it_is_said_why():
@@ -276,7 +276,7 @@ def test_two_processes_train_the_same_rows(topics, tmp_path, in_two_processes):
     torch.testing.assert_close(ours, full, rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_without_rows_for_pieces_and_special_pieces_without_rows_are_trained_as_ever(tmp_path, monkeypatch):
+def test_a_model_without_rows_for_tokens_and_special_tokens_without_rows_are_trained_as_ever(tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, save_strategy="no")
     monkeypatch.setattr(trainer.processing_class, "all_special_ids", [0, PADDING, 2, VOCAB])
     trainer.train()

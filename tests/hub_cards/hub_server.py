@@ -211,10 +211,10 @@ class HubServer:
 
     def may(self, token: str, namespace: str, write: bool) -> bool:
         user, role = TOKENS.get(token, ("", ""))
-        in_organisation = ORGANISATIONS.get(user, {}).get(namespace)
+        in_organization = ORGANISATIONS.get(user, {}).get(namespace)
         if not write:
-            return user == namespace or in_organisation is not None
-        return role == "write" and (user == namespace or in_organisation == "write")
+            return user == namespace or in_organization is not None
+        return role == "write" and (user == namespace or in_organization == "write")
 
     def repo(self, kind: str, name: str, token: str, write: bool = False) -> Repo:
         repo = self.repos.get((kind, name))

@@ -72,7 +72,7 @@ def test_what_a_card_says_of_a_model(model_type):
     assert "BAAI/bge-m3" in everything and "jhu-clsp/mmBERT-base" in everything
     assert all(HUB_LINK.fullmatch(link) for link in re.findall(r"https?://[^\s)]+", everything))
     # 258 positions begin behind the padding's, number 1; no other figures than years, names and numbers of tables
-    assert any("at most 256 pieces" in limit for limit in found.limits)
+    assert any("at most 256 tokens" in limit for limit in found.limits)
     assert "{" not in everything and "Bible" not in everything
 
 

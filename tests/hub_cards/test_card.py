@@ -19,7 +19,7 @@ KINDS = ("classification", "retrieval", "word_alignment")
 CARD = """
 # me/{type}
 
-`{type}`: 2 layers of 32, 4 heads, {pieces} pieces, {parameters} parameters, 2 languages (en, de).
+`{type}`: 2 layers of 32, 4 heads, {tokens} tokens, {parameters} parameters, 2 languages (en, de).
 
 > A demonstration that the code runs, not a model for use.
 
@@ -63,7 +63,7 @@ Something else serves better for
 
 Started from [FacebookAI/xlm-roberta-base](https://huggingface.co/FacebookAI/xlm-roberta-base).
 
-| phase | updates | objectives (examples per update) | learning rate |
+| phase | steps | objectives (examples per step) | learning rate |
 | --- | ---: | --- | --- |
 | first | 1,500 | mlm (2,048), tlm (1,024) | 0.0002, linear, 100 warm-up |
 | second | 500 | mlm (64); only *crossattention* learn | 0.0001, constant, 0 warm-up |
@@ -208,7 +208,7 @@ def test_the_whole_card(made_up_run, model_type):
     folder, files = made_up_run(model_type, *KINDS)
     text = write_card(folder, files, repo=f"me/{model_type}", licence="apache-2.0").read_text(encoding="utf-8")
     config = json.loads((folder / "config.json").read_text())
-    known = {"type": model_type, "parameters": f"{count_parameters(folder):,}", "pieces": f"{config['vocab_size']:,}"}
+    known = {"type": model_type, "parameters": f"{count_parameters(folder):,}", "tokens": f"{config['vocab_size']:,}"}
     expected = CARD.format(**known)
     found = body_of(text)
     if not pattern(expected).fullmatch(found):  # say where it ends to match
@@ -409,12 +409,12 @@ def test_the_licence_table_says_all_that_data_was_used_for(made_up_run):
     assert "(https://huggingface.co/datasets/owner/text) | training, evaluation |" in text
 
 
-def test_only_what_an_objective_reads_was_learnt_from(made_up_run):
+def test_only_what_an_objective_reads_was_learned_from(made_up_run):
     folder, _ = made_up_run("xlm_align")
     recipe = folder.parent / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("tlm:", "kd:"))
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "- measured on, not learnt from: en-de\n" in text and "| en-de |" not in text
+    assert "- measured on, not learned from: en-de\n" in text and "| en-de |" not in text
     assert ModelCard(text).data.datasets == ["owner/text"]
 
 

@@ -103,7 +103,7 @@ def test_every_example_of_a_pre_trained_model_runs(zoo_model_dir, tmp_path, samp
     assert all(line.partition(" -> ")[2] in SENTENCES["ru"]["sentences"] for line in nearest)
     if model_type == "xlm_align":
         encoder = SentenceEncoder(XlmAlignModel.from_pretrained(folder), sample_tokenizer, batch_size=8)
-        expected = encoder.vectors(encoder.pieces(SENTENCES["ru"]["sentences"]), [2])[2]
+        expected = encoder.vectors(encoder.tokens(SENTENCES["ru"]["sentences"]), [2])[2]
         torch.testing.assert_close(torch.tensor(json.loads(vectors)), torch.nn.functional.normalize(expected))
         assert shown["Sentence vectors"].startswith("(2, 32) tensor([[1.0000, ")
     assert shown["Word alignment"].startswith("[('") and shown["Word alignment"].endswith("')]")

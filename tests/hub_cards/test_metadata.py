@@ -13,7 +13,7 @@ from pretraining.recipe import OBJECTIVES
 def test_the_hub_reads_the_metadata(made_up_run):
     folder, files = made_up_run("xlm_align", "classification", "word_alignment")
     data = ModelCard.load(write_card(folder, files, repo="me/model", licence="apache-2.0")).data
-    assert data.language == ["en", "de"]  # learnt from; Swahili was only evaluated
+    assert data.language == ["en", "de"]  # learned from; Swahili was only evaluated
     assert data.base_model == "FacebookAI/xlm-roberta-base"
     assert data.datasets == ["owner/text", "owner/bitext"]  # neither what was evaluated nor what is not on the Hub
     assert (data.pipeline_tag, data.library_name, data.license) == ("fill-mask", "transformers", "apache-2.0")

@@ -393,7 +393,7 @@ def test_who_may_not_push(hub, run, ready_folder, monkeypatch, token, repo, said
     assert hub.repos == {} and hub.writes() == []
 
 
-def test_an_organisation(hub, run, ready_folder):
+def test_an_organization(hub, run, ready_folder):
     assert run(ready_folder(repo="team/model"), repo="team/model")[0] == 0
 
 

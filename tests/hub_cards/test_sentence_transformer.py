@@ -24,7 +24,7 @@ TEXTS = [
     "我喜欢在花园里喝茶",
     "",
     "a rather long text that has to be cut at the end of the positions " * 4,
-    "ω unknown ↯ pieces",
+    "ω unknown ↯ tokens",
 ]
 # Loads each folder with sentence-transformers, saves it, loads that, and looks whether the rest still loads.
 FRESH = """
@@ -53,7 +53,7 @@ for name, folder in folders.items():
     model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:1]
     found[name]["short"] = model.encode(texts, convert_to_tensor=True)
     found[name]["layers"] = len(AutoModel.from_pretrained(folder, trust_remote_code=True).encoder.layer)
-    found[name]["pieces"] = len(pipeline("fill-mask", model=folder, trust_remote_code=True)("a <mask> b", top_k=3))
+    found[name]["tokens"] = len(pipeline("fill-mask", model=folder, trust_remote_code=True)("a <mask> b", top_k=3))
 torch.save(found, out)
 """
 
@@ -63,7 +63,7 @@ def our_vectors(folder, layer, pooling="mean", texts=TEXTS):
     model = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     encoder = SentenceEncoder(model, tokenizer, batch_size=4, pooling=pooling)
-    return encoder.vectors(encoder.pieces(texts), [layer])[layer]
+    return encoder.vectors(encoder.tokens(texts), [layer])[layer]
 
 
 def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(zoo_model_dir, tmp_path):
@@ -87,12 +87,12 @@ def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(
     found = torch.load(tmp_path / "found.pt")
     for name, folder in folders.items():
         expected = our_vectors(folder, layer=1)
-        assert expected[3].eq(0).all()  # a text without pieces
+        assert expected[3].eq(0).all()  # a text without tokens
         for kind in ("batches", "query", "document", "saved", "left", "short"):
             torch.testing.assert_close(found[name][kind], expected, atol=1e-5, rtol=0, msg=f"{name} {kind}")
         cosines = torch.nn.functional.cosine_similarity(expected[:1], expected)
         torch.testing.assert_close(found[name]["similarity"][0], cosines, atol=1e-5, rtol=0)
-        assert [found[name][key] for key in ("length", "dimension", "layers", "pieces")] == [32, 32, 2, 3]
+        assert [found[name][key] for key in ("length", "dimension", "layers", "tokens")] == [32, 32, 2, 3]
         assert folder_fingerprint(folder) == fingerprints[name]
 
 

@@ -82,12 +82,12 @@ def test_links_are_those_of_the_pipeline(space, model, method, encoding):
 def test_vectors_are_those_of_the_retrieval_task(space, model):
     texts = ["The children are reading.", "今天", "Bonjour </s> le <mask> monde", "the house " * 400, "a"]
     ours = SentenceEncoder(model.encoder, model.tokenizer, batch_size=2)
-    pieces = ours.pieces(texts)
-    expected = ours.vectors(pieces, range(model.layers + 1))
+    subwords = ours.tokens(texts)
+    expected = ours.vectors(subwords, range(model.layers + 1))
     for layer in range(model.layers + 1):
         found, cut = space.answers.sentence_vectors(model, texts, layer)
         torch.testing.assert_close(found, expected[layer], rtol=1e-4, atol=1e-5)
-        assert cut == sum(map(ours.is_cut, pieces)) == 1
+        assert cut == sum(map(ours.is_cut, subwords)) == 1
 
 
 def test_sentences_are_ranked_by_cosine_and_kept(space, model):
@@ -107,11 +107,11 @@ def test_masks_are_filled_by_the_models_own_head(space, model, spelling):
     with torch.inference_mode():
         probabilities = whole(**inputs).logits.softmax(-1)[0][inputs["input_ids"][0] == model.tokenizer.mask_token_id]
     best = probabilities.topk(3)
-    shown = space.answers.shown_piece
+    shown = space.answers.shown_subword
     assert shown(model.tokenizer, model.tokenizer.convert_tokens_to_ids("s")) == "…s"
     assert shown(model.tokenizer, model.tokenizer.convert_tokens_to_ids("▁the")) == "the"
-    for candidates, values, pieces in zip(found.masks, best.values.tolist(), best.indices.tolist(), strict=True):
-        assert [piece for _, piece, _ in candidates] == model.tokenizer.convert_ids_to_tokens(pieces)
+    for candidates, values, subwords in zip(found.masks, best.values.tolist(), best.indices.tolist(), strict=True):
+        assert [subword for _, subword, _ in candidates] == model.tokenizer.convert_ids_to_tokens(subwords)
         assert [probability for *_, probability in candidates] == pytest.approx(values, rel=1e-4)
     assert "by itself" in " ".join(found.notes) and "<mask>" not in found.text
 
@@ -145,7 +145,7 @@ def test_what_the_tokenizer_does_not_know_is_said(space, model):
         ("fill_masks", (None,), "The sentence is empty"),
         ("fill_masks", ("the house",), "There is no <mask> in the text"),
         ("fill_masks", ("<mask>" * 21,), "There are 21 masks"),
-        ("fill_masks", ("house <mask> " * 300 + "<mask>",), r"has [\d,]+ pieces .* reads 512: |.* was not cut"),
+        ("fill_masks", ("house <mask> " * 300 + "<mask>",), r"has [\d,]+ subwords .* reads 512: |.* was not cut"),
         ("rank_sentences", ("", "a"), "The sentence is empty"),
         ("rank_sentences", ("a", " \n\n "), "There are no sentences to search"),
         ("rank_sentences", ("a", "\n".join(map(str, range(201)))), "There are 201 sentences"),
@@ -206,7 +206,7 @@ def folder_named(tmp_path, zoo_model_dir, case):
         ("half the weights", r"tensors of the encoder are not in the weights, \S*layer.1."),
         (
             "another tokenizer",
-            "the tokenizer knows .* pieces, and the model has vectors of .* not belong",
+            "the tokenizer knows .* tokens, and the model has vectors of .* not belong",
         ),
     ],
 )
@@ -320,7 +320,7 @@ def test_a_bert_brings_no_aligner_and_one_without_mask_fills_none(space, load, f
     with pytest.raises(ValueError, match="brings no word aligner: its config.json names no “word-alignment”"):
         space.answers.align_words(found, *PAIR)
     assert space.answers.fill_masks(found, "The [MASK] is small.", 2).masks
-    assert "40 pieces" in space.answers.rank_sentences(found, "a " * 100, "b\nc").notes[0]
+    assert "40 subwords" in space.answers.rank_sentences(found, "a " * 100, "b\nc").notes[0]
     bare = load(foreign(BertForMaskedLM, config))
     with pytest.raises(ValueError, match="has no mask token"):
         space.answers.fill_masks(bare, "The <mask> is small.")

@@ -3,7 +3,7 @@
     python tests/modeling/compare_ernie_m_tokenizers.py --oracle venv4/bin/python FOLDER ... --per_table 100
 
 FOLDER holds tables (.parquet, every text in every column) and plain texts (.txt, a line each), as deep as may be; so
-many are drawn of each. No released vocabulary is needed: a SentencePiece model and a vocab.txt, from which some pieces
+many are drawn of each. No released vocabulary is needed: a SentencePiece model and a vocab.txt, from which some tokens
 are left out, are trained on the texts. The oracle is a Python with transformers 4.57.6 (pip install --no-deps), torch,
 tokenizers 0.22.1, huggingface_hub<1 and sentencepiece.
 """
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 # What is asked of both: name -> (kind of input, settings of the call, settings of the tokenizer).
-# The length is even: of a pair that is cut on both sides and leaves an odd room, the last piece is the first text's in
+# The length is even: of a pair that is cut on both sides and leaves an odd room, the last token is the first text's in
 # transformers 4, and the longer text's in every tokenizer of the `tokenizers` library.
 CASES = {
     "single": ("text", {}, {}),
@@ -51,9 +51,9 @@ def answers(cls, folder: str, texts: list[str]) -> dict[str, dict[str, list]]:
         if name == "single":
             ids = encoded["input_ids"]
             found[name]["tokens"] = [tokenizer.convert_ids_to_tokens(row) for row in ids]
-            # transformers 4 also strips the end, where a piece that is left out may have had a space before it
+            # transformers 4 also strips the end, where a token that is left out may have had a space before it
             found[name]["decoded"] = [tokenizer.decode(row, skip_special_tokens=True).rstrip() for row in ids]
-        # without vocab.txt, transformers 4 has no id for unknown pieces: None
+        # without vocab.txt, transformers 4 has no id for unknown tokens: None
         unknown = tokenizer.unk_token_id
         ids = found[name]["input_ids"]
         found[name]["input_ids"] = [[unknown if index is None else index for index in row] for row in ids]
@@ -109,8 +109,8 @@ def sample(folders: list[str], per_table: int) -> dict[str, list[str]]:
     return tables
 
 
-def train(texts: list[str], folder: str, pieces: int) -> None:
-    """sentencepiece.bpe.model and vocab.txt of a folder; every 40th piece is missing in the latter."""
+def train(texts: list[str], folder: str, tokens: int) -> None:
+    """sentencepiece.bpe.model and vocab.txt of a folder; every 40th token is missing in the latter."""
     import sentencepiece
 
     model = f"{folder}/sentencepiece.bpe"
@@ -118,7 +118,7 @@ def train(texts: list[str], folder: str, pieces: int) -> None:
         sentence_iterator=iter(texts),
         model_prefix=model,
         model_type="unigram",
-        vocab_size=pieces,
+        vocab_size=tokens,
         hard_vocab_limit=False,
         character_coverage=0.9995,
         minloglevel=2,
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--oracle", metavar="PYTHON", help="a Python with transformers 4.57.6")
     parser.add_argument("--per_table", type=int, default=100, metavar="N", help="texts of each table (default: 100)")
     parser.add_argument(
-        "--pieces", type=int, default=16000, metavar="N", help="size of the vocabulary (default: 16000)"
+        "--tokens", type=int, default=16000, metavar="N", help="size of the vocabulary (default: 16000)"
     )
     parser.add_argument("--answer", metavar="FOLDER", help=argparse.SUPPRESS)  # this program's call of itself
     flags = parser.parse_args()
@@ -151,7 +151,7 @@ def main() -> None:
     texts = [text for drawn in tables.values() for text in drawn]
     print(f"{len(texts):,} sentences of {len(tables)} tables, {sum(map(len, texts)):,} characters")
     with tempfile.TemporaryDirectory() as folder:
-        train(texts, folder, flags.pieces)
+        train(texts, folder, flags.tokens)
         Path(folder, "texts.json").write_text(json.dumps(texts), encoding="utf-8")
         subprocess.run([flags.oracle, __file__, "--answer", folder], check=True)
         expected = json.loads(Path(folder, "answers.json").read_text(encoding="utf-8"))
@@ -160,9 +160,9 @@ def main() -> None:
     for name, fields in expected.items():
         rows = range(len(texts))
         wrong = [row for row in rows if any(actual[name][field][row] != fields[field][row] for field in fields)]
-        pieces = sum(map(sum, fields["attention_mask"]))
+        tokens = sum(map(sum, fields["attention_mask"]))
         print(
-            f"{name:28} {len(texts) - len(wrong):,} of {len(texts):,} equal in {', '.join(fields)}; {pieces:,} pieces"
+            f"{name:28} {len(texts) - len(wrong):,} of {len(texts):,} equal in {', '.join(fields)}; {tokens:,} tokens"
         )
         for row in wrong[:3]:
             failed = True

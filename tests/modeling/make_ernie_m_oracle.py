@@ -34,7 +34,7 @@ from transformers.utils import logging
 SAMPLE_CORPUS = Path(__file__).parents[2] / "sample_corpus"
 LANGUAGES = ["en", "de", "fr", "es", "zh"]
 SENTENCES = 20  # of each language
-PIECES = 600
+TOKENS = 600
 SIZES = dict(
     hidden_size=32,
     num_hidden_layers=2,
@@ -55,7 +55,7 @@ CLASSES = {
 
 
 def cases() -> dict[str, dict[str, torch.Tensor]]:
-    """Three texts of 9, 6 and 3 pieces, padded on either side, with positions and without."""
+    """Three texts of 9, 6 and 3 tokens, padded on either side, with positions and without."""
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(4, 63, (length,), generator=generator) for length in (9, 6, 3)]
     right, left = (torch.full((3, 9), 1) for _ in range(2))
@@ -119,7 +119,7 @@ def sentences() -> list[str]:
 
 
 def tokens(found: dict) -> int:
-    """A tokenizer's files and encodings, into `found`. Returns its number of pieces."""
+    """A tokenizer's files and encodings, into `found`. Returns its number of tokens."""
     texts = sentences()
     with tempfile.TemporaryDirectory() as folder:
         model, vocabulary = Path(folder, "sentencepiece.bpe.model"), Path(folder, "vocab.txt")
@@ -128,13 +128,13 @@ def tokens(found: dict) -> int:
             sentence_iterator=iter(texts[5:]),
             model_writer=written,
             model_type="unigram",
-            vocab_size=PIECES,
+            vocab_size=TOKENS,
             hard_vocab_limit=False,
             minloglevel=2,
         )
         model.write_bytes(written.getvalue())
         processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-        # some pieces have no line, and are [UNK]
+        # some tokens have no line, and are [UNK]
         kept = [processor.id_to_piece(index) for index in range(3, len(processor)) if index % 40]
         lines = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", *kept, "[MASK]"]
         vocabulary.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -153,7 +153,7 @@ def tokens(found: dict) -> int:
     others = texts[1:] + texts[:1]
     content = {
         "texts": texts,
-        "pieces": [tokenizer.tokenize(text) for text in texts],
+        "tokens": [tokenizer.tokenize(text) for text in texts],
         "single": tokenizer(texts)["input_ids"],
         "pair": tokenizer(texts, others)["input_ids"],
         "cut": tokenizer(texts, others, truncation=True, max_length=30)["input_ids"],

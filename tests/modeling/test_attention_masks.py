@@ -58,7 +58,7 @@ def test_padding_on_either_side_changes_nothing(attention, padding):
 
 @torch.no_grad()
 def test_information_flows_along_the_mask_only(attention):
-    """Row t attends to columns up to t: a changed piece moves the states from its position on and no other."""
+    """Row t attends to columns up to t: a changed token moves the states from its position on and no other."""
     encoder = model(attention)
     text = torch.randint(4, 97, (1, 16))
     causal = torch.ones(1, 16, 16, dtype=torch.bool).tril()

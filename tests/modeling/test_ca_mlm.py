@@ -266,7 +266,7 @@ def broken(**changes):
     [
         ({**pair(), "y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
         (broken(y_attention_mask=lambda mask: mask * torch.tensor([[1], [0], [1]])), "pair 1: side y is empty"),
-        (broken(x_labels=lambda labels: labels[:, 1:]), "every piece needs a label"),
+        (broken(x_labels=lambda labels: labels[:, 1:]), "every token needs a label"),
         (broken(x_attention_mask=lambda mask: torch.ones(3, 7, 7).bool()), r"'attention_mask': 3} on side x"),
         (
             broken(

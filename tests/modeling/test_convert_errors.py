@@ -23,7 +23,7 @@ def test_all_that_does_not_fit_is_listed_at_once_and_nothing_is_written(original
     state["bert.encoder.layer.2.cross_attention.output.LayerNorm.gamma"] = torch.ones(originals.HIDDEN + 1)
     state["bert.encoder.layer.0.intermediate.dense.weight"] = torch.ones(originals.INNER, originals.HIDDEN - 1)
     state["bert.encoder.layer.0.output.LayerNorm.weight"] = torch.zeros(originals.HIDDEN)  # beside gamma
-    state["cls.predictions.bias"] = torch.ones(originals.PIECES)
+    state["cls.predictions.bias"] = torch.ones(originals.TOKENS)
     state["encoder.layer.0.output.dense.bias"] = torch.ones(originals.HIDDEN)
     with pytest.raises(ValueError) as error:
         from_native(originals.saved(tmp_path, state), str(tmp_path / "veco"), vocabulary, originals.HEADS)

@@ -42,7 +42,7 @@ def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, vo
     assert (model.config.num_hidden_layers, model.config.intermediate_size) == (originals.LAYERS, originals.INNER)
     assert model.config.cross_attention and not model.config.lm_head_transform
     sizes = dict(
-        vocab_size=originals.PIECES,
+        vocab_size=originals.TOKENS,
         hidden_size=originals.HIDDEN,
         num_hidden_layers=originals.LAYERS,
         num_attention_heads=originals.HEADS,
@@ -100,7 +100,7 @@ def test_native_without_cross_attention_and_with_a_head(originals, vocabulary, t
     make = originals.Maker(1)
     make.linear(state, "lm_head.dense")
     make.norm(state, "lm_head.layer_norm")
-    state["lm_head.bias"] = make(originals.PIECES)
+    state["lm_head.bias"] = make(originals.TOKENS)
     state["lm_head.decoder.weight"] = state["roberta.embeddings.word_embeddings.weight"].clone()
     make.linear(state, "roberta.pooler.dense")
     path = originals.saved(tmp_path, state)

@@ -1,4 +1,4 @@
-"""Which piece a word embedding stands for, how long it is, and what is done where one is missing."""
+"""Which token a word embedding stands for, how long it is, and what is done where one is missing."""
 
 import json
 
@@ -22,7 +22,7 @@ def test_the_scale_is_told_by_the_rows(originals, words, factor, with_reference,
         reference = originals.fairseq_state(words=0.3)["encoder.embed_tokens.weight"]
         positions = originals.Maker()(originals.POSITIONS, originals.HIDDEN, scale=2.0)
         state["encoder.embed_positions.weight"] = state["decoder.embed_positions.weight"] = positions
-        noise = originals.Maker(5)(originals.PIECES, originals.HIDDEN, scale=0.05)
+        noise = originals.Maker(5)(originals.TOKENS, originals.HIDDEN, scale=0.05)
         vocabulary.reference = str(originals.xlmr_folder(tmp_path, reference + noise))
     path = originals.saved(tmp_path, state)
     notes = from_fairseq(path, str(tmp_path / "veco"), vocabulary, "encoder", num_attention_heads=originals.HEADS)
@@ -44,10 +44,10 @@ def test_a_scale_that_cannot_be_told_is_refused(originals, words, vocabulary, tm
 
 def test_a_reference_of_other_rows_is_refused(originals, vocabulary, tmp_path):
     path = originals.saved(tmp_path, originals.fairseq_state())
-    vocabulary.reference = str(originals.xlmr_folder(tmp_path, originals.Maker(9)(originals.PIECES, originals.HIDDEN)))
+    vocabulary.reference = str(originals.xlmr_folder(tmp_path, originals.Maker(9)(originals.TOKENS, originals.HIDDEN)))
     with pytest.raises(ValueError, match="the rows do not come from the reference's"):
         from_fairseq(path, str(tmp_path / "veco"), vocabulary, num_attention_heads=originals.HEADS)
-    smaller = originals.Maker(9)(originals.PIECES - 1, originals.HIDDEN)
+    smaller = originals.Maker(9)(originals.TOKENS - 1, originals.HIDDEN)
     vocabulary.reference = str(originals.xlmr_folder(tmp_path, smaller))
     with pytest.raises(ValueError, match=r"word embeddings \(1999, 16\), and tokenizer and checkpoint \(2000, 16\)"):
         from_fairseq(path, str(tmp_path / "veco"), vocabulary, num_attention_heads=originals.HEADS)
@@ -70,7 +70,7 @@ def test_native_rows_are_compared_with_a_reference(originals, factor, vocabulary
     state = originals.native_state()
     rows = state["bert.embeddings.word_embeddings.weight"]
     path = originals.saved(tmp_path, state)
-    noise = originals.Maker(5)(originals.PIECES, originals.HIDDEN, scale=0.05)
+    noise = originals.Maker(5)(originals.TOKENS, originals.HIDDEN, scale=0.05)
     vocabulary.reference = str(originals.xlmr_folder(tmp_path, (rows + noise) / factor))
     if factor in (1, 1.5):
         notes = from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
@@ -84,9 +84,9 @@ def test_native_rows_are_compared_with_a_reference(originals, factor, vocabulary
         assert not (tmp_path / "veco").exists()
 
 
-def test_native_rows_of_other_pieces_than_the_references_are_refused(originals, vocabulary, tmp_path):
+def test_native_rows_of_other_tokens_than_the_references_are_refused(originals, vocabulary, tmp_path):
     path = originals.saved(tmp_path, originals.native_state())
-    vocabulary.reference = str(originals.xlmr_folder(tmp_path, originals.Maker(9)(originals.PIECES, originals.HIDDEN)))
+    vocabulary.reference = str(originals.xlmr_folder(tmp_path, originals.Maker(9)(originals.TOKENS, originals.HIDDEN)))
     with pytest.raises(ValueError, match="the rows do not come from the reference's.*--tokenizer its tokenizer"):
         from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
     vocabulary.reference = None
@@ -97,16 +97,16 @@ def test_native_rows_of_other_pieces_than_the_references_are_refused(originals, 
 # vocabularies
 
 
-def kept_pieces(originals):
-    """Every special piece, and two of three others; <mask> aside."""
-    return torch.tensor([index for index in range(originals.PIECES - 1) if index < 4 or index % 3])
+def kept_tokens(originals):
+    """Every special token, and two of three others; <mask> aside."""
+    return torch.tensor([index for index in range(originals.TOKENS - 1) if index < 4 or index % 3])
 
 
 def write_map(originals, tmp_path, kept, lines):
     """A map for all ids, or for those of fairseq's dict.txt."""
-    flags = torch.zeros(originals.PIECES, dtype=torch.long)
+    flags = torch.zeros(originals.TOKENS, dtype=torch.long)
     flags[kept] = 1
-    flags = flags if lines == originals.PIECES else flags[4:-1]
+    flags = flags if lines == originals.TOKENS else flags[4:-1]
     assert len(flags) == lines
     (tmp_path / "map.txt").write_text("\n".join(str(flag) for flag in flags.tolist()) + "\n")
     return str(tmp_path / "map.txt")
@@ -120,13 +120,13 @@ def test_a_pruned_vocabulary_gets_a_tokenizer_of_its_own(
 ):
     import datasets
 
-    kept = kept_pieces(originals)
+    kept = kept_tokens(originals)
     state = originals.fairseq_state(rows=len(kept) + has_mask)
     vocabulary.map = write_map(originals, tmp_path, kept, lines)
     notes = from_fairseq(
         originals.saved(tmp_path, state), str(tmp_path / "veco"), vocabulary, None, "keep", originals.HEADS
     )
-    assert any(f"{len(kept) + 1:,} of {originals.PIECES:,} pieces" in note for note in notes)
+    assert any(f"{len(kept) + 1:,} of {originals.TOKENS:,} tokens" in note for note in notes)
     assert any("it is fresh" in note for note in notes) == (not has_mask)
 
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
@@ -142,7 +142,7 @@ def test_a_pruned_vocabulary_gets_a_tokenizer_of_its_own(
     assert [pruned.convert_ids_to_tokens(index) for index in range(len(kept))] == full.convert_ids_to_tokens(
         kept.tolist()
     )
-    new_ids = {old: new for new, old in enumerate([*kept.tolist(), originals.PIECES - 1])}
+    new_ids = {old: new for new, old in enumerate([*kept.tolist(), originals.TOKENS - 1])}
     texts = datasets.load_dataset(str(sample_corpus_dir), "en", split="train")["text"]
     words = sorted({word for text in texts for word in text.split()})
     as_before = 0
@@ -163,33 +163,33 @@ def test_a_pruned_vocabulary_gets_a_tokenizer_of_its_own(
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
 def test_a_pruned_vocabulary_is_filled_from_a_reference(originals, prefix, vocabulary, tmp_path):
-    kept = kept_pieces(originals)
+    kept = kept_tokens(originals)
     state = originals.native_state(prefix, rows=len(kept))
     make = originals.Maker(1)
     make.linear(state, "lm_head.dense")
     make.norm(state, "lm_head.layer_norm")
     state["lm_head.bias"] = make(len(kept))
-    reference = originals.Maker(2)(originals.PIECES, originals.HIDDEN)
+    reference = originals.Maker(2)(originals.TOKENS, originals.HIDDEN)
     reference[kept] = 0.5 * reference[kept] + state[f"{prefix}embeddings.word_embeddings.weight"]
-    vocabulary.map, vocabulary.fill = write_map(originals, tmp_path, kept, originals.PIECES), True
+    vocabulary.map, vocabulary.fill = write_map(originals, tmp_path, kept, originals.TOKENS), True
     path = originals.saved(tmp_path, state)
     with pytest.raises(ValueError, match="--fill_vocabulary was given without --reference"):
         from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
     vocabulary.reference = str(originals.xlmr_folder(tmp_path, reference))
     notes = from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
-    assert f"vocabulary: {originals.PIECES - len(kept)} of 2,000 rows are the reference's, with that of <mask>" in notes
+    assert f"vocabulary: {originals.TOKENS - len(kept)} of 2,000 rows are the reference's, with that of <mask>" in notes
     model = VecoForMaskedLM.from_pretrained(tmp_path / "veco")
     reference[kept] = state[f"{prefix}embeddings.word_embeddings.weight"]
     assert torch.equal(model.roberta.embeddings.word_embeddings.weight, reference)
     assert torch.equal(model.lm_head.bias[kept], state["lm_head.bias"])
     assert model.lm_head.bias.count_nonzero() == len(kept)
-    assert len(AutoTokenizer.from_pretrained(tmp_path / "veco")) == originals.PIECES
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "veco")) == originals.TOKENS
 
 
 @pytest.mark.parametrize("with_reference", [False, True])
 def test_an_absent_mask_row_is_added(originals, with_reference, vocabulary, tmp_path):
-    state = originals.native_state(rows=originals.PIECES - 1)
-    reference = originals.Maker(2)(originals.PIECES, originals.HIDDEN)
+    state = originals.native_state(rows=originals.TOKENS - 1)
+    reference = originals.Maker(2)(originals.TOKENS, originals.HIDDEN)
     reference[:-1] = 0.5 * reference[:-1] + state["bert.embeddings.word_embeddings.weight"]
     if with_reference:
         vocabulary.reference = str(originals.xlmr_folder(tmp_path, reference))
@@ -204,16 +204,16 @@ def test_an_absent_mask_row_is_added(originals, with_reference, vocabulary, tmp_
 def test_vocabularies_that_do_not_fit_are_refused(originals, vocabulary, sample_tokenizer, tmp_path):
     output = str(tmp_path / "veco")
     path = originals.saved(tmp_path, originals.native_state(rows=1000))
-    with pytest.raises(ValueError, match="1,000 word embeddings and the tokenizer has 2,000 pieces"):
+    with pytest.raises(ValueError, match="1,000 word embeddings and the tokenizer has 2,000 tokens"):
         from_native(path, output, vocabulary, originals.HEADS)
-    vocabulary.map = write_map(originals, tmp_path, kept_pieces(originals), originals.PIECES)
-    with pytest.raises(ValueError, match="1,000 word embeddings and the vocabulary map keeps 1,3.. pieces"):
+    vocabulary.map = write_map(originals, tmp_path, kept_tokens(originals), originals.TOKENS)
+    with pytest.raises(ValueError, match="1,000 word embeddings and the vocabulary map keeps 1,3.. tokens"):
         from_native(path, output, vocabulary, originals.HEADS)
     for text, message in {
-        "1\n" * 10: "has 10 lines and the tokenizer 2,000 pieces",
+        "1\n" * 10: "has 10 lines and the tokenizer 2,000 tokens",
         "1\n1\ntwo\n": "line 3 of .* is 'two'",
         "1\n\n": "line 2 of .* is ''",
-        "0\n" + "1\n" * (originals.PIECES - 1): "leaves out one of <s>",
+        "0\n" + "1\n" * (originals.TOKENS - 1): "leaves out one of <s>",
     }.items():
         (tmp_path / "map.txt").write_text(text)
         with pytest.raises(ValueError, match=message):
@@ -228,18 +228,18 @@ def test_vocabularies_that_do_not_fit_are_refused(originals, vocabulary, sample_
     description = json.loads(file.read_text())
     description["model"]["vocab"].append(["more", -20.0])
     file.write_text(json.dumps(description))
-    with pytest.raises(ValueError, match="the special pieces .*'<mask>': 1999.*Give an XLM-R tokenizer"):
+    with pytest.raises(ValueError, match="the special tokens .*'<mask>': 1999.*Give an XLM-R tokenizer"):
         from_native(path, output, Vocabulary(str(tmp_path / "tokenizer")), originals.HEADS)
     assert not (tmp_path / "veco").exists()
 
 
-def test_a_tokenizer_that_is_no_list_of_pieces_is_not_pruned(tmp_path):
+def test_a_tokenizer_that_is_no_list_of_tokens_is_not_pruned(tmp_path):
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
     from modeling.convert_vocabulary import save_tokenizer
 
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "<mask>"]
-    words = Tokenizer(models.WordLevel({piece: index for index, piece in enumerate(pieces)}, unk_token="<unk>"))
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "<mask>"]
+    words = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="<unk>"))
     with pytest.raises(ValueError, match="'WordLevel' and cannot be pruned"):
         save_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words), torch.tensor([0, 1, 2, 3, 5, 6]), tmp_path)

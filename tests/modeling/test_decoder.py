@@ -205,7 +205,7 @@ def test_errors_of_forward(veco_dir, translation, sources, targets):
         model(source, attention_mask=mask, labels=torch.full((4, 49), 7))
     cache = model(source, attention_mask=mask, decoder_input_ids=torch.full((4, 48), 7)).past_key_values
     step = dict(input_ids=source, attention_mask=mask, decoder_input_ids=torch.full((4, 1), 7), past_key_values=cache)
-    with pytest.raises(ValueError, match="a translation of 49 pieces"):
+    with pytest.raises(ValueError, match="a translation of 49 tokens"):
         model(**step)
     step["past_key_values"] = model(
         source, attention_mask=mask, decoder_input_ids=torch.full((4, 3), 7)

@@ -43,12 +43,12 @@ def load(cls, folder):
     return model.eval()
 
 
-def difference(ours, theirs, pieces=None):
-    """Largest difference over (..., B, T, ...) at the pieces, or everywhere."""
+def difference(ours, theirs, tokens=None):
+    """Largest difference over (..., B, T, ...) at the tokens, or everywhere."""
     apart = (ours - theirs).abs()
-    if pieces is not None:
-        first = apart.shape.index(pieces.shape[0]) if apart.dim() < 4 else 1
-        apart = apart[(slice(None),) * first + (pieces,)]
+    if tokens is not None:
+        first = apart.shape.index(tokens.shape[0]) if apart.dim() < 4 else 1
+        apart = apart[(slice(None),) * first + (tokens,)]
     return apart.max().item()
 
 
@@ -56,30 +56,30 @@ def difference(ours, theirs, pieces=None):
 @pytest.mark.parametrize("case", ["right", "right, no mask", "right, positions", "left", "left, positions"])
 @pytest.mark.parametrize("cls", CLASSES)
 def test_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracle):
-    """Positions given: equal everywhere. Not given: equal at every piece; padding's own states, which nothing reads,
+    """Positions given: equal everywhere. Not given: equal at every token; padding's own states, which nothing reads,
     have other positions. Padding on the left moves the positions of transformers 4, and has to be told; its pooler
     reads the padding there."""
     inputs, expected = ernie_m_oracle.inputs(case), ernie_m_oracle.outputs(cls, case)
-    pieces = inputs["input_ids"].ne(1)
+    tokens = inputs["input_ids"].ne(1)
     model = load(cls, converted[cls][1])
     hidden = {"output_hidden_states": cls == "ErnieMModel"}
     if "position_ids" in inputs:
         inputs["position_ids"] = inputs["position_ids"] + 2
-        pieces = None
+        tokens = None
     if case == "left":
         length = inputs["input_ids"].shape[1]
         ours = model(**inputs)
         name = "last_hidden_state" if cls == "ErnieMModel" else next(iter(expected))
-        assert difference(ours[name], expected[name], None if ours[name].dim() == 2 else pieces) > 1e-3
+        assert difference(ours[name], expected[name], None if ours[name].dim() == 2 else tokens) > 1e-3
         inputs["position_ids"] = torch.arange(length)[None] + 2
-        pieces = None
+        tokens = None
     ours = model(**inputs, **hidden)
     for name, tensor in expected.items():
         found = torch.stack(ours[name]) if name == "hidden_states" else ours[name]
         assert found.shape == tensor.shape
         per_text = name == "pooler_output" or (name == "logits" and found.dim() == 2)
         if not (per_text and case.startswith("left")):
-            assert difference(found, tensor, None if per_text else pieces) < 1e-5, name
+            assert difference(found, tensor, None if per_text else tokens) < 1e-5, name
 
 
 @torch.no_grad()
@@ -322,10 +322,10 @@ def test_tokenizer_of_xlm_r(converted, ernie_m_oracle, sample_tokenizer_dir, sam
     settings = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] == "XLMRobertaTokenizer"
     assert not isinstance(settings.get("extra_special_tokens"), list)  # transformers 4 fails on it
-    # a vocab.txt tells which pieces the rows are
+    # a vocab.txt tells which tokens the rows are
     lines = sample_tokenizer.convert_ids_to_tokens(range(len(sample_tokenizer)))
     lines[:4], lines[-1] = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"], "[MASK]"
-    wrong = f"1 of 1,995 rows stand for other pieces in .*row 7: 'other' and {re.escape(repr(lines[7]))}"
+    wrong = f"1 of 1,995 rows stand for other tokens in .*row 7: 'other' and {re.escape(repr(lines[7]))}"
     for name, message in ((lines[7], None), ("other", wrong)):
         (tmp_path / "vocab.txt").write_text("\n".join([*lines[:7], name, *lines[8:]]) + "\n", encoding="utf-8")
         options = {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
@@ -461,7 +461,7 @@ def test_sources_that_are_none(converted, ernie_m_oracle, tmp_path):
     vocabulary = old / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text(encoding="utf-8") + "more\n", encoding="utf-8")
     (old / "config.json").write_text(json.dumps(ernie_m_oracle.config("ErnieMModel")))
-    with pytest.raises(ValueError, match=r"the tokenizer has \d+ pieces and the checkpoint \d+ embeddings"):
+    with pytest.raises(ValueError, match=r"the tokenizer has \d+ tokens and the checkpoint \d+ embeddings"):
         to_zoo(str(old), new)
     with pytest.raises(ValueError, match="holds no sentencepiece.bpe.model"):
         to_zoo(str(old), new, tokenizer=str(tmp_path / "empty"), tokenizer_type="ernie_m")

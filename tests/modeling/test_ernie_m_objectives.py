@@ -84,7 +84,7 @@ PAIRS = [example(1, (6, 5), (2, 3, 5, 9, 12), (0, 1)), example(2, (4, 7), (1, 4,
 
 
 def changed(batch, row, column):
-    """The batch with another ordinary piece in one place."""
+    """The batch with another ordinary token in one place."""
     ids = batch["input_ids"].clone()
     ids[row, column] = 4 + (ids[row, column] - 3) % 50
     return batch | {"input_ids": ids}
@@ -224,7 +224,7 @@ def test_a_pseudo_position_reads_text_language_and_position(attention, layout):
                     assert moved[index].nonzero().flatten().tolist() == [position], name
 
 
-def test_the_second_step_is_tlm_on_the_filled_pieces():
+def test_the_second_step_is_tlm_on_the_filled_tokens():
     """Equal loss, and equal gradients for every parameter: the first step leaves none."""
     model = ernie().train()
     batch = pseudo(batch_of(PAIRS, "padded right")[0])
@@ -327,7 +327,7 @@ BAD = {
             }
         },
         {},
-        "every piece of side y is masked or missing",
+        "every token of side y is masked or missing",
     ),
     "labels behind the text": (lambda b: {"btmlm": b}, {}, "labels in segment 1"),
     "a negative temperature": (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature is -1.0"),

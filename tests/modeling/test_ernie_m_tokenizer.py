@@ -24,7 +24,7 @@ def tokenizer(folder):
     return ErnieMTokenizer.from_pretrained(folder)
 
 
-def test_pieces_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer):
+def test_subwords_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer):
     expected = ernie_m_oracle.tokens
     texts = expected["texts"]
     others = texts[1:] + texts[:1]
@@ -39,8 +39,8 @@ def test_pieces_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer):
 
 
 def test_rules_of_cutting():
-    def parts(piece):
-        return [piece[start:end] for start, end in cut(piece)]
+    def parts(subword):
+        return [subword[start:end] for start, end in cut(subword)]
 
     assert parts("▁hello") == ["▁hello"]
     assert parts("▁你好") == ["你", "好"]
@@ -57,8 +57,8 @@ def test_offsets_and_words_point_into_the_text(tokenizer):
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
     spans = [text[begin:end] for begin, end in encoded["offset_mapping"]]
     assert "".join(spans).replace("½½½", "½") == text.replace(" ", "")
-    for piece, span in zip(encoded.tokens(), spans, strict=True):
-        assert span in ("½", piece.replace("▁", "")), (piece, span)
+    for subword, span in zip(encoded.tokens(), spans, strict=True):
+        assert span in ("½", subword.replace("▁", "")), (subword, span)
     words = text.split()
     for word, span in zip(encoded.word_ids(), spans, strict=True):
         assert span in words[word]
@@ -91,13 +91,13 @@ def test_batches_padding_masks_and_token_types(tokenizer):
     one = tokenizer("Hi", "a", return_token_type_ids=True, return_special_tokens_mask=True)
     special = [token in ("[CLS]", "[SEP]") for token in one.tokens()]
     assert [bool(flag) for flag in one["special_tokens_mask"]] == special
-    pieces = len(tokenizer.tokenize("Hi"))
-    assert one["token_type_ids"] == [0] * (1 + pieces) + [1] * (len(special) - 1 - pieces)
+    subwords = len(tokenizer.tokenize("Hi"))
+    assert one["token_type_ids"] == [0] * (1 + subwords) + [1] * (len(special) - 1 - subwords)
     assert tokenizer.num_special_tokens_to_add(pair=True) == 4
 
 
 def test_a_pair_with_an_odd_room(tokenizer):
-    """The one difference of truncation: the last piece is the longer text's, in transformers 4 the first text's."""
+    """The one difference of truncation: the last subword is the longer text's, in transformers 4 the first text's."""
     encoded = tokenizer("Hi " * 9, "Hi " * 12, truncation=True, max_length=13)
     assert [encoded.sequence_ids().count(side) for side in (0, 1)] == [4, 5]
 

@@ -17,7 +17,7 @@ from modeling.modeling_veco import VecoForConditionalGeneration
 
 @pytest.fixture(scope="module")
 def translator_dir(tiny, tmp_path_factory):
-    """A translation model that has half learnt to take a source's length and to go on from its first piece.
+    """A translation model that has half learned to take a source's length and to go on from its first subword.
 
     What it says depends on the source and on what it said, ends by itself, and differs from beam to beam.
     """
@@ -29,10 +29,10 @@ def translator_dir(tiny, tmp_path_factory):
         source, labels = torch.full((16, 10), 1), torch.full((16, 9), -100)
         for row, length in enumerate(torch.randint(1, 9, (16,)).tolist()):
             source[row, : length + 2] = torch.tensor([0, *torch.randint(4, 24, (length,)), 2])
-            piece = int(source[row, 1])
+            subword = int(source[row, 1])
             for position in range(length):
-                piece = 4 + (piece * 7 + 3) % 20
-                labels[row, position] = piece
+                subword = 4 + (subword * 7 + 3) % 20
+                labels[row, position] = subword
             labels[row, length] = 2
         optimizer.zero_grad()
         model(source, attention_mask=source.ne(1).long(), labels=labels).loss.backward()
@@ -59,7 +59,7 @@ def translator(tiny, translator_dir):
     return load
 
 
-def own_pieces(tokens):
+def own_subwords(tokens):
     """A generated row without the padding behind it."""
     return [int(token) for token in tokens if token != 1]
 
@@ -81,12 +81,12 @@ def test_cached_and_uncached_greedy_tokens_are_the_same(translator, sources, tie
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
     assert cached.past_key_values.cross_attention_cache.get_seq_length() == 9
     # neither a constant nor all of one length
-    assert len({len(own_pieces(row)) for row in cached.sequences}) > 1
+    assert len({len(own_subwords(row)) for row in cached.sequences}) > 1
     assert len(cached.sequences.unique()) > 8
 
 
 def test_the_cache_step_by_step_equals_one_forward(translator, sources):
-    """Positions of cached steps count on from the cached pieces, with several pieces a step too."""
+    """Positions of cached steps count on from the cached subwords, with several subwords a step too."""
     model = translator()
     source, mask = sources()
     inputs = torch.cat([torch.full((4, 1), 2), torch.randint(4, 60, (4, 6))], 1)
@@ -116,11 +116,11 @@ def test_a_batch_equals_its_rows_alone(translator, sources, padding, num_beams, 
     for longer in (50, -2):
         monkeypatch.setattr(encoder_decoder, "LONGER_THAN_SOURCE", longer)
         together = model.generate(source, attention_mask=mask, num_beams=num_beams)
-        by_limit[longer] = [own_pieces(row) for row in together]
-        for row, pieces in enumerate(by_limit[longer]):
+        by_limit[longer] = [own_subwords(row) for row in together]
+        for row, subwords in enumerate(by_limit[longer]):
             alone = model.generate(source[row : row + 1, mask[row].bool()], num_beams=num_beams)
-            assert own_pieces(alone[0]) == pieces
-            assert len(pieces) - 1 <= mask[row].sum() + longer and pieces[-1] == 2
+            assert own_subwords(alone[0]) == subwords
+            assert len(subwords) - 1 <= mask[row].sum() + longer and subwords[-1] == 2
     assert any(short != long for short, long in zip(*by_limit.values(), strict=True))
 
 
@@ -131,9 +131,9 @@ def test_beams_are_reordered_with_their_cache(translator, sources):
     cached, plain = model.generate(source, **settings), model.generate(source, use_cache=False, **settings)
     assert torch.equal(cached.sequences, plain.sequences)
     torch.testing.assert_close(cached.sequences_scores, plain.sequences_scores, atol=1e-5, rtol=0)
-    assert len({tuple(own_pieces(row)) for row in cached.sequences}) > 8
+    assert len({tuple(own_subwords(row)) for row in cached.sequences}) > 8
     greedy = model.generate(source, attention_mask=mask, num_beams=1)
-    assert any(own_pieces(cached.sequences[3 * row]) != own_pieces(greedy[row]) for row in range(4))
+    assert any(own_subwords(cached.sequences[3 * row]) != own_subwords(greedy[row]) for row in range(4))
 
 
 def test_sampling_with_and_without_cache(translator, sources):
@@ -171,7 +171,7 @@ def test_the_length_is_bounded_by_the_sources_unless_something_else_is_said(tran
     source, mask = sources()
 
     def lengths(*args, **settings):
-        return [len(own_pieces(row)) - 1 for row in model.generate(*args, **{"num_beams": 1, **settings})]
+        return [len(own_subwords(row)) - 1 for row in model.generate(*args, **{"num_beams": 1, **settings})]
 
     by_source = [9 + 12, 7 + 12, 5 + 12, 3 + 12]
     assert lengths(source, attention_mask=mask) == by_source
@@ -187,7 +187,7 @@ def test_the_length_is_bounded_by_the_sources_unless_something_else_is_said(tran
     assert lengths(source, attention_mask=mask, max_new_tokens=4) == [4] * 4
     assert lengths(source, attention_mask=mask, max_length=4) == [3] * 4
     settings = GenerationConfig(max_new_tokens=6, num_beams=1)
-    assert [len(own_pieces(row)) for row in model.generate(source, settings, attention_mask=mask)] == [7] * 4
+    assert [len(own_subwords(row)) for row in model.generate(source, settings, attention_mask=mask)] == [7] * 4
     assert settings.max_new_tokens == 6
     prompt = torch.tensor([[2, 7, 8]]).expand(4, -1)
     assert lengths(source, attention_mask=mask, decoder_input_ids=prompt) == [n + 2 for n in by_source]
@@ -197,7 +197,7 @@ def test_the_length_is_bounded_by_the_sources_unless_something_else_is_said(tran
 
 
 def test_no_translation_runs_beyond_the_positions(translator, sources):
-    """48 positions: 48 pieces after the start, the last of which is never read."""
+    """48 positions: 48 subwords after the start, the last of which is never read."""
     model = endless(translator())
     source, mask = sources()
     for settings in ({}, {"max_new_tokens": 200}, {"max_length": 200}):
@@ -285,7 +285,7 @@ def test_a_fresh_process_loads_the_folder_and_generates_the_same(veco_dir, trans
         assert not result["encoders"][auto]["missing"] and not result["encoders"][auto]["unexpected"]
 
 
-def test_a_folder_without_its_generation_config_starts_from_the_end_piece(veco_dir, translation, tmp_path):
+def test_a_folder_without_its_generation_config_starts_from_the_end_subword(veco_dir, translation, tmp_path):
     translation(veco_dir).save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()
     model = VecoForConditionalGeneration.from_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""Knowledge distillation of MetaXLM's baseline XLM+KD: what is learnt from a teacher's answers."""
+"""Knowledge distillation of MetaXLM's baseline XLM+KD: what is learned from a teacher's answers."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.masked_lm import ForPreTraining
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 
-PAD, MASK, PIECES = 1, 60, [4, 9, 17, 18, 33, 52]
+PAD, MASK, TOKENS = 1, 60, [4, 9, 17, 18, 33, 52]
 
 
 def metaxlm():
@@ -47,10 +47,10 @@ def texts(teacher=None):
 
 def answers(positions, temperature=2.0, seed=2):
     """Of a teacher, at (row, column) positions."""
-    logits_NC = torch.randn(len(positions), len(PIECES), generator=torch.Generator().manual_seed(seed)) * 2
+    logits_NC = torch.randn(len(positions), len(TOKENS), generator=torch.Generator().manual_seed(seed)) * 2
     return {
         "positions_N": torch.tensor([row * 12 + column for row, column in positions], dtype=torch.long),
-        "pieces_C": torch.tensor(PIECES),
+        "tokens_C": torch.tensor(TOKENS),
         "log_probabilities_NC": (logits_NC / temperature).log_softmax(-1),
         "temperature": temperature,
     }
@@ -72,7 +72,7 @@ def test_the_loss_is_hintons_and_so_is_its_gradient(temperature):
     expected = []
     for (row, column), log_p in zip(positions, taught["log_probabilities_NC"], strict=True):
         logits = model.lm_head(states_BTH[row, column])
-        q = torch.stack([(logits[piece] / temperature).exp() for piece in PIECES])
+        q = torch.stack([(logits[token] / temperature).exp() for token in TOKENS])
         q = q / q.sum()
         terms = [p.exp() * (p - q_v.log()) for p, q_v in zip(log_p, q, strict=True)]
         expected.append(temperature**2 * sum(terms))
@@ -88,7 +88,7 @@ def test_a_teacher_who_says_the_same_teaches_nothing():
     taught, batch = answers(positions), texts()
     states_BTH = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
     rows, columns = zip(*positions, strict=True)
-    logits_NC = model.lm_head(states_BTH[list(rows), list(columns)])[:, PIECES]
+    logits_NC = model.lm_head(states_BTH[list(rows), list(columns)])[:, TOKENS]
     taught["log_probabilities_NC"] = (logits_NC / 2.0).log_softmax(-1).detach()
     output = model(mlm=texts(taught), objective_weights={"mlm": 0.0})
     assert output.loss.abs() < 1e-5

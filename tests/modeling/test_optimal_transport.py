@@ -15,7 +15,7 @@ from modeling.optimal_transport import (
     argmax_links,
     itermax_links,
     ot_itermax_links,
-    settle_one_piece_sides,
+    settle_one_token_sides,
     sinkhorn,
     softmax_links,
 )
@@ -25,7 +25,7 @@ SHAPES = [(1, 1), (1, 7), (6, 1), (2, 9), (3, 3), (8, 5), (12, 40)]
 
 
 def whole(*shape):
-    """Masks that let every piece of matrices of this shape be linked."""
+    """Masks that let every token of matrices of this shape be linked."""
     pairs, sources, targets = (1, *shape) if len(shape) == 2 else shape
     return torch.ones(pairs, sources, dtype=torch.bool), torch.ones(pairs, targets, dtype=torch.bool)
 
@@ -333,7 +333,7 @@ def test_a_pair_has_the_same_links_in_a_padded_batch(method, options):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_special_tokens_are_never_linked(method):
-    """Even if they are what every piece is most similar to."""
+    """Even if they are what every token is most similar to."""
     torch.manual_seed(0)
     x_BSH, y_BTH = torch.randn(3, 8, HIDDEN), torch.randn(3, 9, HIDDEN)
     special_H = 100 * torch.ones(HIDDEN)
@@ -349,7 +349,7 @@ def test_special_tokens_are_never_linked(method):
 
 
 @pytest.mark.parametrize("method", ["ot", "ot_itermax"])
-def test_the_dot_products_decide_about_a_single_piece(method):
+def test_the_dot_products_decide_about_a_single_token(method):
     """All cells of its plan are equal."""
     generator = torch.Generator().manual_seed(0)
     for size in (1, 2, 9):
@@ -359,7 +359,7 @@ def test_the_dot_products_decide_about_a_single_piece(method):
         assert align(y_BTH, x_BSH, *whole(size, 1), method).links_BST[0, best, 0]
         assert align(x_BSH, -y_BTH, *whole(1, size), method).links_BST[0, 0, 0]
     plan_BST = torch.rand(2, 3, 3)
-    assert settle_one_piece_sides(plan_BST, plan_BST + 1, *whole(2, 3, 3)) is plan_BST
+    assert settle_one_token_sides(plan_BST, plan_BST + 1, *whole(2, 3, 3)) is plan_BST
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

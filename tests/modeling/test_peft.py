@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is d
 
 TARGETS = ["query", "value"]
 MODEL_TYPES = ("veco", "ernie_m", "xlm_align", "metaxlm")
-# task -> Auto class, what is trained beside LoRA, labels of a row of T pieces
+# task -> Auto class, what is trained beside LoRA, labels of a row of T tokens
 HEADS = {
     "SEQ_CLS": ("AutoModelForSequenceClassification", "classifier", lambda row, T: {"labels": row % 2}),
     "TOKEN_CLS": (

@@ -66,15 +66,15 @@ def test_fill_mask_is_the_softmax_of_the_head(folders, found, sample_tokenizer, 
         inputs = sample_tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             logits_NV = model(**inputs).logits[0, inputs["input_ids"][0] == sample_tokenizer.mask_token_id]
-        scores_NK, pieces_NK = logits_NV.softmax(-1).topk(TOP_K)
+        scores_NK, tokens_NK = logits_NV.softmax(-1).topk(TOP_K)
         for kind in ("one", "list", "batch"):
             # of a text with one mask the entries, of one with several a list for each
             answer = found[kind][position]
             entries = answer if isinstance(answer[0], list) else [answer]
-            assert [[entry["token"] for entry in of_mask] for of_mask in entries] == pieces_NK.tolist(), kind
+            assert [[entry["token"] for entry in of_mask] for of_mask in entries] == tokens_NK.tolist(), kind
             scores = torch.tensor([[entry["score"] for entry in of_mask] for of_mask in entries])
             torch.testing.assert_close(scores, scores_NK, atol=1e-5, rtol=1e-4)
-            assert entries[0][0]["token_str"] == sample_tokenizer.decode(pieces_NK[:1, :1].flatten())
+            assert entries[0][0]["token_str"] == sample_tokenizer.decode(tokens_NK[:1, :1].flatten())
     assert len(found["default"]) == 5
     assert {entry["token"] for entry in found["targets"]} == set(sample_tokenizer.convert_tokens_to_ids(["▁the", "."]))
 

@@ -25,7 +25,7 @@ from modeling.modeling_veco import (
 from modeling.modeling_xlm_align import XlmAlignForPreTraining
 
 VOCAB, MASK = 60, 59
-PAIRS = [(5, 7), (12, 3), (6, 6), (2, 14), (9, 8), (1, 1), (5, 7)]  # pieces of both sides
+PAIRS = [(5, 7), (12, 3), (6, 6), (2, 14), (9, 8), (1, 1), (5, 7)]  # tokens of both sides
 SIZES = dict(
     vocab_size=VOCAB,
     hidden_size=32,
@@ -41,7 +41,7 @@ MODELS = {
     "veco": (VecoForPreTraining, VecoConfig, {}),
     "veco causal": (VecoForPreTraining, VecoConfig, {"cross_stream": "causal"}),
     "ernie_m": (ErnieMForPreTraining, ErnieMConfig, {"num_languages": 2, "mask_token_id": MASK}),
-    "xlm_align": (XlmAlignForPreTraining, XlmAlignConfig, {"labelling_layer": 2, "alignment_layer": 2}),
+    "xlm_align": (XlmAlignForPreTraining, XlmAlignConfig, {"labeling_layer": 2, "alignment_layer": 2}),
     "xlm_align lower": (XlmAlignForPreTraining, XlmAlignConfig, {"alignment_layer": 2, "dwa_layer": 2}),
 }
 OBJECTIVES = {
@@ -69,11 +69,11 @@ def build(name, attention="sdpa", seed=0):
 
 
 def row(sides, generator, pseudo=False):
-    """Fields of `<s> x </s>` or `<s> x </s></s> y </s>`, every third piece masked, of the first side where `pseudo`."""
+    """Fields of `<s> x </s>` or `<s> x </s></s> y </s>`, every third token masked, of the first side where `pseudo`."""
     ids, segments, special = [], [], []
     for number, length in enumerate(sides):
-        pieces = torch.randint(5, MASK, (length,), generator=generator).tolist()
-        ids += [0 if number == 0 else 2, *pieces, 2]
+        tokens = torch.randint(5, MASK, (length,), generator=generator).tolist()
+        ids += [0 if number == 0 else 2, *tokens, 2]
         segments += [number] * (length + 2)
         special += [1, *[0] * length, 1]
     ids, segments, special = (torch.tensor(values) for values in (ids, segments, special))
@@ -139,7 +139,7 @@ def sub_batch(objective, layout, seed=0):
                 ) & real
         return {"x": x, "y": y}
     sides = {"mlm": [[sum(pair)] for pair in PAIRS]}.get(objective, [list(pair) for pair in PAIRS])
-    if objective == "camlm":  # every side keeps a piece to be read
+    if objective == "camlm":  # every side keeps a token to be read
         sides = [pair for pair in sides if min(pair) > 1]
     return batch_of([row(pair, generator, pseudo=objective == "btmlm") for pair in sides], layout)
 

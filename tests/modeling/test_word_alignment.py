@@ -35,20 +35,20 @@ from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForTokenClassifi
 from modeling.optimal_transport import METHODS
 from modeling.tokenization_ernie_m import ErnieMTokenizer
 from modeling.word_alignment import ENCODINGS, WordAligner
-from modeling.word_pieces import cut_into_pieces
+from modeling.word_tokens import cut_into_tokens
 
 MEANINGS = 200  # of the hand-made language
 TINY = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
 
 
-# A language pair in which s7 and t7 mean the same, s7s8 is two pieces, and an encoder that knows it
+# A language pair in which s7 and t7 mean the same, s7s8 is two tokens, and an encoder that knows it
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
     vocabulary = [*specials, *(f"{side}{number}." for side in "st" for number in range(MEANINGS))]
-    backend = Tokenizer(models.WordLevel({piece: index for index, piece in enumerate(vocabulary)}, unk_token="<unk>"))
+    backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Split(".", "merged_with_previous")
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
@@ -58,7 +58,7 @@ def tokenizer():
 
 
 class Knowing(nn.Module):
-    """State of a piece: its meaning, in layer 1; in layer 2 the meaning of the next but one. Keeps its inputs."""
+    """State of a token: its meaning, in layer 1; in layer 2 the meaning of the next but one. Keeps its inputs."""
 
     def __init__(self, positions=512):
         super().__init__()
@@ -76,9 +76,9 @@ class Knowing(nn.Module):
 
 
 def words(side, *numbers):
-    """Words of one piece, or of several where a tuple is given."""
-    pieces = [word if isinstance(word, tuple) else (word,) for word in numbers]
-    return ["".join(f"{side}{piece % MEANINGS}." for piece in word) for word in pieces]
+    """Words of one token, or of several where a tuple is given."""
+    tokens = [word if isinstance(word, tuple) else (word,) for word in numbers]
+    return ["".join(f"{side}{token % MEANINGS}." for token in word) for word in tokens]
 
 
 def links(aligner, pairs):
@@ -112,7 +112,7 @@ def test_links_of_known_states(method, encoding, tokenizer):
         assert found.windows == 1 and found.probabilities is None and found.similarity is None
 
 
-def test_probability_and_similarity_of_words_are_the_highest_of_their_pieces(tokenizer):
+def test_probability_and_similarity_of_words_are_the_highest_of_their_tokens(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="softmax", layer=1, threshold=0.5)
     pair = words("s", (1, 2), 3), [*words("t", (9, 2), 1), ""]
     found = next(aligner.align([pair], probabilities=True, similarity=True))
@@ -134,14 +134,14 @@ def test_inputs_are_the_tokenizers_own(tokenizer):
         assert torch.equal(given, tokenizer(list(side), padding=True, return_tensors="pt")["input_ids"])
 
 
-def test_words_without_pieces_and_special_tokens_in_the_text(tokenizer):
+def test_words_without_tokens_and_special_tokens_in_the_text(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="mutual", layer=1)
     model_input = ["", *words("s", 1), "</s>", *words("s", 2), "<pad>", "", *words("s", 3)]
     assert links(aligner, [(model_input, words("t", 3, 2, 1))]) == [[(1, 2), (3, 1), (6, 0)]]
     assert 2 not in aligner.states.model.inputs[0][0, 1:4]
-    pieces = cut_into_pieces(tokenizer, [model_input, [], ["x", *words("s", 9)]])
-    assert pieces.words_F.tolist() == [1, 3, 6, 0, 1] and pieces.bounds.tolist() == [0, 3, 3, 5]
-    assert pieces.ids_F[3] == tokenizer.unk_token_id  # an unknown word may be linked
+    tokens = cut_into_tokens(tokenizer, [model_input, [], ["x", *words("s", 9)]])
+    assert tokens.words_F.tolist() == [1, 3, 6, 0, 1] and tokens.bounds.tolist() == [0, 3, 3, 5]
+    assert tokens.ids_F[3] == tokenizer.unk_token_id  # an unknown word may be linked
 
 
 def test_an_empty_side_gives_no_links(tokenizer):
@@ -271,9 +271,9 @@ def test_joint_states_see_the_other_sentence_and_separate_ones_do_not(sample_tok
     pairs = [("one two three four", "eins zwei drei vier"), ("one two three four", "fünf sechs sieben acht")]
     for encoding, same in (("joint", False), ("separate", True)):
         aligner = WordAligner(model, sample_tokenizer, encoding=encoding, layer=3)
-        pieces = cut_into_pieces(sample_tokenizer, [text.split() for pair in pairs for text in pair])
-        table = aligner.format.table(pieces.ids_F, 1)
-        begins_B2, lengths_B2 = pieces.bounds[:-1].view(2, 2), pieces.bounds.diff().view(2, 2)
+        tokens = cut_into_tokens(sample_tokenizer, [text.split() for pair in pairs for text in pair])
+        table = aligner.format.table(tokens.ids_F, 1)
+        begins_B2, lengths_B2 = tokens.bounds[:-1].view(2, 2), tokens.bounds.diff().view(2, 2)
         with torch.no_grad():
             x_BSH, _ = aligner.encode(table, begins_B2, lengths_B2, [3])[0][3]
         assert torch.allclose(x_BSH[0], x_BSH[1], atol=1e-5) == same
@@ -302,7 +302,7 @@ def test_bf16_runs(encoder, sample_tokenizer):
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
-    """A vocabulary of BERT's kind: a word is as many pieces as letters."""
+    """A vocabulary of BERT's kind: a word is as many tokens as letters."""
     path = tmp_path_factory.mktemp("letters") / "vocab.txt"
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *alphabet, *(f"##{x}" for x in alphabet)]))
@@ -339,10 +339,10 @@ def test_ernie_ms_own_tokenizer(ernie_m_oracle, tmp_path):
     model = ErnieMForMaskedLM(ErnieMConfig(**sizes)).eval()
     aligner = WordAligner(model, tokenizer, encoding="joint")
     sentences = [text.split() for text, _ in PAIRS if text]
-    pieces = cut_into_pieces(tokenizer, sentences)
+    tokens = cut_into_tokens(tokenizer, sentences)
     encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False)
-    assert pieces.ids_F.tolist() == sum(encoded["input_ids"], [])
-    assert pieces.words_F.tolist() == sum((encoded.word_ids(index) for index in range(len(sentences))), [])
+    assert tokens.ids_F.tolist() == sum(encoded["input_ids"], [])
+    assert tokens.words_F.tolist() == sum((encoded.word_ids(index) for index in range(len(sentences))), [])
     assert aligner.format.special == [[tokenizer.cls_token_id], [tokenizer.sep_token_id] * 2, [tokenizer.sep_token_id]]
     assert not aligner.gives_types
     assert all(found.links for found in aligner.align(PAIRS) if found.windows)

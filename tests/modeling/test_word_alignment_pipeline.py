@@ -88,7 +88,7 @@ def test_converted_and_pretrained_folders_bring_it_too(sample_tokenizer, tmp_pat
     config = json.loads((tmp_path / "config.json").read_text())
     impl = config["custom_pipelines"]["word-alignment"]["impl"]
     assert impl == "pipeline_word_alignment.WordAlignmentPipeline"
-    for name in ("pipeline_word_alignment", "word_alignment", "word_pieces", "optimal_transport"):
+    for name in ("pipeline_word_alignment", "word_alignment", "word_tokens", "optimal_transport"):
         assert (tmp_path / f"{name}.py").exists()
 
 
@@ -110,7 +110,7 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, tmp_path):
     assert {path.stem for path in (tmp_path / "saved").glob("*.py")} == {
         "pipeline_word_alignment",
         "word_alignment",
-        "word_pieces",
+        "word_tokens",
         "optimal_transport",
         "evaluation_mode",
     }

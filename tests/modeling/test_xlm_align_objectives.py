@@ -1,4 +1,4 @@
-"""Denoising word alignment: what is labelled, who asks, what is learnt, and where no gradient goes."""
+"""Denoising word alignment: what is labeled, who asks, what is learned, and where no gradient goes."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def xlm_align(attention="sdpa", **config):
 
 
 def example(seed, sides, masked=()):
-    """Fields of one row `<s> x </s></s> y </s>`; sides are lengths or pieces, `masked` the predicted positions."""
+    """Fields of one row `<s> x </s></s> y </s>`; sides are lengths or tokens, `masked` the predicted positions."""
     generator = torch.Generator().manual_seed(seed)
     x, y = (
         torch.randint(4, MASK, (side,), generator=generator).tolist() if isinstance(side, int) else list(side)
@@ -126,11 +126,11 @@ def dwa_by_hand(model, fields):
     return losses
 
 
-# what is labelled
+# what is labeled
 
 
-def one_hot_model(pieces, **config):
-    """A model whose layer 0 gives piece p, wherever it stands, the (normalised) p-th axis."""
+def one_hot_model(tokens, **config):
+    """A model whose layer 0 gives token p, wherever it stands, the (normalized) p-th axis."""
     model = xlm_align(alignment_layer=0, **config)
     embeddings = model.roberta.embeddings
     with torch.no_grad():
@@ -138,16 +138,16 @@ def one_hot_model(pieces, **config):
             part.weight.zero_()
         embeddings.LayerNorm.weight.fill_(1.0)
         embeddings.LayerNorm.bias.zero_()
-        for piece, axis in pieces.items():
-            embeddings.word_embeddings.weight[piece, axis] = 1.0
+        for token, axis in tokens.items():
+            embeddings.word_embeddings.weight[token, axis] = 1.0
     return model
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_links_of_a_pair_with_known_vectors(layout):
-    """Pieces 10 and 20, 11 and 21, ... share an axis: the links are the permutation, whatever is masked or special."""
-    pieces = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
-    model = one_hot_model(pieces)
+    """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, whatever is masked or special."""
+    tokens = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
+    model = one_hot_model(tokens)
     examples = [
         example(1, ([10, 11, 12, 13], [23, 21, 20, 22]), (1, 2, 9)),
         example(2, ([14, 10], [20, 24]), (1, 5)),
@@ -163,7 +163,7 @@ def test_links_of_a_pair_with_known_vectors(layout):
 
 def test_special_tokens_and_padding_are_never_linked():
     """Even where they are the likeliest partner of every word: all have the same vector, twice as long."""
-    model = one_hot_model({piece: piece % 3 for piece in range(4, MASK)} | {0: 0, 1: 0, 2: 0})
+    model = one_hot_model({token: token % 3 for token in range(4, MASK)} | {0: 0, 1: 0, 2: 0})
     batch = batch_of(PAIRS, "padded right")
     labels = model.self_label(batch)
     for words, exists in (
@@ -222,7 +222,7 @@ def test_each_layer_and_option_labels_by_itself():
     assert (once <= twice).all() and once.sum() < twice.sum()
 
 
-# who asks, and what is learnt
+# who asks, and what is learned
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -252,7 +252,7 @@ def test_queries_of_each_choice(positions):
     examples = [example(seed, (12, 11), (1, 5, 9, 15, 20)) for seed in range(8)]
     batch = batch_of(examples, "padded right")
     labels = model.self_label(batch)
-    from_source, from_target = (found >= 0 for found in model._labelled(labels, batch))
+    from_source, from_target = (found >= 0 for found in model._labeled(labels, batch))
     asked = 0
     for pair, fields in enumerate(examples):
         sides, links = words_of(fields), links_of(labels, pair)
@@ -298,7 +298,7 @@ def test_a_query_with_several_links_points_at_the_likeliest():
     torch.testing.assert_close(found.losses_N, torch.stack(expected).detach(), atol=1e-5, rtol=0)
 
 
-def test_tlm_and_dwa_read_one_forward_and_labelling_leaves_no_gradient(monkeypatch):
+def test_tlm_and_dwa_read_one_forward_and_labeling_leaves_no_gradient(monkeypatch):
     """The gradient with labels from outside is bit for bit that with the model's own."""
     model, batch = xlm_align(hidden_dropout_prob=0.1).train(), batch_of(PAIRS, "padded right")
     calls = []
@@ -306,7 +306,7 @@ def test_tlm_and_dwa_read_one_forward_and_labelling_leaves_no_gradient(monkeypat
     torch.manual_seed(3)
     output = model(tlm=batch)
     output.loss.backward()
-    assert calls == [False, True]  # labelled without dropout, then learnt from with it
+    assert calls == [False, True]  # labeled without dropout, then learned from with it
     assert model.training and all(module.training for module in model.modules())
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     labels = model.self_label(batch)
@@ -419,8 +419,8 @@ def test_configuration_errors(field, value, message):
 
 def test_default_layers_are_the_papers():
     config = XlmAlignConfig()
-    assert (config.labelling_layer, config.pointer_layer) == (10, 12)
-    assert XlmAlignConfig(alignment_layer=8, dwa_layer=10).labelling_layer == 8
+    assert (config.labeling_layer, config.pointer_layer) == (10, 12)
+    assert XlmAlignConfig(alignment_layer=8, dwa_layer=10).labeling_layer == 8
 
 
 def test_the_released_filter_has_a_discount_of_its_own():

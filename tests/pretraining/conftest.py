@@ -184,11 +184,11 @@ from unittest.mock import MagicMock
 import matplotlib.figure
 from transformers import AutoTokenizer
 from modeling import modeling_xlm_align
-from pretraining.data import fast_tokenize as fast_pieces
+from pretraining.data import fast_tokenize as fast_subwords
 from pretraining import run, training
 
 # imported and known before: a run then starts at once
-fast_pieces.fast_pieces(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])
+fast_subwords.fast_subwords(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])
 # drawing takes longer than all the rest of these runs; what is done with the file stays
 drawn = {"savefig": lambda path, **settings: Path(path).write_bytes(b"drawn")}
 matplotlib.figure.Figure = lambda **settings: MagicMock(**drawn)
@@ -407,15 +407,15 @@ def teacher_dir(tmp_path_factory, sample_corpus_dir):
 
 @pytest.fixture(scope="session")
 def tokenizer_of():
-    """A tokenizer with these pieces: `wordpiece` with BERT's special tokens in front, `unigram` (SentencePiece) and
+    """A tokenizer with these subwords: `wordpiece` with BERT's special tokens in front, `unigram` (SentencePiece) and
     `byte_level` with RoBERTa's in front and <mask> last."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    def make(kind: str, pieces: list[str], **specials: str | None) -> PreTrainedTokenizerFast:
+    def make(kind: str, subwords: list[str], **specials: str | None) -> PreTrainedTokenizerFast:
         if kind == "wordpiece":
             names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-            vocabulary = {piece: number for number, piece in enumerate([*names.values(), *pieces])}
+            vocabulary = {subword: number for number, subword in enumerate([*names.values(), *subwords])}
             backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
             backend.normalizer = normalizers.BertNormalizer(lowercase=False)
             backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -423,12 +423,14 @@ def tokenizer_of():
         else:
             names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
             names |= {"cls": "<s>", "sep": "</s>"}
-            listed = ["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"]
+            listed = ["<s>", "<pad>", "</s>", "<unk>", *subwords, "<mask>"]
             if kind == "unigram":
-                backend = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(listed)], unk_id=3))
+                backend = Tokenizer(
+                    models.Unigram([(subword, -float(i)) for i, subword in enumerate(listed)], unk_id=3)
+                )
                 backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
             else:
-                backend = Tokenizer(models.BPE({piece: i for i, piece in enumerate(listed)}, []))
+                backend = Tokenizer(models.BPE({subword: i for i, subword in enumerate(listed)}, []))
                 backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
                 backend.decoder = decoders.ByteLevel()
         names |= specials

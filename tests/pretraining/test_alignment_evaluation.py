@@ -14,11 +14,11 @@ from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForPreTraining
 from pretraining import run
 from pretraining.data.tokenized import Example
-from pretraining.evaluation import ENCODINGS, aligned_pieces, alignment_accuracy, cross_attention_alignment
+from pretraining.evaluation import ENCODINGS, aligned_tokens, alignment_accuracy, cross_attention_alignment
 from pretraining.tools import controlled_pair
 from pretraining.tracking import plot_curves, read_events
 
-TWIN = 20  # id of a piece's twin - id of the piece
+TWIN = 20  # id of a token's twin - id of the token
 TOKENIZER = SimpleNamespace(cls_token_id=0, pad_token_id=1, sep_token_id=2)
 ACCELERATOR = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
 
@@ -38,12 +38,12 @@ def corpus_of(*pairs):
 
 
 def twins(*texts):
-    return corpus_of(*((text, [piece + TWIN for piece in text]) for text in texts))
+    return corpus_of(*((text, [token + TWIN for token in text]) for text in texts))
 
 
 class Encoder:
-    """Layers made by hand. 0: a piece has its twin's vector; 1: it has that of the twin of the piece before it (ids
-    follow each other); 2: as 0 for the first three pieces, all others share one vector; 3: a piece lies nearest to the
+    """Layers made by hand. 0: a token has its twin's vector; 1: it has that of the twin of the token before it (ids
+    follow each other); 2: as 0 for the first three tokens, all others share one vector; 3: a token lies nearest to the
     special tokens. Special tokens have vectors of their own."""
 
     def roberta(self, input_ids, attention_mask, position_ids, output_hidden_states):
@@ -66,19 +66,19 @@ class Encoder:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("batch_size", [1, 2, 8])
 def test_known_states_have_known_accuracies(encoding, batch_size):
-    """Of `5 6 7 8 9` layer 1 finds none: x_i meets y_{i-1}, and x_1 and y_5 (no equal) meet some piece by chance."""
+    """Of `5 6 7 8 9` layer 1 finds none: x_i meets y_{i-1}, and x_1 and y_5 (no equal) meet some token by chance."""
     corpus = twins([5, 6, 7, 8, 9], [5, 6], [5])
     exact, moved, pooled, special = alignment_accuracy(
         Encoder(), corpus, recipe(batch_size), TOKENIZER, ACCELERATOR, encoding
     )
     assert exact == special == 1.0
-    # argmax takes the first of equals: right for the single piece (2) and for one of the pieces without an equal (3)
+    # argmax takes the first of equals: right for the single token (2) and for one of the tokens without an equal (3)
     assert moved == pytest.approx(4 / 16)
     # 8 and 9 share a vector, and both meet the first of the two: one of them rightly
     assert pooled == pytest.approx(14 / 16)
 
 
-def test_pieces_are_counted_as_a_plain_loop_counts_them():
+def test_tokens_are_counted_as_a_plain_loop_counts_them():
     torch.manual_seed(0)
     x_BTH, y_BSH = torch.randn(3, 9, 4), torch.randn(3, 7, 4)
     lengths = [5, 2, 1]
@@ -91,7 +91,7 @@ def test_pieces_are_counted_as_a_plain_loop_counts_them():
         cosine = torch.nn.functional.cosine_similarity(x[x_own][:, None], y[y_own][None], dim=-1)
         right += sum(int(row.argmax()) == number for number, row in enumerate(cosine))
         right += sum(int(column.argmax()) == number for number, column in enumerate(cosine.T))
-    assert int(aligned_pieces(x_BTH, y_BSH, x_BT, y_BS)) == right > 2
+    assert int(aligned_tokens(x_BTH, y_BSH, x_BT, y_BS)) == right > 2
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -136,7 +136,7 @@ def test_separate_sides_do_not_see_each_other_and_joint_sides_do():
 def test_a_pair_cut_to_an_odd_room_is_one_to_one_and_others_are_not():
     room = MAX_LENGTH - 4
     cut = list(range(5, 5 + room // 2))
-    corpus = corpus_of((cut, [piece + TWIN for piece in cut]))
+    corpus = corpus_of((cut, [token + TWIN for token in cut]))
     corpus.max_length += 1
     corpus.held_out[0].sides[0] = np.append(corpus.held_out[0].sides[0], 5)
     for encoding in ENCODINGS:
@@ -145,7 +145,7 @@ def test_a_pair_cut_to_an_odd_room_is_one_to_one_and_others_are_not():
         )
         alignment_accuracy(model, corpus, recipe(4), TOKENIZER, ACCELERATOR, encoding)
         for pair in (([5, 6], [25, 26, 27]), ([5, 6, 7, 8], [25])):
-            with pytest.raises(ValueError, match=r"evaluation.alignment is true.* \d pieces on.*alignment=false"):
+            with pytest.raises(ValueError, match=r"evaluation.alignment is true.* \d tokens on.*alignment=false"):
                 alignment_accuracy(model, corpus_of(pair), recipe(4), TOKENIZER, ACCELERATOR, encoding)
 
 
@@ -162,7 +162,7 @@ def test_cross_attention_is_the_one_of_each_pair_by_itself(stream):
     eager = VecoForPreTraining._from_config(copy.deepcopy(config), attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())
     for text in texts:
-        rows = [torch.tensor([[0, *text, 2]]), torch.tensor([[0, *(piece + TWIN for piece in text), 2]])]
+        rows = [torch.tensor([[0, *text, 2]]), torch.tensor([[0, *(token + TWIN for token in text), 2]])]
         for own, other in (rows, rows[::-1]):
             with torch.no_grad():
                 read = eager.roberta(other).last_hidden_state
@@ -262,4 +262,4 @@ def test_a_run_on_pairs_that_do_not_correspond_says_so(pair_recipe, sample_corpu
     corpus["target_language"] = corpus["target"]["config"] = "de"
     with pytest.raises(SystemExit):
         pretrain(pair_recipe, tmp_path)
-    assert "cannot be the translation of piece i of the other" in capsys.readouterr().err
+    assert "cannot be the translation of token i of the other" in capsys.readouterr().err

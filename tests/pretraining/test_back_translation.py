@@ -52,7 +52,7 @@ def row_of(masker, example, name, objective):
     return {key: field[0].numpy() for key, field in fields.items() if key.endswith(("_ids", "mask", "labels"))}
 
 
-def test_camlm_predicts_masks_only_and_leaves_a_piece_of_each_side(masker, sample_tokenizer):
+def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(masker, sample_tokenizer):
     masked, ordinary = 0, 0
     for number in range(300):
         lengths = (1 + number % 4, 20)
@@ -68,8 +68,8 @@ def test_camlm_predicts_masks_only_and_leaves_a_piece_of_each_side(masker, sampl
     assert masked / ordinary == pytest.approx(0.3, abs=0.01)
 
 
-def test_camlm_predicts_nothing_from_unknown_pieces(masker, sample_tokenizer):
-    """A side of unknown pieces alone tells nothing of the other one."""
+def test_camlm_predicts_nothing_from_unknown_tokens(masker, sample_tokenizer):
+    """A side of unknown tokens alone tells nothing of the other one."""
     example = pair(1, (4, 20), sample_tokenizer)
     example.sides[0][:] = sample_tokenizer.unk_token_id
     for number in range(20):
@@ -95,7 +95,7 @@ def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(masker, sample
 
 
 def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
-    """TLM reads them as they stand; both with the pieces of their sides, CAMLM with the languages too."""
+    """TLM reads them as they stand; both with the tokens of their sides, CAMLM with the languages too."""
     orders = {"tlm": Counter(), "camlm": Counter()}
     for number in range(400):
         example = pair(number, (5, 6), sample_tokenizer)
@@ -150,15 +150,15 @@ def test_a_language_without_pairs_is_left_out_or_gets_any_language():
 def test_windows_keep_room_for_the_pseudo_tokens(share):
     for max_length in range(8, 200):
         objective = Objective(batch_size=1, max_length=max_length, pseudo_share=share)
-        pieces = text_length("btmlm", objective) - 2
-        assert pieces > 0 and pieces + pseudo_count(pieces, share) + 4 <= max_length
-        one_more = pieces + 1 + pseudo_count(pieces + 1, share) + 4
+        tokens = text_length("btmlm", objective) - 2
+        assert tokens > 0 and tokens + pseudo_count(tokens, share) + 4 <= max_length
+        one_more = tokens + 1 + pseudo_count(tokens + 1, share) + 4
         assert one_more >= max_length  # no more than a position is wasted
     assert text_length("mlm", Objective(batch_size=1, max_length=50)) == 50
 
 
 def test_too_little_room_is_shortened_and_counted(masker, sample_tokenizer):
-    """Of 34, 36 and 20 pieces in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
+    """Of 34, 36 and 20 tokens in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
     examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
     batch = masker(Texts.of(examples), "btmlm", BTMLM)
     is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
@@ -289,11 +289,11 @@ def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path
     plain = ["phases.0.objectives.camlm.weight=0", "phases.1.objectives.btmlm.weight=0", "phases.1.steps=1"]
     tiny = ["phases.0.learning_rate=1e-12", "phases.1.learning_rate=1e-12"]
     train(f"model.start_from={start}", "model.config={}", *plain, *tiny)
-    learnt, begun = weights(tmp_path / "run"), load_file(start / "model.safetensors")
-    assert learnt["roberta.language_embeddings.weight"].shape == (3, 32)
-    assert learnt["roberta.language_embeddings.weight"].abs().max() < 1e-8
+    learned, begun = weights(tmp_path / "run"), load_file(start / "model.safetensors")
+    assert learned["roberta.language_embeddings.weight"].shape == (3, 32)
+    assert learned["roberta.language_embeddings.weight"].abs().max() < 1e-8
     name = "roberta.encoder.layer.1.output.dense.weight"
-    torch.testing.assert_close(learnt[name], begun[name])
+    torch.testing.assert_close(learned[name], begun[name])
 
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     both = recipe["phases"]
@@ -451,18 +451,18 @@ def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
 class Parrot:
     """Writes what it is told to, and keeps what it was asked."""
 
-    def __init__(self, pieces):
-        self.pieces, self.asked = pieces, []
+    def __init__(self, tokens):
+        self.tokens, self.asked = tokens, []
         self.config = SimpleNamespace(longest_input=64)
 
     def back_translate(self, batch):
         self.asked.append(batch)
         is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
-        return torch.where(is_pseudo, self.pieces, batch["input_ids"])
+        return torch.where(is_pseudo, self.tokens, batch["input_ids"])
 
 
-def test_overlap_counts_pieces_of_the_translation_and_not_of_another(sample_tokenizer):
-    """Every translation holds 50; piece 60 stands in one of three."""
+def test_overlap_counts_tokens_of_the_translation_and_not_of_another(sample_tokenizer):
+    """Every translation holds 50; token 60 stands in one of three."""
     from contextlib import nullcontext
 
     accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
@@ -477,7 +477,7 @@ def test_overlap_counts_pieces_of_the_translation_and_not_of_another(sample_toke
     assert commas["back_translation/en->de"] == 0.0 and commas["back_translation_own/de->en"] == 0.0
     parrot = Parrot(60)
     words = back_translation_overlap(parrot, corpus, recipe, sample_tokenizer, accelerator, LANGUAGES)
-    # 4 + 2 + 1 pseudo tokens; by length of the translation: 20, 10 and 5 pieces; the one before has 60 as its other
+    # 4 + 2 + 1 pseudo tokens; by length of the translation: 20, 10 and 5 tokens; the one before has 60 as its other
     assert words["back_translation_own/en->de"] == pytest.approx(2 / 7)
     assert words["back_translation_other/en->de"] == pytest.approx(4 / 7)
     first = parrot.asked[0]

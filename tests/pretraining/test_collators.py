@@ -16,13 +16,13 @@ ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "s
 
 @pytest.fixture(scope="module")
 def examples(sample_tokenizer):
-    def pieces(text):
+    def tokens(text):
         return np.array(encode_texts([text], sample_tokenizer)[0], dtype=np.int32)
 
     texts = ["Anna bakes fresh bread every Sunday morning.", "The train is late.", "Rain."]
-    return [Example([pieces(text)], "en", number) for number, text in enumerate(texts)] + [
-        Example([pieces("The train is late."), pieces("Der Zug hat Verspätung.")], "en-de", 5),
-        Example([pieces("Rain."), pieces("Es regnet heute den ganzen Tag.")], "en-de", 6),
+    return [Example([tokens(text)], "en", number) for number, text in enumerate(texts)] + [
+        Example([tokens("The train is late."), tokens("Der Zug hat Verspätung.")], "en-de", 5),
+        Example([tokens("Rain."), tokens("Es regnet heute den ganzen Tag.")], "en-de", 6),
     ]
 
 
@@ -154,7 +154,7 @@ def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
     assert (labels[1:191] != labels[193:383]).any()
 
 
-def test_unknown_and_special_pieces_are_never_predicted_nor_drawn(sample_tokenizer):
+def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokenizer):
     masker = Masker(sample_tokenizer, (1,))
     assert not set(masker.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(masker.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
@@ -165,7 +165,7 @@ def test_unknown_and_special_pieces_are_never_predicted_nor_drawn(sample_tokeniz
         Objective(batch_size=1, mask_probability=1.0),
     )
     assert fields["labels"].tolist() == [[IGNORED, IGNORED, 50, IGNORED, IGNORED]]
-    assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a piece of the text
+    assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a token of the text
 
 
 def test_sides_on_their_own(examples, sample_tokenizer):

@@ -62,12 +62,12 @@ def test_runs_without_a_common_step_show_the_last_of_each(runs, tmp_path, capsys
     assert (tmp_path / "out" / "comparison.png").exists()
 
 
-def test_losses_of_other_pieces_are_marked(runs, tmp_path, capsys):
+def test_losses_of_other_tokens_are_marked(runs, tmp_path, capsys):
     folders = [runs(name, {100: figures(5.0)}) for name in ("a", "b")]
     for number, folder in enumerate(folders):
         (tmp_path / folder / "run.json").write_text(json.dumps({"tokenizer_fingerprint": f"f{number}"}))
     main(["--run", "first", folders[0], "--run", "second", folders[1], "--output", str(tmp_path / "out")])
-    assert "tokenizers of their own (first; second): losses a piece" in capsys.readouterr().out
+    assert "tokenizers of their own (first; second): losses a token" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

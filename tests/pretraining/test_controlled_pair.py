@@ -38,29 +38,29 @@ def test_every_id_of_a_twin_text_is_shifted_by_a_constant(pair_dir, tokenizer, s
     assert not set("".join(original["text"])) & set("".join(twins["text"])) - {" "}
 
 
-def test_pieces_are_doubled_and_nothing_else_is_shared(tokenizer):
+def test_tokens_are_doubled_and_nothing_else_is_shared(tokenizer):
     offset = twin_offset(tokenizer)
     assert len(tokenizer) == 5 + 2 * offset
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    assert pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"] and pieces[-1] == "<mask>"
-    assert [twin_of(piece) for piece in pieces[4 : 4 + offset]] == pieces[4 + offset : -1]
-    assert "▁" not in pieces and len(set(pieces)) == len(pieces)
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    assert tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"] and tokens[-1] == "<mask>"
+    assert [twin_of(token) for token in tokens[4 : 4 + offset]] == tokens[4 + offset : -1]
+    assert "▁" not in tokens and len(set(tokens)) == len(tokens)
 
 
 def test_hard_texts_are_shifted_too(tokenizer):
     texts = [
-        "ﬁne ½ “quotes” e\u0301té é",  # what normalisation changes
+        "ﬁne ½ “quotes” e\u0301té é",  # what normalization changes
         "unknown 漢字 and 😀 letters",
         "  many \t kinds\u3000of\u00a0space  ",
         "a ▁ b ▁c",
         "Q Xylophone zzz",
         "",
     ]
-    normalise = tokenizer.backend_tokenizer.normalizer.normalize_str
-    assert_shifted(tokenizer, texts, [twin_of(normalise(text)) for text in texts])
+    normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
+    assert_shifted(tokenizer, texts, [twin_of(normalize(text)) for text in texts])
 
 
-def test_another_labelled_dataset_with_the_same_tokenizer(files, pair_dir, tokenizer, tmp_path):
+def test_another_labeled_dataset_with_the_same_tokenizer(files, pair_dir, tokenizer, tmp_path):
     features = datasets.Features(
         {
             "premise": datasets.Value("string"),

@@ -9,7 +9,7 @@ import torch
 
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches, unigram_entropy
 from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import Example, TokenisedColumn, cut_pair, encode_texts, tokenise, tokenizer_fingerprint
+from pretraining.data.tokenized import Example, TokenizedColumn, cut_pair, encode_texts, tokenize, tokenizer_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -17,7 +17,7 @@ EN_DE = {"source_language": "en", "target_language": "de"}
 BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, "tlm": {"batch_size": 8, "max_length": 64}}
 
 
-def test_windows_keep_every_piece_and_their_document(files, recipe_of, sample_tokenizer, caplog):
+def test_windows_keep_every_token_and_their_document(files, recipe_of, sample_tokenizer, caplog):
     long = " ".join(f"word {number}" for number in range(60))
     rows = [
         {"text": "Short.", "doc": "a"},
@@ -64,7 +64,7 @@ def test_pairs_are_cut_longest_side_first(files, recipe_of, sample_tokenizer):
     assert corpus.lengths.tolist() == [sum(pair) for pair in lengths]
 
 
-def test_cutting_a_pair_removes_piece_by_piece_from_the_longer_side():
+def test_cutting_a_pair_removes_token_by_token_from_the_longer_side():
     rng = np.random.default_rng(0)
     lengths, room = rng.integers(1, 40, (2, 300)), 25
     kept = cut_pair(lengths, room)
@@ -82,19 +82,19 @@ def test_text_that_spells_a_special_token_gives_none(sample_tokenizer):
     assert sample_tokenizer.unk_token_id in encode_texts(["a <mask> b"], sample_tokenizer)[0]
 
 
-def test_tokenised_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of, sample_tokenizer, monkeypatch):
-    def tokenised(lines, tokenizer=sample_tokenizer):
+def test_tokenized_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of, sample_tokenizer, monkeypatch):
+    def tokenized(lines, tokenizer=sample_tokenizer):
         path = files.lines("a.txt", lines)
         recipe = recipe_of(monolingual=[{"language": "en", "path": path}])
         side = open_sources(recipe)[0].sides[0]
-        return TokenisedColumn(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
+        return TokenizedColumn(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
 
-    first = tokenised(["Rain.", "Sun and rain."])
+    first = tokenized(["Rain.", "Sun and rain."])
     calls = []
-    monkeypatch.setattr("pretraining.data.tokenized.tokenise", lambda *given: calls.append(1) or tokenise(*given))
-    again = tokenised(["Rain.", "Sun and rain."])
+    monkeypatch.setattr("pretraining.data.tokenized.tokenize", lambda *given: calls.append(1) or tokenize(*given))
+    again = tokenized(["Rain.", "Sun and rain."])
     assert not calls and again.ids(1).tolist() == first.ids(1).tolist()
-    assert tokenised(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and calls
+    assert tokenized(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and calls
     sample_tokenizer("a", truncation=True, max_length=3)  # leaves traces that change no ids
     assert tokenizer_fingerprint(sample_tokenizer) == tokenizer_fingerprint(sample_tokenizer)
     other = type(sample_tokenizer)(vocab=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁R", -1.0)])

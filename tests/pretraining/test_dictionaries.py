@@ -75,11 +75,11 @@ def test_a_language_may_be_called_anything(files, language):
     assert read_dictionary(Dictionary(language, path)).as_written == {"haus": ["house"]}
 
 
-def test_look_up_goes_from_the_spelling_to_the_normalised_form(files):
+def test_look_up_goes_from_the_spelling_to_the_normalized_form(files):
     path = files.lines("fr-en.txt", ["thé\ttea", "été\tsummer", "Paris\tParis", "cafe\tcafe", "oeuf\tegg"])
     read = read_dictionary(Dictionary("fr", path))
     assert list(read.look_up("Été")) == [["summer"]]
-    assert list(read.look_up("PARIS")) == [["Paris"]] * 2  # lower-cased and normalised
+    assert list(read.look_up("PARIS")) == [["Paris"]] * 2  # lower-cased and normalized
     assert list(read.look_up("café")) == [["cafe"]]
     assert list(read.look_up("the")) == []  # the English word is not the French one without its accent
 

@@ -15,7 +15,7 @@ from pretraining.collators import Masker
 from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.distillation import TeacherModel, spell
 from pretraining.recipe import Objective, Teacher
-from pretraining.start.token_texts import Piece
+from pretraining.start.token_texts import Subword
 from pretraining.tracking import read_events
 
 TEXTS = [
@@ -76,12 +76,16 @@ def roberta_dir(tmp_path_factory):
 @pytest.mark.parametrize(
     "said, text, words",
     [
-        ([Piece("don", True), Piece("'", False), Piece("t", False)], "don't", [0, 1, 2]),
-        ([Piece("play", True), Piece("ing", False), Piece("(", True), Piece("a", False)], "playing (a", [0, 0, 1, 2]),
-        ([Piece("ing", False), Piece("a", True)], "ing a", [0, 1]),  # a window that begins within a word
-        ([Piece("", True), Piece("中国", False), Piece("人", False)], "中国人", [0, 0, 1]),
-        ([b" \xc3", b"\xa9", Piece("s", False), b"\xff"], "és\ufffd", [0, 0, 0, 1]),
-        ([Piece("नमस", True), Piece("्ते", False)], "नमस्ते", [0, 0]),  # a mark goes on with its word
+        ([Subword("don", True), Subword("'", False), Subword("t", False)], "don't", [0, 1, 2]),
+        (
+            [Subword("play", True), Subword("ing", False), Subword("(", True), Subword("a", False)],
+            "playing (a",
+            [0, 0, 1, 2],
+        ),
+        ([Subword("ing", False), Subword("a", True)], "ing a", [0, 1]),  # a window that begins within a word
+        ([Subword("", True), Subword("中国", False), Subword("人", False)], "中国人", [0, 0, 1]),
+        ([b" \xc3", b"\xa9", Subword("s", False), b"\xff"], "és\ufffd", [0, 0, 0, 1]),
+        ([Subword("नमस", True), Subword("्ते", False)], "नमस्ते", [0, 0]),  # a mark goes on with its word
         ([], "", []),
     ],
 )
@@ -93,7 +97,7 @@ def test_rows_as_text(said, text, words):
 
 
 @pytest.mark.parametrize("folder", ["teacher_dir", "roberta_dir"])
-def test_words_of_one_piece_in_both_are_asked_about_and_nothing_else(folder, sample_tokenizer, request):
+def test_words_of_one_subword_in_both_are_asked_about_and_nothing_else(folder, sample_tokenizer, request):
     teacher = teacher_of(request.getfixturevalue(folder), sample_tokenizer)
     fields = batch_of(TEXTS, sample_tokenizer)["mlm"]
     ordinary = (fields["special_tokens_mask"] == 0).nonzero().tolist()
@@ -113,7 +117,7 @@ def test_words_of_one_piece_in_both_are_asked_about_and_nothing_else(folder, sam
             is_word = token.startswith("▁") and token[1:].isalpha() and not follows[0].isalpha()
             if is_word and token[1:].islower():
                 ids = teacher.tokenizer(before + token[1:], add_special_tokens=False)["input_ids"]
-                # the first word of a text has no space before it, in byte-level pieces
+                # the first word of a text has no space before it, in byte-level subwords
                 single = len(ids) == 1 and (column > 1 or not before)
                 assert (column in asked) == single, token
             elif token.startswith("▁") and follows[0].isalpha() and len(follows) < 3:
@@ -122,7 +126,7 @@ def test_words_of_one_piece_in_both_are_asked_about_and_nothing_else(folder, sam
 
 
 def test_the_teacher_sees_the_text_but_for_the_predicted_words(teacher_dir, sample_tokenizer):
-    """Its masks cover a word that the student predicts a part of; a wrong or a kept piece is not shown to it."""
+    """Its masks cover a word that the student predicts a part of; a wrong or a kept subword is not shown to it."""
     teacher = teacher_of(teacher_dir, sample_tokenizer)
     fields = batch_of([TEXTS[0]], sample_tokenizer)["mlm"]
     plain = teacher.tokenizer(TEXTS[0])["input_ids"]
@@ -143,13 +147,13 @@ def test_the_teacher_sees_the_text_but_for_the_predicted_words(teacher_dir, samp
     assert [place for place, word in enumerate(words) if word == others[0]] == [
         place for place in masked if words[place] == others[0]
     ]
-    # the student is shown another piece there: the teacher's question is the same
+    # the student is shown another subword there: the teacher's question is the same
     shown = changed | {"input_ids": changed["input_ids"].clone()}
     shown["input_ids"][0, one] = nothing["input_ids"][0, one + 1]
     assert (teacher._questions(shown, [0])[0].input_ids_S == question.input_ids_S).all()
 
 
-def test_texts_beyond_its_positions_and_pieces_that_say_nothing(teacher_dir, sample_tokenizer):
+def test_texts_beyond_its_positions_and_subwords_that_say_nothing(teacher_dir, sample_tokenizer):
     teacher = teacher_of(teacher_dir, sample_tokenizer)
     fields = batch_of(["the [MASK] \u0e51\u1234 " + "the old man " * 30], sample_tokenizer, probability=0.9)["mlm"]
     assert int((fields["input_ids"] != 1).sum()) > 40
@@ -162,7 +166,7 @@ def test_texts_beyond_its_positions_and_pieces_that_say_nothing(teacher_dir, sam
 # what it answers
 
 
-def test_answers_are_the_teachers_own_over_the_common_pieces(teacher_dir, sample_tokenizer):
+def test_answers_are_the_teachers_own_over_the_common_subwords(teacher_dir, sample_tokenizer):
     teacher = teacher_of(teacher_dir, sample_tokenizer, temperature=2.0)
     reference = AutoModelForMaskedLM.from_pretrained(teacher_dir).eval()
     batch = batch_of([TEXTS[0], "Das ist the house.", TEXTS[1]], sample_tokenizer, ["en", "de", "en"], 0.9)
@@ -171,9 +175,9 @@ def test_answers_are_the_teachers_own_over_the_common_pieces(teacher_dir, sample
     length = batch["mlm"]["input_ids"].shape[1]
     assert set((given["positions_N"] // length).tolist()) == {0, 2}  # none of the German row
     vocabularies = [{id: token for token, id in t.get_vocab().items()} for t in (sample_tokenizer, teacher.tokenizer)]
-    theirs = [teacher.partners[piece] for piece in given["pieces_C"].tolist()]
+    theirs = [teacher.partners[subword] for subword in given["tokens_C"].tolist()]
     assert len(set(theirs)) == len(theirs) > 100
-    for own, their in zip(given["pieces_C"].tolist(), theirs, strict=True):
+    for own, their in zip(given["tokens_C"].tolist(), theirs, strict=True):
         assert vocabularies[0][own].removeprefix("▁") == vocabularies[1][their].removeprefix("##")
     expected = []
     for row in (0, 2):
@@ -203,7 +207,7 @@ def test_a_model_that_is_its_own_teacher_learns_nothing(train, tmp_path, sample_
     assert len(batch["mlm"]["teacher"]["positions_N"]) == len(places) == 2
     output = student(**batch)
     assert output.token_losses["kd"].max() < 1e-5 < output.token_losses["mlm"].min()
-    # every ordinary piece is common
+    # every ordinary subword is common
     assert len(teacher.partners) > 0.95 * len(sample_tokenizer)
 
 
@@ -241,7 +245,7 @@ def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir
     assert not {f"{kind}/kd/{name}" for kind in ("loss", "held_out") for name in ("de", "zh")} & keys
     assert not any(key.startswith("unigram_entropy/kd") for key in keys)
     (facts,) = json.loads((run / "run.json").read_text(encoding="utf-8"))["teachers"]
-    assert facts["fingerprint"].startswith("sha256:") and facts["language"] == "en" and facts["common_pieces"] > 100
+    assert facts["fingerprint"].startswith("sha256:") and facts["language"] == "en" and facts["common_tokens"] > 100
     saved = load_file(run / "model" / "model.safetensors")
     fresh = MetaXlmForPreTraining(MetaXlmForPreTraining.config_class.from_pretrained(run / "model"))
     assert saved.keys() <= fresh.state_dict().keys()
@@ -262,7 +266,7 @@ def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir
 
 
 def test_weight_0_is_the_baseline(taught, train, tmp_path):
-    """XLM with the same text, masks and updates; the teacher is not asked."""
+    """XLM with the same text, masks and steps; the teacher is not asked."""
     taught("phases.0.steps=2", f"output_dir={tmp_path / 'with'}")
     taught("phases.0.steps=2", "phases.0.objectives.kd.weight=0", f"output_dir={tmp_path / 'zero'}")
     train("model.type=metaxlm", "phases.0.steps=2", f"output_dir={tmp_path / 'without'}")
@@ -346,7 +350,7 @@ def test_a_teacher_with_another_vocabulary_than_its_tokenizer(broken, sample_tok
     model = AutoModelForMaskedLM.from_pretrained(folder)
     model.resize_token_embeddings(model.config.vocab_size + rows, mean_resizing=False)
     model.save_pretrained(folder)
-    with pytest.raises(ValueError, match="Pieces would meet embeddings.*teacher.tokenizer"):
+    with pytest.raises(ValueError, match="Tokens would meet embeddings.*teacher.tokenizer"):
         teacher_of(folder, sample_tokenizer)
 
 
@@ -367,7 +371,7 @@ def test_a_tokenizer_that_cannot_ask(broken, sample_tokenizer):
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
         (folder / name).unlink(missing_ok=True)
     # transformers makes one of its special tokens alone
-    with pytest.raises(ValueError, match="has 5 pieces, and the model .* 600 embeddings"):
+    with pytest.raises(ValueError, match="has 5 tokens, and the model .* 600 embeddings"):
         teacher_of(folder, sample_tokenizer)
 
 
@@ -387,7 +391,7 @@ def test_a_tokenizer_of_another_kind_is_called_the_teachers(broken, sample_token
 
 
 def test_a_foreign_tokenizer_of_equal_size(broken, teacher_dir, sample_tokenizer, tmp_path):
-    """Its ids are in the range of the teacher's rows, and stand for other pieces."""
+    """Its ids are in the range of the teacher's rows, and stand for other subwords."""
     folder = broken()
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -396,7 +400,7 @@ def test_a_foreign_tokenizer_of_equal_size(broken, teacher_dir, sample_tokenizer
     path.write_text(json.dumps(content), encoding="utf-8")
     number = min(vocabulary["the"], vocabulary["of"])
     message = (
-        rf"^2 of 595 ids stand for other pieces in teacher.tokenizer .* \(id {number} is '(the|of)' in the one and "
+        rf"^2 of 595 ids stand for other tokens in teacher.tokenizer .* \(id {number} is '(the|of)' in the one and "
         r"'(the|of)' in the other\).*trained for the latter. Leave teacher.tokenizer out, or name"
     )
     with pytest.raises(ValueError, match=message):
@@ -404,9 +408,9 @@ def test_a_foreign_tokenizer_of_equal_size(broken, teacher_dir, sample_tokenizer
     own = AutoTokenizer.from_pretrained(teacher_dir)
     own.add_special_tokens({"additional_special_tokens": ["<extra>"]})  # which the teacher's padding has no row for
     own.save_pretrained(tmp_path / "extended")
-    with pytest.raises(ValueError, match="has 601 pieces, and the model .* 600 embeddings"):
+    with pytest.raises(ValueError, match="has 601 tokens, and the model .* 600 embeddings"):
         teacher_of(teacher_dir, sample_tokenizer, tokenizer=str(tmp_path / "extended"))
-    # the same pieces, or nothing to compare them with
+    # the same subwords, or nothing to compare them with
     teacher_of(teacher_dir, sample_tokenizer, tokenizer=str(teacher_dir))
     shutil.rmtree(folder)
     folder = broken()
@@ -447,7 +451,7 @@ def test_a_damaged_pytorch_model_bin(broken, sample_tokenizer, content):
         teacher_of(folder, sample_tokenizer)
 
 
-def test_vocabularies_without_a_common_piece(teacher_dir, sample_tokenizer, tmp_path):
+def test_vocabularies_without_a_common_subword(teacher_dir, sample_tokenizer, tmp_path):
     folder = tmp_path / "other_script"
     shutil.copytree(teacher_dir, folder)
     path = folder / "tokenizer.json"
@@ -461,5 +465,5 @@ def test_vocabularies_without_a_common_piece(teacher_dir, sample_tokenizer, tmp_
     }
     path.write_text(json.dumps(content), encoding="utf-8")
     (folder / "vocab.txt").unlink(missing_ok=True)
-    with pytest.raises(ValueError, match="no piece of the teacher .* is a piece of the student's tokenizer"):
+    with pytest.raises(ValueError, match="no token of the teacher .* is a token of the student's tokenizer"):
         teacher_of(folder, sample_tokenizer)

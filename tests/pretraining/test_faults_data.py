@@ -72,7 +72,7 @@ training.build_model = poisoned
     "loss, precision, accumulation", [(True, "fp32", 1), (True, "bf16", 2), (False, "fp32", 2), (False, "bf16", 1)]
 )
 def test_a_loss_or_gradient_that_is_not_finite(started, whole, tmp_path, loss, precision, accumulation):
-    """Nothing is learnt of it, the batch is named, and the run could go on as if it had not been."""
+    """Nothing is learned of it, the batch is named, and the run could go on as if it had not been."""
     settings = [*SETTINGS, f"precision={precision}", f"gradient_accumulation_steps={accumulation}"]
     reference, folder = whole(*settings), tmp_path / "run"
     chance = random.Random(f"{loss} {precision}")
@@ -108,7 +108,7 @@ def test_a_loss_or_gradient_that_is_not_finite(started, whole, tmp_path, loss, p
 
 
 def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp_path):
-    """Both stop before the update, the message says in which it was, and one process can go on."""
+    """Both stop before the step, the message says in which it was, and one process can go on."""
     settings = [setting for setting in SETTINGS if "dropout" not in setting]
     driver, at = tmp_path / "driver.py", random.Random("two").randint(2, STEPS - 1)
     in_the_second = 'import os, sys\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON, "    ")
@@ -126,7 +126,7 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, whole, tmp
     assert max((ours[key] - theirs[key]).abs().max().item() for key in theirs) < 1e-5
 
 
-# What nobody expects: an error in the second update, as where a GPU's memory is full, one in a worker, and one that the
+# What nobody expects: an error in the second step, as where a GPU's memory is full, one in a worker, and one that the
 # system kills
 UNEXPECTED = """
 import multiprocessing, os, signal, sys, time
@@ -217,13 +217,13 @@ sys.addaudithook(hook)
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_broken_shard_stops_the_run_and_is_rebuilt(started, whole, recipe_file, tmp_path, capsys, workers):
-    """One bit of a prepared shard, found by the update that first reads from it."""
+    """One bit of a prepared shard, found by the step that first reads from it."""
     shards, folder = tmp_path / "prepared", tmp_path / "run"
     prepare(load_recipe(Recipe, str(recipe_file), []), shards, num_workers=1, max_rows=None, shard_bytes=2048)
     run = started(*SETTINGS, f"prepared={shards}", f"output_dir={tmp_path / 'unbroken'}", fault=OPENED)
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(tmp_path / "unbroken", whole(*SETTINGS))
-    # the batch of update n is fetched between the lines of updates n - 2 and n - 1
+    # the batch of step n is fetched between the lines of steps n - 2 and n - 1
     before, _, after = run.printed().partition("step 2/")
     needed, rest = after.partition("step 3/")[::2]
     assert rest and "opened" in before
@@ -274,7 +274,7 @@ def whole_of_stream(whole, streamed):
 WAITS = "from pretraining import retry\nretry.WAITS_SECONDS = {waits}\n"
 
 
-# Holds an update until the test has done what it does meanwhile: the run does not get through before.
+# Holds a step until the test has done what it does meanwhile: the run does not get through before.
 HOLD = """
 import os, time
 from pretraining import training

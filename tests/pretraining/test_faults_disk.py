@@ -59,7 +59,7 @@ def opened(path, mode="r", *arguments, **keywords):
 builtins.open = io.open = opened
 """
 
-# The system itself refuses to make files longer than `size` bytes from update `step` on, whoever writes them.
+# The system itself refuses to make files longer than `size` bytes from step `step` on, whoever writes them.
 NO_LONG_FILES = """
 import resource, signal
 from pretraining import training
@@ -131,10 +131,10 @@ shutil.copytree = fails
     assert_same_run(folder, whole(*SETTINGS))
 
 
-def test_a_full_disk_while_text_is_tokenised(started, tmp_path):
+def test_a_full_disk_while_text_is_tokenized(started, tmp_path):
     """Of the cache, not the run folder: nothing has begun, and the next start is a first one."""
     home = tmp_path / "cache"
-    # a cache of its own, as another test may have tokenised this text before
+    # a cache of its own, as another test may have tokenized this text before
     cache = f"import datasets, pathlib\ndatasets.config.HF_DATASETS_CACHE = pathlib.Path({str(home)!r})\n"
     full = """
 import errno, os

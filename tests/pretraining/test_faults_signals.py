@@ -32,7 +32,7 @@ SETTINGS = [
 ]
 SAVED_AT = (3, 6, 8)
 
-# Holds the last update but one until a signal has come, to this process or, with `gate`, to another: on a slow machine
+# Holds the last step but one until a signal has come, to this process or, with `gate`, to another: on a slow machine
 # too, no signal comes too late.
 HOLD = """
 import os, time
@@ -114,7 +114,7 @@ def test_kill_9_at_files(started, whole, kill_at_file, tmp_path, when):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_signal_at_random_moments(started, whole, tmp_path, number, workers):
-    """Saves after the update in hand, says so in one line, exits with 143 or 130."""
+    """Saves after the step in hand, says so in one line, exits with 143 or 130."""
     reference = whole(*SETTINGS)
     settings = [*SETTINGS, f"num_workers={workers}", "save_every_steps=0"]
     folder, chance = tmp_path / "stopped", random.Random(number + workers)
@@ -176,7 +176,7 @@ def test_a_signal_before_the_first_update_has_nothing_to_save(started, tmp_path)
     fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="load_corpora", signal="SIGTERM", again="")
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == 143
-    assert "stopped by SIGTERM before the first update: there is nothing to save" in run.printed()
+    assert "stopped by SIGTERM before the first step: there is nothing to save" in run.printed()
     assert "Traceback" not in run.printed() and not (tmp_path / "run").exists()
     fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="training_batches", signal="SIGINT", again="")
     run = started(*SETTINGS, fault=fault)

@@ -47,8 +47,8 @@ def test_a_batch_of_a_worker_is_whole_and_its_tensors_share_their_memory():
         here, there = next(own), next(handed)
         assert here.pop("worker") is False and there.pop("worker") is True
         assert same(here, there) and here["tlm"]["ids"][0, 0] == number
-        pieces = {tensor.untyped_storage().data_ptr() for tensor in there["tlm"].values() if tensor.numel()}
-        assert len(pieces) == 1
+        tokens = {tensor.untyped_storage().data_ptr() for tensor in there["tlm"].values() if tensor.numel()}
+        assert len(tokens) == 1
         there["tlm"]["ids"].zero_()  # nobody else's
         assert there["tlm"]["flags"].tolist() == [True, False, True] and there["tlm"]["part"][0, 0] == 1
     for iterator in (own, handed):

@@ -7,13 +7,13 @@ import pytest
 
 from pretraining.data.corpora import load_corpora
 from pretraining.recipe import Dictionary, MetaPretrained
-from pretraining.start.matching_report import piece_counts, recipe_piece_counts, report, to_text, write_report
+from pretraining.start.matching_report import recipe_token_counts, report, to_text, token_counts, write_report
 from pretraining.start.vocabulary_matching import main, match_vocabularies
 
 
 @pytest.fixture
 def matched(tokenizer_of, files):
-    """(matching, old, new): ids 4 to 11 of the new vocabulary are the pieces below."""
+    """(matching, old, new): ids 4 to 11 of the new vocabulary are the tokens below."""
     old = tokenizer_of("wordpiece", ["rain", "the", "die", "##s", ",", "12"])
     new = tokenizer_of("unigram", ["▁Regen", "▁die", "▁The", "s", ",", "▁12", "上", "▁жар"])
     path = files.lines("de-en.txt", ["regen\train", "die\tthe", "x", "", "y"])
@@ -23,8 +23,8 @@ def matched(tokenizer_of, files):
 
 def test_rows_by_route_script_and_dictionary(matched, files):
     found = report(*matched)
-    assert found["old_pieces"] == 11
-    by_route = {"special": 5, "dictionary": 2, "exact": 3, "normalised": 1, "random": 2}
+    assert found["old_tokens"] == 11
+    by_route = {"special": 5, "dictionary": 2, "exact": 3, "normalized": 1, "random": 2}
     assert found["rows"] == {"all": 13, "filled": 11, "share": 11 / 13, "by_route": by_route}
     assert {script: (rows["all"], rows["filled"]) for script, rows in found["by_script"].items()} == {
         "special and added": (5, 5),
@@ -37,33 +37,33 @@ def test_rows_by_route_script_and_dictionary(matched, files):
     assert found["by_dictionary_language"] == {"de": 2}
     (dictionary,) = found["dictionaries"]
     assert dictionary["skipped"] == {"one word alone": 2, "blank line": 1} and dictionary["lines"] == 5
-    assert found["overruled"]["rows"] == 1 and found["overruled"]["examples"][0]["piece"] == "▁die"
+    assert found["overruled"]["rows"] == 1 and found["overruled"]["examples"][0]["token"] == "▁die"
     assert found["examples"]["dictionary"][0] == {
-        "piece": "▁Regen",
+        "token": "▁Regen",
         "from": ["rain"],
         "language": "de",
         "translations": ["rain"],
     }
-    assert found["examples"]["normalised"] == [{"piece": "▁The", "from": ["the"]}]
-    assert [entry["piece"] for entry in found["left_random"]["all"]] == ["上", "▁жар"]
+    assert found["examples"]["normalized"] == [{"token": "▁The", "from": ["the"]}]
+    assert [entry["token"] for entry in found["left_random"]["all"]] == ["上", "▁жар"]
     assert found["coverage"] == {} and found["not_counted"] == []
     assert "streamed" not in to_text(found)
 
 
-def test_coverage_counts_pieces_and_running_text(matched):
+def test_coverage_counts_tokens_and_running_text(matched):
     counts = np.zeros(13, dtype=np.int64)
     counts[[4, 6, 10, 11]] = [3, 2, 1, 4]
     found = report(*matched, {"de": counts, "sw": np.zeros(13, dtype=np.int64)})
-    assert found["coverage"]["de"]["pieces"] == {
+    assert found["coverage"]["de"]["tokens"] == {
         "all": 4,
         "filled": 2,
         "share": 0.5,
-        "by_route": {"dictionary": 1, "normalised": 1, "random": 2},
+        "by_route": {"dictionary": 1, "normalized": 1, "random": 2},
     }
-    text = {"all": 10, "filled": 5, "share": 0.5, "by_route": {"dictionary": 3, "normalised": 2, "random": 5}}
+    text = {"all": 10, "filled": 5, "share": 0.5, "by_route": {"dictionary": 3, "normalized": 2, "random": 5}}
     assert found["coverage"]["de"]["text"] == text
     assert found["coverage"]["sw"]["text"] == {"all": 0, "filled": 0, "share": 0.0, "by_route": {}}
-    expected = [{"piece": "▁жар", "count": 4}, {"piece": "上", "count": 1}]
+    expected = [{"token": "▁жар", "count": 4}, {"token": "上", "count": 1}]
     assert found["left_random"] == {"de": expected}
 
 
@@ -84,15 +84,15 @@ def test_it_is_written_as_json_and_as_text(matched, tmp_path):
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_missing_special_tokens_and_byte_pieces_are_shown(tokenizer_of):
+def test_missing_special_tokens_and_byte_tokens_are_shown(tokenizer_of):
     old, new = tokenizer_of("wordpiece", ["a"], mask=None), tokenizer_of("byte_level", ["ĠÃ©", "Ã", "Ġa"])
     found = report(match_vocabularies(old, new, MetaPretrained(path="unused")), old, new)
     assert found["specials_without_counterpart"] == ["<mask>"] and found["by_script"]["bytes"]["all"] == 1
-    assert [entry["piece"] for entry in found["left_random"]["all"]] == ["Ġé", "Ã", "<mask>"]
+    assert [entry["token"] for entry in found["left_random"]["all"]] == ["Ġé", "Ã", "<mask>"]
     assert "no counterpart of: <mask>" in to_text(found)
 
 
-def test_pieces_are_counted_by_language_each_text_once(recipe_of, files, tokenizer_of):
+def test_tokens_are_counted_by_language_each_text_once(recipe_of, files, tokenizer_of):
     tokenizer = tokenizer_of("unigram", ["▁a", "▁b", "▁c"])
     english = files.jsonl("en.jsonl", [{"id": "1", "text": "a a b"}, {"id": "2", "text": "c"}])
     german = files.jsonl("de.jsonl", [{"id": "1", "text": "b b"}, {"id": "2", "text": "c a"}])
@@ -109,8 +109,8 @@ def test_pieces_are_counted_by_language_each_text_once(recipe_of, files, tokeniz
         ],
     )
     for counts in (
-        recipe_piece_counts(recipe, tokenizer),
-        piece_counts(load_corpora(recipe, tokenizer), len(tokenizer)),
+        recipe_token_counts(recipe, tokenizer),
+        token_counts(load_corpora(recipe, tokenizer), len(tokenizer)),
     ):
         assert {language: of.tolist() for language, of in counts.items()} == {
             "en": [0, 0, 0, 0, 2, 1, 1, 0],
@@ -138,17 +138,17 @@ def test_streams_are_named_and_not_opened(recipe_of, files, tokenizer_of, matche
             }
         ],
     )
-    counts = recipe_piece_counts(recipe, tokenizer)
-    again = piece_counts(load_corpora(recipe, tokenizer), len(tokenizer))
+    counts = recipe_token_counts(recipe, tokenizer)
+    again = token_counts(load_corpora(recipe, tokenizer), len(tokenizer))
     assert set(counts) == set(again) == {"sw", "de", "fr"}
     assert counts["de"].tolist() == again["de"].tolist() == [0, 0, 0, 0, 2, 0]
     assert counts["sw"] is counts["fr"] is again["sw"] is again["fr"] is None
     for table in (recipe.monolingual[0], recipe.bitext[0].source, recipe.bitext[0].target):
         table.path = "no/such/file.jsonl"
-    assert recipe_piece_counts(recipe, tokenizer).keys() == counts.keys()
+    assert recipe_token_counts(recipe, tokenizer).keys() == counts.keys()
     recipe.bitext[0].target.streaming = False
     with pytest.raises(ValueError, match="one of its two tables is streamed"):
-        recipe_piece_counts(recipe, tokenizer)
+        recipe_token_counts(recipe, tokenizer)
     found = report(*matched, {"sw": None, "de": np.arange(13), "fr": None})
     assert found["not_counted"] == ["sw", "fr"] and list(found["coverage"]) == list(found["left_random"]) == ["de"]
     assert "Not counted, as they are streamed: the texts of sw, fr" in to_text(found)

@@ -51,8 +51,8 @@ def sources(tokenizer_of, tmp_path):
             config = BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **SIZES)
             model = BertForMaskedLM(config) if kind == "bert" else BertModel(config)
         else:
-            pieces = [f"Ġ{word}" for word in reversed(WORDS_OF_TEXT)]
-            tokenizer = tokenizer_of("byte_level", pieces)
+            tokens = [f"Ġ{word}" for word in reversed(WORDS_OF_TEXT)]
+            tokenizer = tokenizer_of("byte_level", tokens)
             sizes = SIZES | {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
             model = RobertaForMaskedLM(RobertaConfig(vocab_size=len(tokenizer), **sizes))
         model = shaken(model)
@@ -293,7 +293,7 @@ def test_a_dry_run_refuses_the_tokenizer_of_another_model(fails, teacher_dir, sa
     start = [f"model.meta_pretrained.path={teacher_dir}", f"model.meta_pretrained.tokenizer={sample_tokenizer_dir}"]
     start += ["model.type=metaxlm", "model.config={}", "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}"]
     message = fails(*start, "--dry_run")
-    assert "has 2000 pieces, and the model of" in message
+    assert "has 2000 tokens, and the model of" in message
 
 
 def test_a_tokenizer_of_equal_size_is_not_the_checkpoints_own(sources, start, tokenizer_of, tmp_path):
@@ -301,7 +301,7 @@ def test_a_tokenizer_of_equal_size_is_not_the_checkpoints_own(sources, start, to
     other = tokenizer_of("wordpiece", ["le", "soleil", "est", "chaud", "lune", "et", "froid", "##s", "jour"])
     assert len(other) == len(own)
     other.save_pretrained(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"8 of 9 ids stand for other pieces in model.meta_pretrained.tokenizer"):
+    with pytest.raises(ValueError, match=r"8 of 9 ids stand for other tokens in model.meta_pretrained.tokenizer"):
         start(folder, tokenizer=str(tmp_path / "other"))
     start(folder, tokenizer=str(folder))
 

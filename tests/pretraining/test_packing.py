@@ -63,7 +63,7 @@ def test_every_text_once_an_epoch_with_the_masks_it_has_alone(sample, recipe_of,
     by_name = {corpus.name: corpus for corpus in corpora}
     packed = by_name["en-de"].with_form(128).packed(recipe.seed)
     assert sorted(packed.texts.tolist()) == list(range(len(by_name["en-de"].lengths)))
-    # an epoch of one corpus: as many updates as its bins fill
+    # an epoch of one corpus: as many steps as its bins fill
     recipe.phases[0].objectives["tlm"].batch_size = len(packed.lengths)
     recipe.phases[0].steps = 2
     first, second = batches_of(corpora, recipe, sample_tokenizer)

@@ -24,14 +24,14 @@ batches = training.training_batches
 
 def recorded(corpora, phase, recipe, index, tokenizer, start, processes, rank, *others):
     for number, batch in enumerate(batches(corpora, phase, recipe, index, tokenizer, start, processes, rank, *others)):
-        update = start + number // recipe.gradient_accumulation_steps
+        step = start + number // recipe.gradient_accumulation_steps
         seen = [
             (name, corpus, int(example))
             for name, sub_batch in batch.items()
             for corpus, example in zip(sub_batch["languages"], sub_batch["examples"], strict=True)
         ]
         with open(f"{os.environ['RECORD']}-{rank}.jsonl", "a") as file:
-            print(json.dumps({"update": update, "seen": seen}), file=file)
+            print(json.dumps({"update": step, "seen": seen}), file=file)
         yield batch
 
 training.training_batches = recorded

@@ -1,4 +1,4 @@
-"""FSDP2 on two processes: the same updates as one process, in every phase, and the same run after a resume.
+"""FSDP2 on two processes: the same steps as one process, in every phase, and the same run after a resume.
 
 accelerate shards on GPUs only, torch on a CPU too: the runs here are told that they were launched sharded.
 """

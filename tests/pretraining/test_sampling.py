@@ -107,7 +107,7 @@ def make_sampler(num_processes, process_index, accumulation, start=0, batch_size
 
 
 def updates(num_processes, accumulation):
-    """For each update the draws of all micro-batches of all processes."""
+    """For each step the draws of all micro-batches of all processes."""
     parts = [list(make_sampler(num_processes, p, accumulation)) for p in range(num_processes)]
     assert all(len(part) == len(make_sampler(1, 0, accumulation)) == 5 * accumulation for part in parts)
     return [

@@ -31,22 +31,22 @@ def examples_of(corpus):
     return [corpus.fetch(0, index) for index in range(len(corpus.lengths))]
 
 
-def test_neighbours_within_one_document(corpus_of, sample_tokenizer):
+def test_neighbors_within_one_document(corpus_of, sample_tokenizer):
     texts = ["The train is late.", "Rain.", "", "Anna bakes bread.", "It is warm.", "She waits.", "A new text."]
     rows = [{"text": text, "doc": doc} for text, doc in zip(texts, ["a", "a", "a", "a", "b", "b", "c"], strict=True)]
     corpus = corpus_of(rows, max_length=64)
-    pieces = [ids for ids in encode_texts(texts, sample_tokenizer)]
+    tokens = [ids for ids in encode_texts(texts, sample_tokenizer)]
     found = [[side.tolist() for side in example.sides] for example in examples_of(corpus)]
-    half = len(pieces[6]) // 2
-    wanted = [[pieces[0], pieces[1]], [pieces[1], pieces[3]], [pieces[4], pieces[5]]]  # over the empty row, not over b
-    assert found == [*wanted, [pieces[6][:half], pieces[6][half:]]]  # alone in its document: its halves
+    half = len(tokens[6]) // 2
+    wanted = [[tokens[0], tokens[1]], [tokens[1], tokens[3]], [tokens[4], tokens[5]]]  # over the empty row, not over b
+    assert found == [*wanted, [tokens[6][:half], tokens[6][half:]]]  # alone in its document: its halves
     assert [e.document for e in examples_of(corpus)] == ["a", "a", "b", "c"]
     assert corpus.lengths.tolist() == [sum(map(len, sides)) for sides in found]
     assert len({e.example_id for e in examples_of(corpus)}) == 4
     assert [corpus.counts[name] for name in ("rows", "empty", "alone", "halved")] == [7, 1, 0, 1]
 
 
-def test_long_rows_are_windowed_and_keep_every_piece(corpus_of, sample_tokenizer):
+def test_long_rows_are_windowed_and_keep_every_token(corpus_of, sample_tokenizer):
     long = words(0, 30)
     corpus = corpus_of([{"text": long, "doc": "a"}, {"text": "Rain.", "doc": "a"}])
     ids = encode_texts([long, "Rain."], sample_tokenizer)
@@ -58,12 +58,12 @@ def test_long_rows_are_windowed_and_keep_every_piece(corpus_of, sample_tokenizer
     assert corpus.counts["windowed"] == 1
 
 
-def test_pieces_without_a_partner_are_dropped_and_counted(corpus_of, sample_tokenizer):
+def test_tokens_without_a_partner_are_dropped_and_counted(corpus_of, sample_tokenizer):
     single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
     assert len(encode_texts([single], sample_tokenizer)[0]) == 1
     corpus = corpus_of([{"text": single, "doc": "a"}, {"text": "It is warm.", "doc": "b"}])
     assert (corpus.counts["alone"], corpus.counts["halved"], len(corpus.lengths)) == (1, 1, 1)
-    with pytest.raises(ValueError, match="no adjacent segments to train on: its texts have one piece each"):
+    with pytest.raises(ValueError, match="no adjacent segments to train on: its texts have one token each"):
         corpus_of([{"text": single, "doc": "a"}])
 
 
@@ -79,8 +79,8 @@ def test_held_out_rows_are_in_no_training_segment(files, recipe_of, sample_token
     table = {"language": "en", "path": files.jsonl("a.jsonl", rows), "document_column": "doc"}
     held_out = {"held_out_fraction": 0.2, "max_examples": 100}
     (corpus,) = load_corpora(recipe_of(SEGMENTS, monolingual=[table], evaluation=held_out), sample_tokenizer)
-    pieces = {tuple(ids): n for n, ids in enumerate(encode_texts([row["text"] for row in rows], sample_tokenizer))}
-    evaluated = {pieces[tuple(np.concatenate(e.sides).tolist())] for e in corpus.with_form(512, True).held_out}
+    tokens = {tuple(ids): n for n, ids in enumerate(encode_texts([row["text"] for row in rows], sample_tokenizer))}
+    evaluated = {tokens[tuple(np.concatenate(e.sides).tolist())] for e in corpus.with_form(512, True).held_out}
     assert 4 < len(evaluated) < 25
     rows_of = [{int(row) for row in corpus.rows_of[[first, first + 1]]} for first in corpus.first_segments]
     assert not evaluated & set().union(*rows_of)
@@ -144,7 +144,7 @@ def test_held_out_segments_have_the_objectives_length(sample, recipe_of, sample_
             assert fields["input_ids"].shape[1] <= 12 and (fields["attention_mask"].sum(1) > 2).all()
 
 
-def test_a_stream_gives_halves_and_passes_over_single_pieces(files, recipe_of, sample_tokenizer):
+def test_a_stream_gives_halves_and_passes_over_single_tokens(files, recipe_of, sample_tokenizer):
     single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
     texts = [words(5 * n, 5 + n) if n % 3 else single for n in range(30)]
     table = {"language": "en", "path": files.jsonl("a.jsonl", [{"id": str(n), "text": t} for n, t in enumerate(texts)])}
@@ -165,7 +165,7 @@ def test_a_stream_gives_halves_and_passes_over_single_pieces(files, recipe_of, s
         assert [side.tolist() for side in found.sides] == [side.tolist() for side in examples[position].sides]
 
 
-def test_a_stream_of_single_pieces_has_no_segments(files, recipe_of, sample_tokenizer):
+def test_a_stream_of_single_tokens_has_no_segments(files, recipe_of, sample_tokenizer):
     single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
     table = {"language": "en", "path": files.lines("a.txt", [single] * 20), "streaming": True, "size": 20}
     (corpus,) = load_corpora(recipe_of(SEGMENTS, monolingual=[table]), sample_tokenizer)
@@ -174,7 +174,7 @@ def test_a_stream_of_single_pieces_has_no_segments(files, recipe_of, sample_toke
 
 
 @pytest.mark.parametrize("odd", ["\u200b", "\ufeff", "\x01"])
-def test_a_row_of_a_stream_without_a_piece_is_passed_over(odd, files, recipe_of, sample_tokenizer):
+def test_a_row_of_a_stream_without_a_token_is_passed_over(odd, files, recipe_of, sample_tokenizer):
     assert not odd.isspace() and encode_texts([odd], sample_tokenizer) == [[]]
     rows = [{"en": f"The train {n} is late.", "de": odd if n == 7 else "Der Zug."} for n in range(20)]
     table = {"path": files.jsonl("a.jsonl", rows), "streaming": True}

@@ -1,4 +1,4 @@
-"""Shards as a column of pieces: what is read is what was written, or an error that names the shard."""
+"""Shards as a column of tokens: what is read is what was written, or an error that names the shard."""
 
 import os
 import pickle
@@ -17,7 +17,7 @@ SIZES = (3, 1, 3)
 
 def part(first, rows, documents):
     offsets = np.cumsum([0, *map(len, rows)])
-    flat = np.array([piece for row in rows for piece in row], dtype=np.int32)
+    flat = np.array([token for row in rows for token in row], dtype=np.int32)
     arrays = [
         pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat)),
         pa.array([first + n for n in range(len(rows))]),
@@ -50,7 +50,7 @@ def test_rows_are_what_was_written(tmp_path, shards):
     rows, starts, stops = np.array([4, 0, 6, 3, 0]), np.array([1, 0, 1, 0, 2]), np.array([3, 2, 2, 2, 3])
     wanted = [ROWS[row][start:stop] for row, start, stop in zip(rows, starts, stops, strict=True)]
     assert [ids.tolist() for ids in column.slices(rows, starts, stops)] == wanted
-    assert np.concatenate(list(column.pieces())).tolist() == [piece for row in ROWS for piece in row]
+    assert np.concatenate(list(column.tokens())).tolist() == [token for row in ROWS for token in row]
     with pytest.raises(ValueError, match="read-only"):
         column.ids(0)[0] = 1
 

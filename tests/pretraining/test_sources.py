@@ -77,23 +77,23 @@ def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokeniz
     en, de, pair = load_corpora(recipe, sample_tokenizer)
     text = {lang: dict(zip(rows[lang]["id"], rows[lang]["text"], strict=True)) for lang in rows}
 
-    def pieces(lang, i):
+    def tokens(lang, i):
         return encode_texts([text[lang][i]], sample_tokenizer)[0]
 
     for corpus, lang in ((en, "en"), (de, "de")):
         train = [corpus.fetch(0, index).sides[0].tolist() for index in range(corpus.size)]
         whole = [e.sides[0].tolist() for e in corpus.held_out]
         # texts of more than a window appear in parts, so only the beginnings are compared
-        assert not {tuple(pieces(lang, i)[:30]) for i in held_ids} & {tuple(ids[:30]) for ids in train}
-        assert [ids[:30] for ids in whole][:3] == [pieces(lang, i)[:30] for i in held_ids][:3]
+        assert not {tuple(tokens(lang, i)[:30]) for i in held_ids} & {tuple(ids[:30]) for ids in train}
+        assert [ids[:30] for ids in whole][:3] == [tokens(lang, i)[:30] for i in held_ids][:3]
         assert corpus.counts["held_out"] == len(held_ids)
     train_pairs = {tuple(map(tuple, (side.tolist() for side in pair.fetch(0, i).sides))) for i in range(pair.size)}
     assert len(pair.held_out) == 10
     assert [[s.tolist() for s in e.sides] for e in pair.held_out] == [
-        [pieces("en", i), pieces("de", i)] for i in held_ids[:10]
+        [tokens("en", i), tokens("de", i)] for i in held_ids[:10]
     ]
     for i in held_ids:
-        assert (tuple(pieces("en", i)), tuple(pieces("de", i))) not in train_pairs
+        assert (tuple(tokens("en", i)), tuple(tokens("de", i))) not in train_pairs
     assert pair.size == 240 - len(held_ids)
 
     texts = list(training_texts(open_sources(recipe), 0.2))

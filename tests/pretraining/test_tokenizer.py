@@ -30,7 +30,7 @@ def test_equal_texts_give_equal_files(tmp_path):
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
-def test_long_texts_are_learnt_from(tmp_path, capfd):
+def test_long_texts_are_learned_from(tmp_path, capfd):
     train_tokenizer(["word " * 3000 + "zebra " * 3000, "a\nb"], tmp_path / "t", 40)
     assert capfd.readouterr().err == ""
     assert "▁zebra" in AutoTokenizer.from_pretrained(tmp_path / "t").get_vocab()

@@ -1,4 +1,4 @@
-"""The loop: the same update however it is split, phases, resume after kill -9."""
+"""The loop: the same step however it is split, phases, resume after kill -9."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def test_one_update_is_the_same_for_1x8_2x4_accumulated_and_2_processes(
 
 
 def test_micro_batches_differ_in_their_predictions(recipe_file, tmp_path):
-    """What makes the test above mean something: a mean of micro-batch means would give another update."""
+    """What makes the test above mean something: a mean of micro-batch means would give another step."""
     from pretraining.data.corpora import load_corpora, training_batches
     from pretraining.recipe import Recipe
     from pretraining.start.initialization import load_tokenizer
@@ -282,7 +282,7 @@ def test_killed_ten_times_the_weights_are_bit_equal(recipe_file, tmp_path, pytes
             stderr=subprocess.PIPE,
             text=True,
         )
-        # killed as soon as a random one of the next updates is announced; after every fourth, a checkpoint is written
+        # killed as soon as a random one of the next steps is announced; after every fourth, a checkpoint is written
         target = newest_step(folder) + chance.randint(1, steps // 12)
         with process:
             for line in process.stderr:

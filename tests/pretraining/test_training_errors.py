@@ -47,7 +47,7 @@ def test_recipe_errors(fails):
     assert "seed" in message("seed=-1")
     assert "monolingual.0.size" in message("monolingual.0.size=0")
     assert "is not there" in message("tokenizer=runs/no/such/folder")
-    assert "nothing would be learnt" in message("phases.0.objectives={}")
+    assert "nothing would be learned" in message("phases.0.objectives={}")
     assert "phases is empty" in message("phases=[]")
     assert "mask_probability" in message("phases.0.objectives.mlm.mask_probability=1.5")
     assert "'hidden_size'" in message("model.config.hiden_size=32")
@@ -114,7 +114,7 @@ def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path, sa
 
     train_tokenizer((f"word {number}" for number in range(200)), tmp_path / "small", 40)
     message = fails(start, f"tokenizer={tmp_path / 'small'}", "model.config={}", f"output_dir={tmp_path / 'o'}")
-    assert "pieces and the checkpoint" in message
+    assert "tokens and the checkpoint" in message
     message = fails(start, "model.config={intermediate_size: 48}", f"output_dir={tmp_path / 'shape'}")
     assert "other shapes than model.config asks for" in message
     run_folder = [f"model.start_from={tmp_path / 'run'}", f"output_dir={tmp_path / 'never'}"]

@@ -35,7 +35,7 @@ MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level":
 
 @pytest.mark.parametrize("old_kind", MARKED)
 @pytest.mark.parametrize("new_kind", MARKED)
-def test_equal_pieces_meet_across_kinds(tokenizer_of, old_kind, new_kind):
+def test_equal_tokens_meet_across_kinds(tokenizer_of, old_kind, new_kind):
     starts, goes_on = MARKED[new_kind]
     old_starts, old_goes_on = MARKED[old_kind]
     old = tokenizer_of(old_kind, [old_goes_on.format("the"), old_starts.format("the"), old_starts.format("ing")])
@@ -45,25 +45,25 @@ def test_equal_pieces_meet_across_kinds(tokenizer_of, old_kind, new_kind):
     assert matched[goes_on.format("ing")] == ("random",)  # it starts no word here and does there
 
 
-def test_normalised_pieces(tokenizer_of):
+def test_normalized_tokens(tokenizer_of):
     old = tokenizer_of("wordpiece", ["Ete", "ete", "the", "##the", "Über", "ÜBER", "café"])
     new = tokenizer_of("unigram", ["▁Été", "▁Ete", "▁The", "The", "▁uber", "▁cafe", "▁Café", "▁ﬀ"])
     matched = Matched(old, new)
-    assert matched["▁Été"] == ("normalised", "ete")  # written in that form, though its id is higher
+    assert matched["▁Été"] == ("normalized", "ete")  # written in that form, though its id is higher
     assert matched["▁Ete"] == ("exact", "Ete")
-    assert matched["▁The"] == ("normalised", "the") and matched["The"] == ("normalised", "##the")
-    assert matched["▁uber"] == ("normalised", "Über")  # the lowest id
-    assert matched["▁cafe"] == matched["▁Café"] == ("normalised", "café")
+    assert matched["▁The"] == ("normalized", "the") and matched["The"] == ("normalized", "##the")
+    assert matched["▁uber"] == ("normalized", "Über")  # the lowest id
+    assert matched["▁cafe"] == matched["▁Café"] == ("normalized", "café")
     assert matched["▁ﬀ"] == ("random",)
 
 
 def test_a_word_in_another_case_comes_before_another_word(tokenizer_of):
     old = tokenizer_of("wordpiece", ["schon", "Schön", "schön", "É", "e", "##schön"])
     matched = Matched(old, tokenizer_of("unigram", ["▁SCHÖN", "▁Schon", "▁schôn", "▁é", "Schön", "▁È"]))
-    assert matched["▁SCHÖN"] == ("normalised", "schön")
-    assert matched["▁Schon"] == matched["▁schôn"] == ("normalised", "schon")
-    assert matched["▁é"] == ("normalised", "É") and matched["▁È"] == ("normalised", "e")
-    assert matched["Schön"] == ("normalised", "##schön")
+    assert matched["▁SCHÖN"] == ("normalized", "schön")
+    assert matched["▁Schon"] == matched["▁schôn"] == ("normalized", "schon")
+    assert matched["▁é"] == ("normalized", "É") and matched["▁È"] == ("normalized", "e")
+    assert matched["Schön"] == ("normalized", "##schön")
 
 
 def test_vowels_of_scripts_that_have_no_accents_tell_words_apart(tokenizer_of):
@@ -80,11 +80,11 @@ def test_the_mark_says_nothing_without_letters_of_a_script_with_spaces(tokenizer
     assert matched[";"] == ("exact", "Ġ;")
     assert matched["▁12"] == ("exact", "Ġ12")  # the same mark first
     assert matched["▁上"] == ("exact", "ä¸Ĭ")
-    assert matched["▁（"] == ("normalised", "(")
+    assert matched["▁（"] == ("normalized", "(")
     assert matched["a"] == matched["▁a!"] == ("random",)
 
 
-def test_pieces_that_no_text_of_the_checkpoint_had_give_no_row(tokenizer_of):
+def test_tokens_that_no_text_of_the_checkpoint_had_give_no_row(tokenizer_of):
     old = tokenizer_of("wordpiece", [",", "##,", "上", "##上", "1", "##1", "##?"])
     matched = Matched(old, tokenizer_of("unigram", [",", "▁,", "上", "1", "?"]))
     assert matched[","] == matched["▁,"] == ("exact", ",") and matched["上"] == ("exact", "上")
@@ -117,10 +117,10 @@ def test_the_dictionary_comes_first_or_last(tokenizer_of, dictionary):
     assert matched.matching.languages[number] == "de" and matched.matching.translations[number] == ("the",)
     matched = Matched(old, new, dictionaries=german, dictionary="fallback")
     assert matched["▁die"] == ("exact", "die") and matched["▁gift"] == ("exact", "gift")
-    assert matched["▁Hut"] == ("normalised", "hut") and not matched.matching.overruled
+    assert matched["▁Hut"] == ("normalized", "hut") and not matched.matching.overruled
 
 
-def test_translations_are_matched_as_words_exactly_then_normalised(tokenizer_of, dictionary):
+def test_translations_are_matched_as_words_exactly_then_normalized(tokenizer_of, dictionary):
     old = tokenizer_of("byte_level", ["rain", "ĠRain", "Ġrain", "ĠCafe", "Ġ12", "Ġhouse", "Ġhome"])
     lines = ["regen\train", "kaffee\tcafé", "zwölf\t12", "haus\tdwelling", "haus\thouse", "haus\thome", "tal\tvalley"]
     new = tokenizer_of("unigram", ["▁Regen", "▁kaffee", "▁Zwölf", "▁haus", "▁tal"])
@@ -160,7 +160,7 @@ def test_special_tokens_go_by_their_role(tokenizer_of):
     assert [matched[token] for token in tokens] == [
         ("special", token) for token in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
     ]
-    assert matched["[CLS]"] == ("random",)  # a piece of text, that only looks like a special token
+    assert matched["[CLS]"] == ("random",)  # a token of text, that only looks like a special token
     assert matched.matching.missing_roles == []
 
 
@@ -185,7 +185,7 @@ def test_a_vocabulary_is_matched_to_itself_row_by_row(tokenizer_of, kind):
 
 
 def test_the_sample_tokenizer_is_matched_to_itself(sample_tokenizer):
-    found = Matched(sample_tokenizer, sample_tokenizer, rows="matched_or_subpieces").matching
+    found = Matched(sample_tokenizer, sample_tokenizer, rows="matched_or_subwords").matching
     assert found.sources == [(number,) for number in range(len(sample_tokenizer))]
 
 
@@ -203,10 +203,10 @@ def test_rows(tokenizer_of, dictionary):
     def routes(rows: str) -> list:
         return [Matched(old, new, rows=rows)[token] for token in tokens]
 
-    exact, cut, left = ("exact", "rain"), ("subpieces", "rain", "##bow"), ("random",)
+    exact, cut, left = ("exact", "rain"), ("subwords", "rain", "##bow"), ("random",)
     assert routes("matched") == [exact, left, left, left, left, left, ("special", "[CLS]")]
-    assert routes("matched_or_subpieces") == [exact, cut, left, left, left, left, ("special", "[CLS]")]
-    assert routes("subpieces") == [("subpieces", "rain"), cut, left, left, left, left, ("special", "[CLS]")]
+    assert routes("matched_or_subwords") == [exact, cut, left, left, left, left, ("special", "[CLS]")]
+    assert routes("subwords") == [("subwords", "rain"), cut, left, left, left, left, ("special", "[CLS]")]
     assert routes("random") == [left] * 7
 
 

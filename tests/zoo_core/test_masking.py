@@ -63,7 +63,7 @@ def test_number_of_predictions_varies_by_one_and_is_right_on_average():
     assert np.mean(numbers) == pytest.approx(3.45, abs=0.03)
 
 
-def test_every_ordinary_position_is_chosen_alike_and_random_pieces_fill_the_vocabulary():
+def test_every_ordinary_position_is_chosen_alike_and_random_tokens_fill_the_vocabulary():
     special = np.array([1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1])
     input_ids, labels = mask(np.full((20_000, 11), 500), np.tile(special, (20_000, 1)), probability=0.5)
     chosen = labels != IGNORED
@@ -71,7 +71,7 @@ def test_every_ordinary_position_is_chosen_alike_and_random_pieces_fill_the_voca
     assert chosen[:, special == 0].mean(0) == pytest.approx(0.5, abs=0.015)
     drawn = input_ids[chosen & (input_ids != MASK) & (input_ids != 500)]
     assert len(set(drawn.tolist())) > 985 and len(drawn) > 7500
-    # chi-squared of ~8,000 draws from 994 pieces: mean 993, standard deviation 45
+    # chi-squared of ~8,000 draws from 994 tokens: mean 993, standard deviation 45
     counts = np.bincount(drawn, minlength=1000)[np.setdiff1d(VOCABULARY, [500])]
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(993, abs=5 * 45)
 
@@ -120,7 +120,7 @@ def test_numbers_of_a_row_are_distinct_and_uniform():
 
 
 def test_rows_epochs_and_keys_are_independent():
-    """Correlation of what 200,000 positions draw: of neighbours in a row, in the next row, in another epoch or key."""
+    """Correlation of what 200,000 positions draw: of neighbors in a row, in the next row, in another epoch or key."""
     one = bits_of(keys_of(500, 1, "mlm", "en"), 400).astype(float)
     others = {
         "position": (one[:, :-1], one[:, 1:]),

@@ -44,7 +44,7 @@ class Goal:
 class Stage:
     """A stage of training."""
 
-    steps: int = option(10, "number of updates")
+    steps: int = option(10, "number of steps")
     goals: dict[str, Goal] = option({}, "objectives by name")
 
 
@@ -184,7 +184,7 @@ def test_wrong_files_are_named(tmp_path, text, message):
         load_recipe(Recipe, str(path), [])
 
 
-def test_a_missing_file_names_its_neighbours(recipe_file):
+def test_a_missing_file_names_its_neighbors(recipe_file):
     with pytest.raises(ValueError, match="not found: .*Did you mean 'recipe.yaml'"):
         load_recipe(Recipe, recipe_file.replace("recipe", "recpie"), [])
 

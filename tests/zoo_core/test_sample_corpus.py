@@ -1,4 +1,4 @@
-"""The sample corpus that ships: complete, aligned, labelled, and free of repeats."""
+"""The sample corpus that ships: complete, aligned, labeled, and free of repeats."""
 
 import re
 import unicodedata

@@ -8,9 +8,9 @@ import evaluate
 from sacrebleu.metrics import BLEU, CHRF
 
 _DESCRIPTION = """
-sacrebleu: detokenised, case-sensitive BLEU with sacreBLEU's own tokenizer (Post 2018). The main figure.
+sacrebleu: detokenized, case-sensitive BLEU with sacreBLEU's own tokenizer (Post 2018). The main figure.
 
-bleu: tokenised, case-insensitive BLEU, as `multi-bleu.perl -lc` gives on text that the Moses tokenizer has split. The
+bleu: tokenized, case-insensitive BLEU, as `multi-bleu.perl -lc` gives on text that the Moses tokenizer has split. The
 script and the tokenizer are Perl, so this is the nearest that sacreBLEU offers: lower case, no smoothing, and the
 tokenizer `intl` where `13a` is asked for. `intl` splits hyphens, apostrophes and all Unicode punctuation off, as
 `tokenizer.perl -a` does; `13a` leaves hyphens, apostrophes and quotation marks such as the German ones in the word. It
@@ -22,7 +22,7 @@ All in percent, over the whole corpus, with one reference.
 """
 
 _INPUTS = """
-predictions: list of str, detokenised translations
+predictions: list of str, detokenized translations
 references: list of str, one reference each
 tokenize: sacreBLEU's tokenizer of the target language: 13a, intl, zh, ja-mecab, ko-mecab, char or none
 Returns {"sacrebleu", "bleu", "chrf": float in [0, 100], "length_ratio": float, hypothesis over reference in tokens,
@@ -57,7 +57,7 @@ class Bleu(evaluate.Metric):
                 "it splits. Name the one of the target language; 13a serves languages with spaces between words."
             )
         try:
-            # force: sacreBLEU would else warn of references that look tokenised
+            # force: sacreBLEU would else warn of references that look tokenized
             sacrebleu = BLEU(tokenize=tokenize, force=True)
             bleu = BLEU(
                 tokenize="intl" if tokenize == "13a" else tokenize, lowercase=True, smooth_method="none", force=True

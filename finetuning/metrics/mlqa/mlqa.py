@@ -70,7 +70,7 @@ def is_punctuation(character):
 
 
 def tokenize(answer, language):
-    """Tokens of a normalised answer; articles go after punctuation, and leave a gap."""
+    """Tokens of a normalized answer; articles go after punctuation, and leave a gap."""
     text = "".join(character for character in answer.lower() if not is_punctuation(character))
     if ARTICLES[language]:
         text = ARTICLES[language].sub(" ", text)

@@ -13,7 +13,7 @@ _DESCRIPTION = """
 Precision, recall and F1 of chunks over all sentences (micro average), and the share of words with the right label, in
 percent. A chunk is right where its first word, its last word and its type are. Chunks are read from IOB1, IOB2 and
 IOBES as the CoNLL shared tasks' conlleval does: a change of type begins one too. Labels that mark no chunks (parts of
-speech) are read as chunks of equal neighbours: compare their token accuracy.
+speech) are read as chunks of equal neighbors: compare their token accuracy.
 """
 
 _INPUTS = """

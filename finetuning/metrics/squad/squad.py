@@ -38,5 +38,5 @@ class Squad(evaluate.Metric):
 
 
 def tokenize(answer):
-    """Tokens of a normalised answer; articles go after punctuation, so that `the-` is one."""
+    """Tokens of a normalized answer; articles go after punctuation, so that `the-` is one."""
     return ARTICLES.sub(" ", answer.lower().translate(PUNCTUATION)).split()

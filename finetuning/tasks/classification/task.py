@@ -36,12 +36,12 @@ def read(recipe: Recipe) -> TaskData:
     tables = open_tables(recipe)
     names, is_declared = label_names([_label_column(rows) for rows in tables.train])
     warnings: list[str] = []
-    normalise = functools.partial(_normalise, names=names, is_order_declared=is_declared, warnings=warnings)
-    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
+    normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)
+    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
     for language, dataset in evaluation.items():
         if len(found := dataset.unique("labels")) == 1:
             refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
-    data = gather(recipe, tables, evaluation, normalise, names, warnings)
+    data = gather(recipe, tables, evaluation, normalize, names, warnings)
     if len(used := data.train.unique("labels")) < 2:
         raise ValueError(
             f"All {len(data.train)} training rows have the label {names[used[0]]!r}. There is nothing to tell apart. "
@@ -126,7 +126,7 @@ def _check_columns(recipe: Recipe) -> None:
         check_label_names(where, table.label_names)
 
 
-def _normalise(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
+def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
     """Columns `text`, `pair`, those of their translations, and `labels` (ids in `names`), checked."""
     table = rows.table
     ids = label_ids(_label_column(rows), names, is_order_declared, warnings)

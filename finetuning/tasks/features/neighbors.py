@@ -1,4 +1,4 @@
-"""The exact search for nearest neighbours between two sets of vectors, by cosine, in both directions from one product.
+"""The exact search for nearest neighbors between two sets of vectors, by cosine, in both directions from one product.
 
 Most pairs are told apart by a product of low precision, with a bound of its error; the few that are not are computed in
 float64. What is found is therefore what float64 finds, rounded to float32, whatever the product.
@@ -12,7 +12,7 @@ components, each as the sum of two numbers. So the product gives what rankings n
 spread of the vectors: cosines of sentences lie close together, and a bound that goes with their size would be useless.
 
 Legend: `H` hidden size, `S` source vectors, `D` target vectors, `N` vectors of one side, `Q` of a block, `G` segments
-of the other side's block with `P` vectors each, `K` neighbours, `C` candidates, `F` pairs in a flat list.
+of the other side's block with `P` vectors each, `K` neighbors, `C` candidates, `F` pairs in a flat list.
 """
 
 import math
@@ -26,7 +26,7 @@ Products = Literal["fp32", "bf16"]
 
 ROWS_AT_ONCE = 1024  # of a block of similarities, and its columns: 4 MiB of float32, which stay in a cache
 SEGMENT = 128  # of these, a row's highest is looked at first
-CANDIDATES = 28  # beside the neighbours; a vector that has more is searched with more precision
+CANDIDATES = 28  # beside the neighbors; a vector that has more is searched with more precision
 PAIRS_AT_ONCE = 2**8  # computed in float64: they stay in a cache
 POOLED = 2**22  # candidates that wait to be sorted in
 WORTH_BF16 = 2**24  # pairs
@@ -174,7 +174,7 @@ def _unit(vectors_NH: torch.Tensor) -> torch.Tensor:
 def _prepare(
     source_SH: torch.Tensor, target_DH: torch.Tensor, products: Products, size: int
 ) -> tuple[_Prepared, _Prepared]:
-    """Both sides, centred; see the head of this file."""
+    """Both sides, centered; see the head of this file."""
     sides = (source_SH, target_DH)
     means = [sum(_unit(block).sum(0) for block in side.split(size)) / len(side) for side in sides]
     dtype, both = DTYPES[products], means[0] @ means[1]
@@ -183,8 +183,8 @@ def _prepare(
         found = _Prepared([], *([] for _ in range(4)))
         for block in side.split(size):
             unit_QH = _unit(block)
-            centred_QH, rest_Q = unit_QH - means[number], unit_QH @ means[1 - number] - both
-            own_QH, high_Q = centred_QH.to(dtype), rest_Q.to(dtype)
+            centered_QH, rest_Q = unit_QH - means[number], unit_QH @ means[1 - number] - both
+            own_QH, high_Q = centered_QH.to(dtype), rest_Q.to(dtype)
             low_Q = (rest_Q - high_Q).to(dtype)
             ones_Q = torch.ones_like(high_Q)
             behind = [(high_Q, low_Q), (ones_Q, ones_Q)]
@@ -193,7 +193,7 @@ def _prepare(
             is_one_dnn = dtype == torch.float32 and block.device.type == "cpu" and torch.backends.mkldnn.is_available()
             found.blocks.append(multiplied.to_mkldnn() if is_one_dnn else multiplied)
             found.norm_N.append(own_QH.double().norm(dim=1))
-            found.error_N.append((centred_QH - own_QH).norm(dim=1))
+            found.error_N.append((centered_QH - own_QH).norm(dim=1))
             found.rest_N.append(rest_Q.abs())
             found.rest_error_N.append((rest_Q - high_Q - low_Q.double()).abs())
         facts = (torch.cat(found_N) for found_N in (found.norm_N, found.error_N, found.rest_N, found.rest_error_N))

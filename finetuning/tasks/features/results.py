@@ -1,7 +1,7 @@
 """Results of tasks that read vectors of models as they are: every score by method, layer and pair of languages.
 
-The layout is that of `finetuning.results.by_language`, with language pairs where it has languages: the scores are those of the
-first method at the reported layer. `layers` holds every score, {method: {layer: {pair: {score: summary}}}}.
+The layout is that of `finetuning.results.by_language`, with language pairs where it has languages: the scores are those
+of the first method at the reported layer. `layers` holds every score, {method: {layer: {pair: {score: summary}}}}.
 """
 
 import statistics

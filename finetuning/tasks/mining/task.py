@@ -347,18 +347,18 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
         for name, pool in data.pools.items():
             print(f"Seed {seed}: {name}, {len(pool.source):,} x {len(pool.target):,} sentences, layers {span(layers)}")
             pools = [pool, *([data.dev[name]] if name in data.dev else [])]
-            pieces = [tuple(encoder.pieces(side) for side in (one.source, one.target)) for one in pools]
-            sides = [sum(of_side, []) for of_side in zip(*pieces, strict=True)]
+            tokens = [tuple(encoder.tokens(side) for side in (one.source, one.target)) for one in pools]
+            sides = [sum(of_side, []) for of_side in zip(*tokens, strict=True)]
             cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in sides]
             blank[name] = [sum(not ids for ids in of_side) for of_side in sides]
             # dev first: of it only the threshold is kept
             fitted = {
                 layer: score(data.dev[name], mined)
-                for of_dev in pieces[1:]
+                for of_dev in tokens[1:]
                 for layer, mined in _mined_by_layer(encoder, of_dev, layers, data.neighbors)
             }
             scores[name], mining[name] = {encoder.pooling: {}}, {}
-            for layer, mined in _mined_by_layer(encoder, pieces[0], layers, data.neighbors):
+            for layer, mined in _mined_by_layer(encoder, tokens[0], layers, data.neighbors):
                 threshold = fitted[layer]["threshold"] if layer in fitted else None
                 found = score(pool, mined, threshold)
                 scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
@@ -368,7 +368,7 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
             "metric": {"name": "f1", "module": metric.name, "version": metric.version},
             "max_length": encoder.max_length,
             "cut_texts": cut,
-            "texts_without_pieces": blank,
+            "texts_without_tokens": blank,
             "scores": scores,
             "mining": mining,
         }
@@ -377,9 +377,9 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
 
 
 def _mined_by_layer(
-    encoder: SentenceEncoder, pieces: tuple[list[list[int]], list[list[int]]], layers: list[int], neighbors: int
+    encoder: SentenceEncoder, tokens: tuple[list[list[int]], list[list[int]]], layers: list[int], neighbors: int
 ) -> Iterator[tuple[int, Mined]]:
-    for layer, *vectors in vectors_by_layer(encoder, pieces, layers):
+    for layer, *vectors in vectors_by_layer(encoder, tokens, layers):
         yield layer, mine(*vectors, neighbors, encoder.states.device)
 
 

@@ -1,7 +1,7 @@
 """Which gold answers no prediction can equal, and why: counted by language and listed.
 
-A prediction is the text of a span of pieces in one window, of at most so many pieces. An answer that begins or ends
-within a piece, that is longer, or that no window holds is out of reach, whatever the model: it takes from the exact
+A prediction is the text of a span of tokens in one window, of at most so many tokens. An answer that begins or ends
+within a token, that is longer, or that no window holds is out of reach, whatever the model: it takes from the exact
 match that is possible, and a reader has to know how many there are.
 """
 
@@ -16,39 +16,39 @@ from finetuning.tasks.question_answering.spans import text_of
 
 NAME = "answer_spans"  # of the listing, and of the counts in the protocol
 COLUMNS = ("part", "language", "row", "answer", "nearest_span", "reason")
-ABSENT, PIECELESS, BOUNDARY, LONG, NO_WINDOW = (
+ABSENT, TOKENLESS, BOUNDARY, LONG, NO_WINDOW = (
     "not_in_context",
-    "without_pieces",
-    "not_at_piece_boundaries",
+    "without_tokens",
+    "not_at_token_boundaries",
     "over_the_limit",
     "in_no_window",
 )
 REASONS = {
     ABSENT: "not in its context",
-    PIECELESS: "with characters that have no piece",
-    BOUNDARY: "not at piece boundaries",
-    LONG: "of more pieces than a prediction may have",
+    TOKENLESS: "with characters that have no token",
+    BOUNDARY: "not at token boundaries",
+    LONG: "of more tokens than a prediction may have",
     NO_WINDOW: "in no window as a whole",
 }
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The span of pieces that an answer touches: first and last piece, counted in the whole context."""
+    """The span of tokens that an answer touches: first and last token, counted in the whole context."""
 
     first: int
     last: int
 
-    def in_window(self, number: int, stride: int, pieces: int) -> tuple[int, int] | None:
-        """The same counted in the window `number`, which holds so many pieces; None where it is not all there."""
+    def in_window(self, number: int, stride: int, tokens: int) -> tuple[int, int] | None:
+        """The same counted in the window `number`, which holds so many tokens; None where it is not all there."""
         first, last = self.first - number * stride, self.last - number * stride
-        return (first, last) if first >= 0 and last < pieces else None
+        return (first, last) if first >= 0 and last < tokens else None
 
 
 def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> Nearest | None:
-    """The pieces of the characters [start, end) of a context; None for characters that the normaliser removes.
+    """The tokens of the characters [start, end) of a context; None for characters that the normalizer removes.
 
-    `offsets_P2` are begin and end of each piece, rising. Pieces may share characters: all that do are in the span.
+    `offsets_P2` are begin and end of each token, rising. Tokens may share characters: all that do are in the span.
     """
     first = int(np.searchsorted(offsets_P2[:, 1], start, side="right"))  # the first that ends behind `start`
     last = int(np.searchsorted(offsets_P2[:, 0], end, side="left")) - 1  # the last that begins before `end`
@@ -60,8 +60,8 @@ def obstacles(
 ) -> tuple[str, list[str]]:
     """The text of the nearest span of an answer at `start` (-1: not in the context), and what keeps it out of reach.
 
-    The nearest span is the shortest that covers the answer: of pieces that share characters as few as it takes. `held`
-    are the numbers of pieces of the context that its windows hold, which begin `stride` pieces apart; `limit` is that
+    The nearest span is the shortest that covers the answer: of tokens that share characters as few as it takes. `held`
+    are the numbers of tokens of the context that its windows hold, which begin `stride` tokens apart; `limit` is that
     of a prediction, in pieces. White space around an answer does not count.
     """
     if start < 0:
@@ -69,22 +69,22 @@ def obstacles(
     begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
     span = nearest_span(offsets_P2, begin, end)
     if span is None:
-        return "", [PIECELESS]
+        return "", [TOKENLESS]
     begins, ends = offsets_P2[:, 0], offsets_P2[:, 1]
     touched = range(span.first, span.last + 1)
-    first = max((piece for piece in touched if begins[piece] <= begin), default=span.first)
-    last = min((piece for piece in touched if ends[piece] >= end), default=span.last)
-    if first > last:  # each of the pieces between has all of the answer's characters
-        first = last = min(range(last, first + 1), key=lambda piece: ends[piece] - begins[piece])
+    first = max((token for token in touched if begins[token] <= begin), default=span.first)
+    last = min((token for token in touched if ends[token] >= end), default=span.last)
+    if first > last:  # each of the tokens between has all of the answer's characters
+        first = last = min(range(last, first + 1), key=lambda token: ends[token] - begins[token])
     span, text = Nearest(first, last), text_of(context, [*begins, len(context)], ends, first, last)
     found = []
     if answer.strip() not in text:
-        found.append(PIECELESS)
+        found.append(TOKENLESS)
     elif text != answer.strip():
         found.append(BOUNDARY)
     if span.last - span.first >= limit:
         found.append(LONG)
-    if not any(span.in_window(number, stride, pieces) for number, pieces in enumerate(held)):
+    if not any(span.in_window(number, stride, tokens) for number, tokens in enumerate(held)):
         found.append(NO_WINDOW)
     return text, found
 
@@ -119,7 +119,7 @@ class Reach:
         reasons = ", ".join(f"{counts[name]:,} {text}" for name, text in REASONS.items() if counts[name])
         missed = counts["answers"] - counts["exact"]
         return (
-            f"{missed:,} of {counts['answers']:,} evaluated answers are no span of pieces that can be predicted"
+            f"{missed:,} of {counts['answers']:,} evaluated answers are no span of tokens that can be predicted"
             + (f": {reasons}" if missed else "")
             + f"; with those of other rows they are listed in {NAME}.csv"
         )

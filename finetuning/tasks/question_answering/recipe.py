@@ -21,10 +21,10 @@ class QuestionAnsweringRecipe(Recipe):
         "squad", "squad: SQuAD's F1 in every language, as for XQuAD and TyDiQA; mlqa: MLQA's, by language"
     )
     max_length: int = option(384, "positions of a window: question, a part of the context, special tokens")
-    doc_stride: int = option(128, "pieces of the context by which a window begins after the one before it")
-    max_question_length: int = option(64, "pieces of a question; longer ones are cut and counted")
+    doc_stride: int = option(128, "tokens of the context by which a window begins after the one before it")
+    max_question_length: int = option(64, "tokens of a question; longer ones are cut and counted")
     n_best: int = option(20, "likeliest starts, and ends, of a window that are tried with each other")
-    max_answer_length: int = option(30, "pieces of an answer")
+    max_answer_length: int = option(30, "tokens of an answer")
 
 
 def check_recipe(recipe: QuestionAnsweringRecipe) -> None:

@@ -20,7 +20,7 @@ def token_f1(predicted: list[str], gold: list[str]) -> float:
 def score_answers(predictions: list[str], references: list[list[str]], tokenize: Tokenize) -> dict[str, float]:
     """Mean over the questions, in percent, of F1 and of exact match, each with the gold answer that it is best with.
 
-    `references` holds the gold answers of each question, `tokenize` normalises and splits. Returns {"f1",
+    `references` holds the gold answers of each question, `tokenize` normalizes and splits. Returns {"f1",
     "exact_match": float in [0, 100]}. Raises ValueError for no question, and for one without a gold answer.
     """
     if len(references) == 0:

@@ -18,7 +18,7 @@ class Spans:
 
     rows_Q: np.ndarray  # number of the question's row, rising
     windows_Q: np.ndarray  # in which window it is; -1 where no span is allowed
-    first_Q: np.ndarray  # first and last piece, counted in the window's part of the context
+    first_Q: np.ndarray  # first and last token, counted in the window's part of the context
     last_Q: np.ndarray
 
 
@@ -26,7 +26,7 @@ def best_spans(
     start_WT: np.ndarray,
     end_WT: np.ndarray,
     first_W: np.ndarray,
-    pieces_W: np.ndarray,
+    tokens_W: np.ndarray,
     rows_W: np.ndarray,
     n_best: int,
     max_answer_length: int,
@@ -34,10 +34,10 @@ def best_spans(
     """The span with the highest start logit + end logit among all windows of a question.
 
     In each window the `n_best` starts and the `n_best` ends with the highest logits are paired; the end may not be
-    before the start, nor `max_answer_length` pieces or more behind it. Only positions of the context count, `pieces_W`
+    before the start, nor `max_answer_length` tokens or more behind it. Only positions of the context count, `tokens_W`
     of them from `first_W` on: those of question, special tokens and padding are not candidates, whatever their logits.
     Of equal spans the earlier window's counts, and in it the one that begins, then ends first. BERT's script differs in
-    two places: its candidates come from all positions, and a start counts only in the window where its piece stands
+    two places: its candidates come from all positions, and a start counts only in the window where its token stands
     farthest from the edges.
 
     Windows may be in any order. `rows_W` is the row of each.
@@ -48,7 +48,7 @@ def best_spans(
     for low in range(0, len(rows_W), WINDOWS_AT_ONCE):
         part = slice(low, low + WINDOWS_AT_ONCE)
         first_W1 = first_W[part, None]
-        in_context_WT = (positions_T >= first_W1) & (positions_T < first_W1 + pieces_W[part, None])
+        in_context_WT = (positions_T >= first_W1) & (positions_T < first_W1 + tokens_W[part, None])
         starts_WN, start_scores_WN = _likeliest(start_WT[part], in_context_WT, n_best)
         ends_WN, end_scores_WN = _likeliest(end_WT[part], in_context_WT, n_best)
         length_WNN = ends_WN[:, None, :] - starts_WN[:, :, None] + 1
@@ -83,12 +83,12 @@ def predicted_answers(windows: Any, logits: tuple[np.ndarray, np.ndarray], n_bes
 
     `windows` is a `datasets.Dataset` of the columns that `encode_windows` gives rows that are not trained on, `logits`
     are start and end logits (W, T) of its rows in their order. An answer is the text of the context from the first
-    piece's first character to the last one's last; "" where a window has no piece of the context.
+    token's first character to the last one's last; "" where a window has no token of the context.
     """
     columns = windows.with_format("arrow")
     first_W, rows_W = (columns[name][:].to_numpy() for name in ("first", "row"))
-    pieces_W = np.asarray([len(ends) for ends in columns["ends"][:]])
-    spans = best_spans(*logits, first_W, pieces_W, rows_W, n_best, max_answer_length)
+    tokens_W = np.asarray([len(ends) for ends in columns["ends"][:]])
+    spans = best_spans(*logits, first_W, tokens_W, rows_W, n_best, max_answer_length)
     # of a question without span any window will do, for its gold answers
     some_Q = np.unique(rows_W, return_index=True)[1]
     chosen = windows.select(np.where(spans.windows_Q < 0, some_Q, spans.windows_Q))
@@ -101,10 +101,10 @@ def predicted_answers(windows: Any, logits: tuple[np.ndarray, np.ndarray], n_bes
 
 
 def text_of(context: str, begins: list[int], ends: list[int], first: int, last: int) -> str:
-    """The characters of the pieces `first` to `last`, without white space around them.
+    """The characters of the tokens `first` to `last`, without white space around them.
 
-    Marks behind them that no piece has go with them: where the normaliser makes one character of a letter and its
-    accents or vowel signs, the offsets are the letter's alone. `begins` has that of the piece behind the last one too.
+    Marks behind them that no token has go with them: where the normalizer makes one character of a letter and its
+    accents or vowel signs, the offsets are the letter's alone. `begins` has that of the token behind the last one too.
     """
     end = ends[last]
     while end < begins[last + 1] and unicodedata.category(context[end]).startswith("M"):

@@ -45,9 +45,9 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
     for language in dict.fromkeys(scored):
         _measure(recipe, language, ["a"], [["a"]])  # before hours of training
     warnings: list[str] = []
-    normalise = functools.partial(_normalise, warnings=warnings)
-    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
-    data = gather(recipe, tables, evaluation, normalise, [], warnings)
+    normalize = functools.partial(_normalize, warnings=warnings)
+    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
+    data = gather(recipe, tables, evaluation, normalize, [], warnings)
     kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
     trained = data.train["language"][:]
     left_out = Counter(trained) - Counter(trained[row] for row in kept)
@@ -109,9 +109,9 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
             NAME: reach.counts,
             "facts": [
                 f"answers: F1 and exact match of {recipe.metric}; best of {recipe.n_best} starts and as many ends "
-                f"a window, at most {recipe.max_answer_length} pieces",
-                f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} pieces of a context; "
-                f"questions of at most {recipe.max_question_length} pieces",
+                f"a window, at most {recipe.max_answer_length} tokens",
+                f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} tokens of a context; "
+                f"questions of at most {recipe.max_question_length} tokens",
                 reach.fact(),
             ],
         },
@@ -133,7 +133,7 @@ def span_cross_entropy(
     num_items_in_batch: torch.Tensor | int | None = None,
     translation_share: torch.Tensor | float = 1.0,
 ) -> torch.Tensor:
-    """Mean over all windows of the update of the cross-entropies of start and end: logits (B, T), labels (B, 2).
+    """Mean over all windows of the step of the cross-entropies of start and end: logits (B, T), labels (B, 2).
 
     `num_items_in_batch` counts labels, two a window, over accumulated micro-batches and processes: the loss that models
     return is the mean over their micro-batch.
@@ -152,7 +152,7 @@ def _measure(recipe: QuestionAnsweringRecipe, language: str, answers: list, gold
     return load_metric(recipe.metric).compute(predictions=answers, references=golds, **options)
 
 
-def _normalise(rows: Rows, warnings: list[str]) -> Dataset:
+def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
     columns = _side(rows, warnings)
     where = {"language": [rows.language] * len(columns["start"]), "number": range(len(columns["start"]))}
@@ -197,7 +197,7 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
     if absent == len(begins):
         raise ValueError(
             f"{rows.name}, language {rows.language}: none of its {absent} rows has an answer that is in its context. "
-            "Nothing could be learnt from them, and every score would be 0. Check that text_columns "
+            "Nothing could be learned from them, and every score would be 0. Check that text_columns "
             f"{rows.table.text_columns} are question and context, in this order."
         )
     for count, what in (

@@ -1,13 +1,13 @@
 """Questions and contexts as the windows that a model reads, and where in a window the answer is.
 
 A context that is too long is read in overlapping windows `<s> question </s></s> part of the context </s>`. As in BERT's
-SQuAD script, which XTREME and MLQA's baselines follow, each window begins `stride` pieces of the context after the one
+SQuAD script, which XTREME and MLQA's baselines follow, each window begins `stride` tokens of the context after the one
 before it, so that the overlap is what the question leaves; every window is a training example, and where it does not
 hold the whole answer its label is `<s>`.
 
-Offsets are character positions in the context, of the tokenizer; of a piece they are [begin, end). A piece may share
-characters with its neighbours: a lone `▁` has those of the piece after it, and the pieces of a character that the
-normaliser takes apart all have that character's.
+Offsets are character positions in the context, of the tokenizer; of a token they are [begin, end). A token may share
+characters with its neighbors: a lone `▁` has those of the token after it, and the tokens of a character that the
+normalizer takes apart all have that character's.
 """
 
 import json
@@ -30,12 +30,12 @@ class Windowing:
     max_length: int
     stride: int
     max_question_length: int
-    before: int  # special tokens of a pair in front of the context's first piece
+    before: int  # special tokens of a pair in front of the context's first token
     after: int  # and behind its last one
     max_answer_length: int  # of a prediction
 
     def room(self, question_length: int) -> int:
-        """Pieces of the context in a window beside a question of this many."""
+        """Tokens of the context in a window beside a question of this many."""
         return self.max_length - question_length - self.before - self.after
 
 
@@ -45,13 +45,13 @@ def windowing(
     """What a tokenizer's windows are like.
 
     Raises ValueError for a tokenizer without offsets, and where the longest question leaves less room than a stride:
-    pieces between two windows would be in none.
+    tokens between two windows would be in none.
     """
     if not tokenizer.is_fast:
         raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a piece stands for. Answers "
-            "are characters of the context, and could be neither labelled nor read off. Name the folder of a fast "
-            "tokenizer, one with a tokenizer.json, with the same pieces as `tokenizer`."
+            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token stands for. Answers "
+            "are characters of the context, and could be neither labeled nor read off. Name the folder of a fast "
+            "tokenizer, one with a tokenizer.json, with the same tokens as `tokenizer`."
         )
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
@@ -59,21 +59,21 @@ def windowing(
     found = Windowing(max_length, stride, max_question_length, before, after, max_answer_length)
     if stride > (room := found.room(max_question_length)):
         raise ValueError(
-            f"doc_stride is {stride}, and beside a question of max_question_length={max_question_length} pieces and "
-            f"{before + after} special tokens max_length={max_length} leaves room for {max(room, 0)} pieces of the "
-            f"context. Windows {stride} apart would leave pieces out. Lower doc_stride or max_question_length, or "
+            f"doc_stride is {stride}, and beside a question of max_question_length={max_question_length} tokens and "
+            f"{before + after} special tokens max_length={max_length} leaves room for {max(room, 0)} tokens of the "
+            f"context. Windows {stride} apart would leave tokens out. Lower doc_stride or max_question_length, or "
             "raise max_length."
         )
     return found
 
 
 def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
-    """A question of at most `limit` pieces, cut at a piece's end, and how many pieces it has."""
+    """A question of at most `limit` tokens, cut at a token's end, and how many tokens it has."""
     while True:
         encoded = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         if (length := len(encoded["input_ids"])) <= limit:
             return question, length
-        # the pieces of one character have its end: at least one character goes each time
+        # the tokens of one character have its end: at least one character goes each time
         question = question[: min(encoded["offset_mapping"][limit - 1][1], len(question) - 1)]
 
 
@@ -83,13 +83,13 @@ def encode_windows(
     """The windows of a batch of rows, row by row: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
 
     `batch` has `question`, `context`, `answers` with their places in the context, `places`, and `start` and `end`, the
-    characters of the one to be learnt, -1 where it is not known; `numbers` are the rows'. `labels` are the first and
-    last piece of the answer, as positions in the window. In the first window of a row `cut` is 1 where the question was
+    characters of the one to be learned, -1 where it is not known; `numbers` are the rows'. `labels` are the first and
+    last token of the answer, as positions in the window. In the first window of a row `cut` is 1 where the question was
     cut, `split` where there are several windows, and `reach` is JSON, a list of answer, nearest span and reasons why no
     prediction can equal it (`answer_reach`); in its others they are 0 and empty.
 
-    Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first piece)
-    and `begins` and `ends`, the offsets of its pieces; `begins` has one more, that of the piece behind the window, or
+    Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
+    and `begins` and `ends`, the offsets of its tokens; `begins` has one more, that of the token behind the window, or
     the context's length.
 
     Columns of the translation in `batch`, with `translation_` before their names, become `_beside`'s fields.
@@ -128,8 +128,8 @@ def windows_of_rows(
 ) -> list[list[dict[str, Any]]]:
     """The windows of each row, without translations; see `encode_windows`."""
     questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
-    pieces = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
-    lengths = [len(ids) for ids in pieces]
+    tokens = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
+    lengths = [len(ids) for ids in tokens]
     is_cut = [length > cutting.max_question_length for length in lengths]
     for row in np.flatnonzero(is_cut):
         questions[row], lengths[row] = shorten(questions[row], tokenizer, cutting.max_question_length)
@@ -179,17 +179,17 @@ def windows_of_rows(
             }
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
-                behind = number * cutting.stride + len(spans)  # the piece after the window's last
+                behind = number * cutting.stride + len(spans)  # the token after the window's last
                 limit = whole[behind, 0] if behind < len(whole) else len(contexts[row])
                 window |= {"first": first, "begins": np.append(spans[:, 0], np.int32(limit)), "ends": spans[:, 1]}
     return windows
 
 
 def label(windows: list[dict[str, Any]], stride: int, span: Nearest | None) -> list[list[int]]:
-    """Positions of the first and last piece of a span in each window of one row.
+    """Positions of the first and last token of a span in each window of one row.
 
     `START` twice where the window does not hold it all, or there is none. `spans` of a window are the offsets of its
-    pieces, from the position `first` on.
+    tokens, from the position `first` on.
     """
     inside = [span and span.in_window(number, stride, len(window["spans"])) for number, window in enumerate(windows)]
     return [

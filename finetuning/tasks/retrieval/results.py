@@ -25,7 +25,7 @@ from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earl
 
 SCORES = {"accuracy": "accuracy@1", "source_to_target": "source -> target", "target_to_source": "target -> source"}
 ACCURACY = Measure(SCORES, greater_is_better=True, chance="chance", chance_field="chance")
-OF_RUN = ("max_length", "cut_texts", "texts_without_pieces")  # of the protocol, but known with the tokenizer only
+OF_RUN = ("max_length", "cut_texts", "texts_without_tokens")  # of the protocol, but known with the tokenizer only
 
 
 def build_results(
@@ -48,7 +48,7 @@ def text_warnings(protocol: dict[str, Any]) -> list[str]:
     """Texts that the model did not read whole, by pair."""
     said = {
         "cut_texts": f"are longer than {protocol['max_length']} positions and were cut",
-        "texts_without_pieces": "have no pieces, nothing of them was read",
+        "texts_without_tokens": "have no tokens, nothing of them was read",
     }
     return [
         f"{pair}: {source} texts of the source and {target} of the target {what}"

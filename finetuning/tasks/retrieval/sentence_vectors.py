@@ -11,7 +11,7 @@ import torch
 from rich.progress import track
 
 from modeling.word_alignment import NO_LIMIT, LayerStates
-from modeling.word_pieces import InputFormat
+from modeling.word_tokens import InputFormat
 
 BYTES_OF_VECTORS = 2 * 2**30  # that are held at once; of more, the layers are read in several passes
 
@@ -24,10 +24,10 @@ class SentenceEncoder:
         tokenizer: its tokenizer, fast or slow.
         batch_size: texts in a forward pass; texts of like length are together, the longest first.
         max_length: positions of a text, special tokens included; what is longer is cut. Default: as the model has.
-        pooling: `mean` of the states of the text's pieces, `mean_with_special_tokens`, or `cls`, the first token's
+        pooling: `mean` of the states of the text's tokens, `mean_with_special_tokens`, or `cls`, the first token's
             state.
 
-    Raises `ValueError` for what is no encoder, for a length that leaves no room for a piece, and for `cls` where the
+    Raises `ValueError` for what is no encoder, for a length that leaves no room for a token, and for `cls` where the
     tokenizer puts no token before a text.
     """
 
@@ -44,33 +44,33 @@ class SentenceEncoder:
         if self.room < 1:
             raise ValueError(
                 f"max_length is {self.max_length}, and {self.format.size} of it are special tokens. There is no room "
-                f"for a piece of text. Set max_length to more than {self.format.size}."
+                f"for a token of text. Set max_length to more than {self.format.size}."
             )
         if pooling == "cls" and not self.format.special[0]:
             raise ValueError(
                 f"pooling is cls, and {type(tokenizer).__name__} puts no token before a text. Use pooling=mean."
             )
 
-    def pieces(self, texts: list[str]) -> list[list[int]]:
-        """The pieces of each text, whole, without special tokens: those that a text itself spells are dropped too."""
+    def tokens(self, texts: list[str]) -> list[list[int]]:
+        """The tokens of each text, whole, without special tokens: those that a text itself spells are dropped too."""
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         # `verbose`: texts that are too long for the model are cut and counted here
         found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        return [[piece for piece in ids if piece not in special] for ids in found]
+        return [[token for token in ids if token not in special] for ids in found]
 
-    def is_cut(self, pieces: list[int]) -> bool:
-        """Whether a text of these pieces is longer than `max_length`."""
-        return len(pieces) > self.room
+    def is_cut(self, tokens: list[int]) -> bool:
+        """Whether a text of these tokens is longer than `max_length`."""
+        return len(tokens) > self.room
 
     @torch.inference_mode()
     def vectors(self, texts: list[list[int]], layers: Iterable[int]) -> dict[int, torch.Tensor]:
-        """(N, H) vectors on the CPU, in float32, of texts given as their pieces, by layer; a mean of no states is
+        """(N, H) vectors on the CPU, in float32, of texts given as their tokens, by layer; a mean of no states is
         zero.
 
         Raises `ValueError` for states that are no numbers.
         """
         layers = list(layers)
-        lengths_N = torch.tensor([min(len(pieces), self.room) for pieces in texts])
+        lengths_N = torch.tensor([min(len(tokens), self.room) for tokens in texts])
         begins_N = torch.tensor(list(accumulate(map(len, texts), initial=0))[:-1])
         ids_F = torch.tensor(list(chain.from_iterable(texts)), dtype=torch.long)
         table = self.format.table(ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)

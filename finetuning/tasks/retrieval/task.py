@@ -135,13 +135,13 @@ def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: Se
         scores, cut, blank = {}, {}, {}
         for name, sides in data.pairs.items():
             print(f"Seed {seed}: {name}, {len(sides[0].of_pairs)} pairs, layers {span(layers)}")
-            pieces = tuple(encoder.pieces(side.texts) for side in sides)
-            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in pieces]
-            blank[name] = [sum(not ids for ids in of_side) for of_side in pieces]
+            tokens = tuple(encoder.tokens(side.texts) for side in sides)
+            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in tokens]
+            blank[name] = [sum(not ids for ids in of_side) for of_side in tokens]
             scores[name] = {
                 encoder.pooling: {
                     str(layer): score(sides, *nearest(*vectors, device=encoder.states.device))
-                    for layer, *vectors in vectors_by_layer(encoder, pieces, layers)
+                    for layer, *vectors in vectors_by_layer(encoder, tokens, layers)
                 }
             }
         metric = load_metric("retrieval_accuracy")
@@ -149,7 +149,7 @@ def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: Se
             "metric": {"name": "accuracy", "module": metric.name, "version": metric.version},
             "max_length": encoder.max_length,
             "cut_texts": cut,
-            "texts_without_pieces": blank,
+            "texts_without_tokens": blank,
             "scores": scores,
         }
 

@@ -1,18 +1,18 @@
-"""Tagging: rows of words, each with a label, to windows of pieces by language, to the F1 of chunks.
+"""Tagging: rows of words, each with a label, to windows of subwords by language, to the F1 of chunks.
 
 Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in IOB1 or IOB2. Both are read as IOB2, so that
 tables of either can stand beside each other; chunks, and with them F1, stay what they were. Other labels (parts of
 speech) are taken as they are.
 
-A word's label is that of its first piece, or of the first that holds text (`label_subword`): XLM-R's tokenizer writes
+A word's label is that of its first subword, or of the first that holds text (`label_subword`): XLM-R's tokenizer writes
 most Chinese words as the mark of a word's beginning, `▁`, alone, and then the word. A sentence that is too long becomes
-several windows, cut between words, so that every word is predicted; a word that gives no piece is read as the unknown
-piece. Chunks are put together again from all windows of a sentence.
+several windows, cut between words, so that every word is predicted; a word that gives no subword is read as the unknown
+subword. Chunks are put together again from all windows of a sentence.
 
 Plug-in (VECO, ACL 2021, section 3.1), a row has the words of a translation y too, and in training their labels, since
 heads learn from [H_x:S_x] and [H_y:S_y]; the labels of one side are those of a teacher (`label_text`). Evaluated rows
 have y's words alone. Our decisions, where the paper is silent: each window of x stands beside the whole of y, which is
-cut at the limit and counted; y's labels are learnt beside the first window alone, so that each word counts once.
+cut at the limit and counted; y's labels are learned beside the first window alone, so that each word counts once.
 """
 
 import functools
@@ -27,7 +27,7 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
 from finetuning.data.table_checks import check_tables, named_tables
-from finetuning.data.task_tables import LABELLED_BY, TRANSLATION, Rows, TaskData, each_part, gather, open_tables
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, Rows, TaskData, each_part, gather, open_tables
 from finetuning.data.translated_rows import check_translation_columns, translation_of
 from finetuning.recipe import TaggingRecipe
 from finetuning.seeds import load_metric
@@ -37,9 +37,9 @@ from zoo_core.tables import require_column
 
 OUTSIDE = "O"
 CHUNK_LABEL = re.compile(r"([BI])-(.+)", re.DOTALL)
-LABELLED = {"first": "its first piece", "first_with_text": "its first piece that holds text"}
+LABELED = {"first": "its first subword", "first_with_text": "its first subword that holds text"}
 WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
-MANY = 0.3  # share of blank first pieces from which on a language is named: punctuation makes 8% to 14%, Chinese 84%
+MANY = 0.3  # share of blank first subwords from which on a language is named: punctuation makes 8% to 14%, Chinese 84%
 
 
 def read(recipe: TaggingRecipe) -> TaskData:
@@ -62,13 +62,13 @@ def read(recipe: TaggingRecipe) -> TaskData:
     labels = Labels(raw, *_with_both_marks(raw), is_declared)
     warnings: list[str] = []
     changed: dict[str, int] = {}
-    normalise = functools.partial(_normalise, labels=labels, changed=changed, warnings=warnings)
-    evaluation = {language: normalise(rows) for language, rows in tables.evaluation.items()}
+    normalize = functools.partial(_normalize, labels=labels, changed=changed, warnings=warnings)
+    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
     for language, dataset in evaluation.items():
         if len(used := _used(dataset)) < 2:
             words = sum(map(len, dataset["tags"][:]))
             refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
-    data = gather(recipe, tables, evaluation, normalise, labels.names, warnings)
+    data = gather(recipe, tables, evaluation, normalize, labels.names, warnings)
     if len(used := _used(data.train)) < 2:
         raise ValueError(
             f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. There is "
@@ -76,7 +76,7 @@ def read(recipe: TaggingRecipe) -> TaskData:
         )
     if any(name != OUTSIDE and not re.fullmatch("[BIES]-.+", name) for name in raw):
         data.warnings.append(
-            "the labels are not IOB1, IOB2 or IOBES: F1 is that of chunks of equal neighbours, which depends on "
+            "the labels are not IOB1, IOB2 or IOBES: F1 is that of chunks of equal neighbors, which depends on "
             "seqeval's version; compare token_accuracy"
         )
     data.protocol["read_as_iob2"] = changed
@@ -146,16 +146,16 @@ def _label_column(rows: Rows) -> LabelColumn:
 
 
 def _refuse_labels_of_a_model(rows: Rows) -> None:
-    """Raises ValueError for evaluated rows that `label_text` has labelled."""
-    if LABELLED_BY in rows.dataset.column_names:
+    """Raises ValueError for evaluated rows that `label_text` has labeled."""
+    if LABELED_BY in rows.dataset.column_names:
         raise ValueError(
-            f"{rows.name}, language {rows.language}: its labels are those of a model ({rows.dataset[LABELLED_BY][0]}), "
-            "not gold labels. A score on them says how much a model is like its teacher. Evaluate labelled text, or "
-            f"remove the column {LABELLED_BY} if its labels have been corrected since."
+            f"{rows.name}, language {rows.language}: its labels are those of a model ({rows.dataset[LABELED_BY][0]}), "
+            "not gold labels. A score on them says how much a model is like its teacher. Evaluate labeled text, or "
+            f"remove the column {LABELED_BY} if its labels have been corrected since."
         )
 
 
-def _normalise(rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]) -> Dataset:
+def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]) -> Dataset:
     """Columns `words` and `tags` (ids), checked, and those of the translations.
 
     `changed` counts labels that became IOB2's, by language.
@@ -230,24 +230,24 @@ def _used(dataset: Dataset) -> list[int]:
 
 
 def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) -> TaskData:
-    """Sentences to windows of at most `max_length` pieces: input_ids, attention_mask and labels, -100 but at one piece
+    """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels, -100 but at one token
     of each word, which `label_subword` tells; `sentence` and `first_word` tell what they are windows of.
 
-    A word that alone is longer loses its last pieces, which have no label. The protocol counts such words, words
-    without pieces, words with text behind a first piece without any, and sentences of several windows, by language.
+    A word that alone is longer loses its last subwords, which have no label. The protocol counts such words, words
+    without subwords, words with text behind a first subword without any, and sentences of several windows, by language.
     Plug-in, the fields of the translation have `translation_` before their names, and those that are cut are counted
     too, once a sentence.
 
-    Raises ValueError for a tokenizer that does not tell which word a piece is of.
+    Raises ValueError for a tokenizer that does not tell which word a subword is of.
     """
     if not tokenizer.is_fast:
         raise ValueError(
-            f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a piece belongs to, and "
+            f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a token belongs to, and "
             "labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
         )
     counts: dict[str, dict[str, dict[str, int]]] = {
         name: {"train": {}, "dev": {}, "evaluation": {}}
-        for name in ("cut", "without_pieces", "blank_first", "is_further", "translation_cut")
+        for name in ("cut", "without_tokens", "blank_first", "is_further", "translation_cut")
     }
     words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
 
@@ -268,33 +268,33 @@ def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) 
 
     encoded = each_part(data, encode_rows)
     changed = sum(data.protocol["read_as_iob2"].values())
-    empty = sum(sum(parts.values()) for parts in counts["without_pieces"].values())
+    empty = sum(sum(parts.values()) for parts in counts["without_tokens"].values())
     facts = [
         "f1, precision, recall: of chunks, right where first word, last word and type are, over all sentences",
         "token_accuracy: share of the words with the right label, those outside of chunks included",
-        f"a word's label is that of {LABELLED[label_subword]}; chunks are joined over the windows of a sentence",
+        f"a word's label is that of {LABELED[label_subword]}; chunks are joined over the windows of a sentence",
     ]
     facts += [f"{changed:,} labels of IOB1 were read as IOB2's"] if changed else []
-    facts += [f"{empty:,} words that give no piece were read as {tokenizer.unk_token}"] if empty else []
+    facts += [f"{empty:,} words that give no subword were read as {tokenizer.unk_token}"] if empty else []
     tables = data.protocol["training_data"]
-    for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELLED_BY, [])):
-        languages = [name for table in tables if teacher in table.get(LABELLED_BY, []) for name in table["languages"]]
+    for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])):
+        languages = [name for table in tables if teacher in table.get(LABELED_BY, []) for name in table["languages"]]
         facts.append(f"training labels in {', '.join(dict.fromkeys(languages))} are those of a model: {teacher}")
     shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
     blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
     warnings = list(data.warnings)
     if blank and label_subword == "first":
         warnings.append(
-            "words whose label is at a first piece that holds no text, so that they are told by their neighbours: "
-            f"{', '.join(blank)}; label_subword=first_with_text labels the first piece that does"
+            "words whose label is at a first subword that holds no text, so that they are told by their neighbors: "
+            f"{', '.join(blank)}; label_subword=first_with_text labels the first subword that does"
         )
     protocol = {
         "max_length": max_length,
         "label_subword": label_subword,
         "cut_texts": counts["cut"],
         "split_texts": counts["is_further"],
-        "words_without_pieces": counts["without_pieces"],
-        "words_with_blank_first_piece": counts["blank_first"],
+        "words_without_tokens": counts["without_tokens"],
+        "words_with_blank_first_token": counts["blank_first"],
         "facts": facts,
     }
     if any("translation_input_ids" in rows.column_names for rows in encoded.evaluation.values()):
@@ -307,40 +307,40 @@ def windows_of(
 ) -> dict[str, list[Any]]:
     """The windows of some sentences: columns `words` and `tags`, and perhaps those of their translations.
 
-    `is_further` is 1 at a sentence's second window; `cut`, `without_pieces`, `blank_first` and `translation_cut` are
+    `is_further` is 1 at a sentence's second window; `cut`, `without_tokens`, `blank_first` and `translation_cut` are
     counts.
     """
     first, last = _frame(tokenizer)
     room = max_length - len(first) - len(last)
 
-    def window(pieces: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
+    def window(subwords: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
         ids, labels = list(first), [IGNORED] * len(first)
-        for own, tag in zip(pieces, tags, strict=True):
+        for own, tag in zip(subwords, tags, strict=True):
             ids += own
             place = first_with_text(own) if label_subword == "first_with_text" else 0
             labels += [tag if number == place else IGNORED for number in range(len(own))]
         labels += [IGNORED] * len(last)
         return {"input_ids": [*ids, *last], "attention_mask": [1] * len(labels), "labels": labels}
 
-    def pieces_of(sentences: list[list[str]]) -> list[list[list[int]]]:
+    def subwords_of(sentences: list[list[str]]) -> list[list[list[int]]]:
         encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
-        pieces: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
-        for row, words in enumerate(pieces):
-            for piece, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
-                words[word].append(piece)
-        return pieces
+        subwords: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+        for row, words in enumerate(subwords):
+            for subword, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
+                words[word].append(subword)
+        return subwords
 
     def first_with_text(own: list[int]) -> int:
-        return next((number for number, piece in enumerate(own) if piece not in blank), 0)
+        return next((number for number, subword in enumerate(own) if subword not in blank), 0)
 
-    texts = pieces_of(batch["words"])
-    translations = pieces_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
+    texts = subwords_of(batch["words"])
+    translations = subwords_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
     firsts = list({own[0] for sentence in [*texts, *(translations or [])] for own in sentence if own})
     tokens = tokenizer.convert_ids_to_tokens(firsts)
-    blank = {piece for piece, token in zip(firsts, tokens, strict=True) if not token.strip(WORD_MARKS)}
+    blank = {subword for subword, token in zip(firsts, tokens, strict=True) if not token.strip(WORD_MARKS)}
     windows: list[dict[str, Any]] = []
-    for row, (pieces, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
-        kept = [own[:room] or [tokenizer.unk_token_id] for own in pieces]
+    for row, (subwords, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
+        kept = [own[:room] or [tokenizer.unk_token_id] for own in subwords]
         side = {}
         if translations:
             own, is_cut = _cut([own or [tokenizer.unk_token_id] for own in translations[row]], room)
@@ -357,33 +357,33 @@ def windows_of(
                     "length": len(fields["input_ids"]) + len(side.get(TRANSLATION + "input_ids", [])),
                     "sentence": numbers[row],
                     "first_word": begin,
-                    "cut": sum(len(own) > room for own in pieces[begin:end]),
-                    "without_pieces": sum(not own for own in pieces[begin:end]),
-                    "blank_first": sum(first_with_text(own) > 0 for own in pieces[begin:end]),
+                    "cut": sum(len(own) > room for own in subwords[begin:end]),
+                    "without_tokens": sum(not own for own in subwords[begin:end]),
+                    "blank_first": sum(first_with_text(own) > 0 for own in subwords[begin:end]),
                     "is_further": int(number == 1),
                     "translation_cut": int(bool(translations) and number == 0 and is_cut),
                 }
             )
-            if TRANSLATION + "labels" in side:  # learnt beside the first window
+            if TRANSLATION + "labels" in side:  # learned beside the first window
                 side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
     return {name: [window[name] for window in windows] for name in windows[0]}
 
 
-def _bounds(pieces: list[list[int]], room: int) -> list[tuple[int, int]]:
-    """First word and the word after the last of each window of at most `room` pieces."""
+def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
+    """First word and the word after the last of each window of at most `room` subwords."""
     start, size, bounds = 0, 0, []
-    for word, own in enumerate(pieces):
+    for word, own in enumerate(subwords):
         if size + len(own) > room:
             bounds.append((start, word))
             start, size = word, 0
         size += len(own)
-    return [*bounds, (start, len(pieces))]
+    return [*bounds, (start, len(subwords))]
 
 
-def _cut(pieces: list[list[int]], room: int) -> tuple[list[list[int]], bool]:
-    """The words that begin within `room` pieces, the last one perhaps cut, and whether anything is lost."""
+def _cut(subwords: list[list[int]], room: int) -> tuple[list[list[int]], bool]:
+    """The words that begin within `room` subwords, the last one perhaps cut, and whether anything is lost."""
     kept: list[list[int]] = []
-    for own in pieces:
+    for own in subwords:
         if room <= 0:
             return kept, True
         kept.append(own[:room])
@@ -414,7 +414,7 @@ def labels_of_sentences(
 
 
 def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
-    """One value a word, sentence by sentence, of `values` (W, T) of windows in any order: those at labelled pieces."""
+    """One value a word, sentence by sentence, of `values` (W, T) of windows in any order: those at labeled subwords."""
     sentences: dict[int, list[Any]] = {}
     numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
     for window in np.lexsort((first_words, numbers)):

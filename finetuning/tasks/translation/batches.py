@@ -1,4 +1,4 @@
-"""Encoded pairs to padded batches: updates of a fixed token count, and sources that are masked anew in every epoch.
+"""Encoded pairs to padded batches: steps of a fixed token count, and sources that are masked anew in every epoch.
 
 Legend: `B` pairs, `S` source positions, `T` target positions.
 """
@@ -23,7 +23,7 @@ class Layout:
     padding_id: int
     decoder_start_id: int
     mask_id: int | None
-    ordinary_ids: np.ndarray  # (K,) pieces that may stand in for a masked one
+    ordinary_ids: np.ndarray  # (K,) tokens that may stand in for a masked one
     special_ids: np.ndarray
 
 
@@ -39,7 +39,7 @@ class Masking:
     """How the sources of a training table are masked."""
 
     probability: float = 0.0
-    predict_masked: bool = False  # the target is the source itself, and only its masked pieces have labels
+    predict_masked: bool = False  # the target is the source itself, and only its masked tokens have labels
 
 
 class Examples(torch.utils.data.Dataset):
@@ -83,7 +83,7 @@ class Examples(torch.utils.data.Dataset):
         return examples
 
     def _mask(self, sources: list[np.ndarray], maskings: list[Masking], keys: list[Key]) -> list[np.ndarray]:
-        """Padded (B, S) sources as they are shown, and the pieces that are masked or replaced in them."""
+        """Padded (B, S) sources as they are shown, and the tokens that are masked or replaced in them."""
         lengths = np.array([len(source) for source in sources])
         is_real = np.arange(lengths.max()) < lengths[:, None]
         shown = np.full(is_real.shape, self.layout.padding_id)
@@ -115,7 +115,7 @@ def collate(rows: list[dict[str, np.ndarray]], layout: Layout) -> dict[str, torc
     attention_mask = torch.zeros_like(input_ids)
     for number, row in enumerate(rows):
         attention_mask[number, : len(row["source"])] = 1
-    # the closing piece of a target is predicted, and not read
+    # the closing token of a target is predicted, and not read
     decoder_input_ids = torch.cat([torch.full((len(rows), 1), layout.decoder_start_id), targets[:, :-1]], 1)
     for number, row in enumerate(rows):
         decoder_input_ids[number, len(row["target"]) :] = layout.padding_id
@@ -142,15 +142,15 @@ def cut_by_tokens(sizes: np.ndarray, max_tokens: int) -> list[int]:
 
 
 class UpdatePlan:
-    """The updates of an epoch: which pairs make up each, by token count.
+    """The steps of an epoch: which pairs make up each, by token count.
 
-    Pairs are sorted by the target's length, then the source's, ties at random; consecutive pairs make an update as long
-    as pairs times the longest side is at most `max_tokens` (fairseq's count of a batch). The order of the updates is
-    shuffled. Both depend on (seed, epoch) only; `MicroBatches` divides an update among processes and accumulation
-    steps, so that what an update holds does not depend on them. How many updates an epoch has does not depend on the
+    Pairs are sorted by the target's length, then the source's, ties at random; consecutive pairs make a step as long
+    as pairs times the longest side is at most `max_tokens` (fairseq's count of a batch). The order of the steps is
+    shuffled. Both depend on (seed, epoch) only; `MicroBatches` divides a step among processes and accumulation
+    steps, so that what a step holds does not depend on them. How many steps an epoch has does not depend on the
     epoch either, because the sorted lengths do not.
 
-    Deviation from the paper: fairseq on 16 GPUs makes an update of 16 batches, each of one length; here an update is of
+    Deviation from the paper: fairseq on 16 GPUs makes a step of 16 batches, each of one length; here a step is of
     one length, on any number of GPUs.
 
     Raises ValueError where a pair is longer than `max_tokens`.
@@ -161,8 +161,8 @@ class UpdatePlan:
         sizes = np.maximum(source_lengths, target_lengths)
         if (longest := int(sizes.max())) > max_tokens:
             raise ValueError(
-                f"training.max_tokens is {max_tokens}, and the longest training pair has a side of {longest} pieces. "
-                f"An update holds whole pairs. Raise it to {longest} or more, or lower max_source_length and "
+                f"training.max_tokens is {max_tokens}, and the longest training pair has a side of {longest} tokens. "
+                f"An step holds whole pairs. Raise it to {longest} or more, or lower max_source_length and "
                 "max_target_length."
             )
         self.bounds = cut_by_tokens(sizes[np.lexsort((source_lengths, target_lengths))], max_tokens)
@@ -171,7 +171,7 @@ class UpdatePlan:
         return len(self.bounds) - 1
 
     def updates(self, epoch: int) -> list[np.ndarray]:
-        """Row numbers of each update, alike in length, in the order of training."""
+        """Row numbers of each step, alike in length, in the order of training."""
         rng = keyed_rng(self.seed, "updates", epoch)
         ties = rng.permutation(len(self.source_lengths))
         updates = np.split(np.lexsort((ties, self.source_lengths, self.target_lengths)), self.bounds[1:-1])
@@ -181,7 +181,7 @@ class UpdatePlan:
 class MicroBatches:
     """Batch sampler of one process: keys of `Examples`, one list a micro-batch.
 
-    Every process gets `accumulation` micro-batches of each update. Where an update has fewer pairs than micro-batches,
+    Every process gets `accumulation` micro-batches of each step. Where a step has fewer pairs than micro-batches,
     one of its pairs fills each gap and is not counted.
     """
 

@@ -40,10 +40,10 @@ class TrainingPairs(PairTable):
     """Pairs to train on."""
 
     source_mask_probability: float = option(
-        0.0, "share of the source's pieces that are masked, anew in every epoch (80% <mask>, 10% random, 10% kept)"
+        0.0, "share of the source's tokens that are masked, anew in every epoch (80% <mask>, 10% random, 10% kept)"
     )
     predict: Literal["all", "masked"] = option(
-        "all", "masked: the target column is the source column, and only its masked pieces are predicted"
+        "all", "masked: the target column is the source column, and only its masked tokens are predicted"
     )
 
 
@@ -63,7 +63,7 @@ class TranslationTraining:
 
     max_tokens: int = option(
         4096,
-        "size of an update, padding included: pairs times the longest side among them, over all processes and "
+        "size of a step, padding included: pairs times the longest side among them, over all processes and "
         "micro-batches; pairs of alike length are together",
     )
     learning_rate: float = option(MISSING, "peak learning rate")
@@ -73,17 +73,17 @@ class TranslationTraining:
         "was made of, the embeddings at d^(n+1), the rest of the LM head at 1",
     )
     epochs: float = option(10.0, "passes over the training pairs")
-    max_steps: int = option(0, "number of updates, in place of epochs; 0: by epochs")
-    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all updates")
+    max_steps: int = option(0, "number of steps, in place of epochs; 0: by epochs")
+    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all steps")
     schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option("linear", "after the warm-up")
-    label_smoothing: float = option(0.1, "share of the probability that is spread over all pieces of the vocabulary")
+    label_smoothing: float = option(0.1, "share of the probability that is spread over all tokens of the vocabulary")
     dropout: float | None = option(None, "dropout of the hidden states; default: the model's own")
     attention_dropout: float | None = option(None, "dropout of the attention weights; default: the model's own")
     weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none")
     betas: list[float] = option([0.9, 0.98], "AdamW's beta1 and beta2")
     epsilon: float = option(1e-8, "AdamW's epsilon")
     max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
-    gradient_accumulation_steps: int = option(1, "micro-batches per update and process: changes memory, not the update")
+    gradient_accumulation_steps: int = option(1, "micro-batches per step and process: changes memory, not the step")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
 
@@ -104,7 +104,7 @@ class PublishedTranslation(PublishedRow):
     """Published BLEU by pair."""
 
     sacrebleu: dict[str, float] = option({}, "sacreBLEU of each pair, such as en-de")
-    bleu: dict[str, float] = option({}, "tokenised case-insensitive BLEU (multi-bleu.perl) of each pair")
+    bleu: dict[str, float] = option({}, "tokenized case-insensitive BLEU (multi-bleu.perl) of each pair")
 
 
 @dataclass
@@ -142,8 +142,8 @@ class TranslationRecipe:
     train: list[TrainingPairs] = option([], "training pairs; several tables are mixed")
     dev: list[PairTable] = option([], "development pairs: loss, and BLEU of the first pair's sentences")
     test: list[EvaluationPairs] = option([], "what is evaluated: one table a language pair")
-    max_source_length: int = option(128, "pieces of a source, special tokens included")
-    max_target_length: int = option(128, "pieces of a target, special tokens included")
+    max_source_length: int = option(128, "tokens of a source, special tokens included")
+    max_target_length: int = option(128, "tokens of a target, special tokens included")
     too_long: Literal["drop", "cut"] = option(
         "drop", "what happens to longer training pairs; evaluated ones are always cut; all are counted"
     )

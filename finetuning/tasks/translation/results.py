@@ -1,7 +1,7 @@
-"""Results of a translation run: results.json and what is made from it, with BLEU over the updates.
+"""Results of a translation run: results.json and what is made from it, with BLEU over the steps.
 
-The layout is that of `finetuning.results.by_language`, with language pairs where it has languages. The main score is sacreBLEU;
-`metrics` holds the others.
+The layout is that of `finetuning.results.by_language`, with language pairs where it has languages. The main score is
+sacreBLEU; `metrics` holds the others.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from finetuning.results.files import (
 )
 from finetuning.tasks.translation.recipe import PublishedTranslation, TranslationRecipe
 
-METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenised, case-insensitive)", "chrf": "chrF"}
+METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenized, case-insensitive)", "chrf": "chrF"}
 RATIO_OF_ALARM = 0.5  # of the translations' length to the references': below, or above its inverse, something is wrong
 
 
@@ -166,7 +166,7 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
     protocol, settings = results["protocol"], results["hyperparameters"]
     selection = protocol["selection"]
     rule = {
-        "last": "the last update",
+        "last": "the last step",
         "dev_loss": "best loss on dev",
         "dev_bleu": "best BLEU on dev",
         "average": "mean of the last checkpoints",
@@ -179,9 +179,9 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"{empty} with an empty side" + (f", {long['train']} too long)" if long["rule"] == "drop" else ")"),
         f"evaluated: {table_names(protocol['evaluation_data'])} "
         f"({sum(protocol['evaluated_rows'].values()):,} pairs; {sum(long['test_sources'].values())} sources cut at "
-        f"{protocol['max_source_length']} pieces)",
+        f"{protocol['max_source_length']} tokens)",
         f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
-        f"selection: {rule} (update {steps})",
+        f"selection: {rule} (step {steps})",
         f"generation: {beams} beams, length penalty {penalty}",
         f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
     ]
@@ -209,7 +209,7 @@ def print_results(results: dict[str, Any], folder: Path) -> None:
 
 
 def plot_curve(results: dict[str, Any], path: Path) -> None:
-    """BLEU on dev over the updates, one line a seed; the loss, where dev was not translated."""
+    """BLEU on dev over the steps, one line a seed; the loss, where dev was not translated."""
     import matplotlib
 
     matplotlib.use("Agg")  # there may be no screen
@@ -222,7 +222,7 @@ def plot_curve(results: dict[str, Any], path: Path) -> None:
         shown = [point for point in curve if point[quantity] is not None]
         axes.plot([p["step"] for p in shown], [p[quantity] for p in shown], marker=".", label=f"seed {seed}")
     axes.set_xlabel("updates")
-    axes.set_ylabel("sacreBLEU on dev" if quantity == "bleu" else "loss on dev (nats per piece)")
+    axes.set_ylabel("sacreBLEU on dev" if quantity == "bleu" else "loss on dev (nats per token)")
     figure.suptitle(f"{results['task']}: {results['model']['folder']}", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

@@ -132,7 +132,7 @@ def _check_masking(table: TrainingPairs, name: str) -> None:
     if table.predict == "masked" and not same:
         raise ValueError(
             f"{name} has predict: masked, and the columns {table.source_column} and {table.target_column}. Only of a "
-            "text that is its own target is it known which pieces were masked. Name one column twice, or use "
+            "text that is its own target is it known which tokens were masked. Name one column twice, or use "
             "predict: all."
         )
 
@@ -147,7 +147,7 @@ def encode(data: TranslationData, tokenizer: Any, recipe: TranslationRecipe) -> 
     if tokenizer.mask_token_id is None and any(table.source_mask_probability for table in recipe.train):
         raise ValueError(
             f"source_mask_probability is set, and the tokenizer of {recipe.tokenizer or recipe.model} has no mask "
-            "token. Nothing can stand for a masked piece. Use a model with a masked-LM tokenizer, or leave it out."
+            "token. Nothing can stand for a masked token. Use a model with a masked-LM tokenizer, or leave it out."
         )
     limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
 

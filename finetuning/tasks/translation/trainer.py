@@ -46,11 +46,11 @@ from zoo_core.masking import IGNORED
 
 
 class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
-    """Seq2SeqTrainer whose updates are those of an `UpdatePlan` and whose loss is the mean over an update's pieces."""
+    """Seq2SeqTrainer whose steps are those of an `UpdatePlan` and whose loss is the mean over a step's tokens."""
 
     def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, layout: Layout, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        # Makes the Trainer count the pieces of the whole update and leave the scaling of the loss to `compute_loss`.
+        # Makes the Trainer count the tokens of the whole step and leave the scaling of the loss to `compute_loss`.
         self.model_accepts_loss_kwargs = True
         self.recipe, self.layout = recipe, layout
         self.layerwise_decay = recipe.training.layerwise_decay
@@ -79,7 +79,7 @@ class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """This micro-batch's part of the mean cross-entropy over all target pieces of the update.
+        """This micro-batch's part of the mean cross-entropy over all target tokens of the step.
 
         `num_items_in_batch` counts those of all accumulated micro-batches and processes; DDP averages gradients, hence
         the factor. A micro-batch that fills a gap (no label at all) runs like any other and contributes zero.
@@ -104,18 +104,18 @@ class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Loss per target piece on all development pairs and, if asked for, BLEU of a sample of the first pair's."""
+        """Loss per target token on all development pairs and, if asked for, BLEU of a sample of the first pair's."""
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
-        total, pieces = 0.0, 0  # Python's: double precision on every device
+        total, tokens = 0.0, 0  # Python's: double precision on every device
         with torch.no_grad(), self.accelerator.autocast():
             for rows in pairs.values():
                 sizes = np.maximum(column(rows, "source_length"), column(rows, "target_length"))
                 for _, batch in self._evaluated(rows, sizes):
                     loss, _ = self.mean_loss(self.model, batch, smoothing=0.0)
                     count = int(batch["labels"].ne(IGNORED).sum())
-                    total, pieces = total + loss.item() * count, pieces + count
-        total, pieces = map(sum, zip(*gather_object([(total, pieces)]), strict=True))
-        scores = {f"{metric_key_prefix}_loss": total / pieces}
+                    total, tokens = total + loss.item() * count, tokens + count
+        total, tokens = map(sum, zip(*gather_object([(total, tokens)]), strict=True))
+        scores = {f"{metric_key_prefix}_loss": total / tokens}
         if self.recipe.dev_bleu_examples:
             chosen = sample(next(iter(pairs.values())), self.recipe.dev_bleu_examples)
             scored = self.score(self.translate(chosen, self.recipe.dev_beams), chosen["target"][:])
@@ -164,7 +164,7 @@ class _EpochOfUpdates(TrainerCallback):
 
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
-    """The recipe in the Trainer's terms; epochs as numbers of updates, so that every event is at a known one."""
+    """The recipe in the Trainer's terms; epochs as numbers of steps, so that every event is at a known one."""
     evaluate_every = recipe.evaluate_every_steps or len(plan)
     return training_arguments(
         Seq2SeqTrainingArguments,
@@ -189,7 +189,7 @@ def total_updates(recipe: TranslationRecipe, plan: UpdatePlan) -> int:
 
 
 def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
-    """The updates after which a checkpoint is saved; the last one always."""
+    """The steps after which a checkpoint is saved; the last one always."""
     every, total = recipe.save_every_steps or recipe.evaluate_every_steps or len(plan), total_updates(recipe, plan)
     return [*range(every, total, every), total]
 
@@ -223,7 +223,7 @@ def run_seed(
     resumed = last_complete_checkpoint(checkpoints)
     if state.is_main_process:
         print(
-            f"Seed {seed}: {len(data.train)} pairs, {len(plan)} updates an epoch, {total} in all"
+            f"Seed {seed}: {len(data.train)} pairs, {len(plan)} steps an epoch, {total} in all"
             + (f", resumed from {resumed}" if resumed else "")
         )
     if resumed and int(resumed.rpartition("-")[2]) >= total:  # it was stopped while it translated
@@ -252,9 +252,9 @@ def run_seed(
 
 
 def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> UpdatePlan:
-    """The updates of one seed.
+    """The steps of one seed.
 
-    Raises ValueError where a pair does not fit into an update, and where the run is too short for the checkpoints that
+    Raises ValueError where a pair does not fit into a step, and where the run is too short for the checkpoints that
     are to be averaged.
     """
     lengths = (column(data.train, f"{side}_length") for side in ("source", "target"))
@@ -262,7 +262,7 @@ def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> Up
     saved = saved_steps(recipe, plan)
     if recipe.selection == "average" and len(saved) < recipe.average_checkpoints:
         raise ValueError(
-            f"average_checkpoints is {recipe.average_checkpoints}, and a run of {saved[-1]} updates saves "
+            f"average_checkpoints is {recipe.average_checkpoints}, and a run of {saved[-1]} steps saves "
             f"{len(saved)}. The mean would be over fewer than the results say. Lower save_every_steps or "
             "average_checkpoints, or train longer."
         )
@@ -279,7 +279,7 @@ def check_run(recipe: TranslationRecipe, data: TranslationData) -> None:
 
 
 def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerState, seed: int) -> list[int]:
-    """The updates whose checkpoints are averaged; one for a rule that chooses one.
+    """The steps whose checkpoints are averaged; one for a rule that chooses one.
 
     Raises ValueError where no evaluation on dev gave a number.
     """

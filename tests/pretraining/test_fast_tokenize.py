@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pretraining.data import fast_tokenize as module
-from pretraining.data.fast_tokenize import PROBES, FastPieces
+from pretraining.data.fast_tokenize import PROBES, FastTokens
 from pretraining.data.tokenized import encode_texts
 
 LANGUAGES = ("en", "de", "fr", "es", "zh")
@@ -40,20 +40,20 @@ def ids_of(encoder, texts):
 
 
 def test_real_text_gets_the_tokenizers_ids_without_asking_it(sample_tokenizer, texts, asked):
-    encoder = FastPieces(sample_tokenizer)
+    encoder = FastTokens(sample_tokenizer)
     assert encoder.why_not is None
     wanted = encode_texts(texts, sample_tokenizer)
     asked.clear()
     assert ids_of(encoder, texts) == wanted
     assert ids_of(encoder, texts) == wanted, "words that are known give the same"
     assert len(asked) < 0.02 * len(texts)
-    # documents: sums over thousands of pieces, where the sentencepiece library itself goes wrong
+    # documents: sums over thousands of tokens, where the sentencepiece library itself goes wrong
     documents = [" ".join(texts[start : start + 240]) for start in range(0, len(texts), 240)]
     assert ids_of(encoder, documents) == encode_texts(documents, sample_tokenizer)
 
 
 def test_odd_texts_get_the_tokenizers_ids(sample_tokenizer):
-    encoder = FastPieces(sample_tokenizer)
+    encoder = FastTokens(sample_tokenizer)
     odd = [
         *PROBES,
         None,
@@ -71,8 +71,8 @@ def test_odd_texts_get_the_tokenizers_ids(sample_tokenizer):
     assert ids_of(encoder, []) == [[]] and ids_of(encoder, ["", None]) == [[], []]
 
 
-def test_special_tokens_spelt_in_a_text_become_the_unknown_piece(sample_tokenizer):
-    encoder = FastPieces(sample_tokenizer)
+def test_special_tokens_spelt_in_a_text_become_the_unknown_token(sample_tokenizer):
+    encoder = FastTokens(sample_tokenizer)
     special = set(sample_tokenizer.all_special_ids) - {sample_tokenizer.unk_token_id}
     for ids in ids_of(encoder, ["a <mask> b", "<s>x</s>", "＜mask＞ and ＜s＞", "word<pad>"]):
         assert ids and special.isdisjoint(ids)
@@ -80,7 +80,7 @@ def test_special_tokens_spelt_in_a_text_become_the_unknown_piece(sample_tokenize
 
 def test_few_words_are_kept_and_the_ids_stay_the_same(sample_tokenizer, texts, monkeypatch):
     monkeypatch.setattr(module, "MOST_KEPT", 20)
-    encoder = FastPieces(sample_tokenizer)
+    encoder = FastTokens(sample_tokenizer)
     wanted = encode_texts(texts[:300], sample_tokenizer)
     found = [ids for start in range(0, 300, 10) for ids in ids_of(encoder, texts[start : start + 10])]
     assert found == wanted
@@ -88,17 +88,17 @@ def test_few_words_are_kept_and_the_ids_stay_the_same(sample_tokenizer, texts, m
 
 
 def test_a_copy_for_another_process_gives_the_same(sample_tokenizer, texts):
-    encoder = FastPieces(sample_tokenizer)
+    encoder = FastTokens(sample_tokenizer)
     ids_of(encoder, texts)
     copy = pickle.loads(pickle.dumps(encoder))
-    assert copy.why_not is None and len(copy.words) == 1, "words are learnt anew"
+    assert copy.why_not is None and len(copy.words) == 1, "words are learned anew"
     assert ids_of(copy, texts[:50]) == ids_of(encoder, texts[:50])
 
 
 @pytest.mark.parametrize(("kind", "why"), [("wordpiece", "WordPiece"), ("byte_level", "BPE"), ("unigram", "Metaspace")])
 def test_tokenizers_of_another_form_are_used_as_they_are(tokenizer_of, kind, why):
     tokenizer = tokenizer_of(kind, ["▁", "▁a", "a", "b", "##b", "Ġ"])
-    encoder = FastPieces(tokenizer)
+    encoder = FastTokens(tokenizer)
     assert why in encoder.why_not
     assert ids_of(encoder, ["a b", "", "ab"]) == encode_texts(["a b", "", "ab"], tokenizer)
 
@@ -108,15 +108,15 @@ def test_a_tokenizer_with_words_of_its_own_is_used_as_it_is(sample_tokenizer_dir
 
     tokenizer = AutoTokenizer.from_pretrained(sample_tokenizer_dir)
     tokenizer.add_tokens(["<place>"])
-    encoder = FastPieces(tokenizer)
+    encoder = FastTokens(tokenizer)
     assert "<place>" in encoder.why_not
     assert ids_of(encoder, ["in <place> now"]) == encode_texts(["in <place> now"], tokenizer)
 
 
 def test_a_difference_found_turns_the_words_off(sample_tokenizer):
-    encoder = FastPieces(sample_tokenizer)
+    encoder = FastTokens(sample_tokenizer)
     assert encoder.check(["rain and sun"]) and encoder.why_not is None
-    encoder.words["rain"] = encoder.words["sun"]  # as if sentencepiece had given other pieces
+    encoder.words["rain"] = encoder.words["sun"]  # as if sentencepiece had given other tokens
     assert not encoder.check(["no fault", "rain and sun"])
     assert "rain and sun" in encoder.why_not
     assert ids_of(encoder, ["rain"]) == encode_texts(["rain"], sample_tokenizer)

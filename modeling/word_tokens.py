@@ -1,4 +1,4 @@
-"""The text side of word alignment: words, pieces, what a tokenizer puts around them, and windows of long pairs."""
+"""The text side of word alignment: words, tokens, what a tokenizer puts around them, and windows of long pairs."""
 
 from itertools import accumulate, chain, groupby, pairwise
 from typing import NamedTuple
@@ -36,8 +36,8 @@ def split_words(text: str) -> list[str]:
     return parts
 
 
-class Pieces(NamedTuple):
-    """The pieces of N sentences, one after the other.
+class Tokens(NamedTuple):
+    """The tokens of N sentences, one after the other.
 
     ids_F: their ids. words_F: the word (from 0) of its sentence that each belongs to. bounds: (N + 1) where the
     sentences begin and end.
@@ -51,7 +51,7 @@ class Pieces(NamedTuple):
 def spell_with_spaces(words: list[str], alone: set[str]) -> list[str]:
     """The words with the spaces that a text has before them: none at its beginning, and beside Chinese and Japanese.
 
-    Neither do words of white space get one, which have no pieces then, and those in `alone`.
+    Neither do words of white space get one, which have no tokens then, and those in `alone`.
     """
     spelled = [word if word.strip() else "" for word in words]
     for index, (before, word) in enumerate(pairwise(words), start=1):
@@ -61,13 +61,13 @@ def spell_with_spaces(words: list[str], alone: set[str]) -> list[str]:
     return spelled
 
 
-def cut_into_pieces(tokenizer, sentences: list[list[str]]) -> Pieces:
-    """The pieces of sentences given as words, without special tokens.
+def cut_into_tokens(tokenizer, sentences: list[list[str]]) -> Tokens:
+    """The tokens of sentences given as words, without special tokens.
 
-    Words are cut one by one, as every tokenizer does that is given words, and each only once. Tokenizers whose pieces
+    Words are cut one by one, as every tokenizer does that is given words, and each only once. Tokenizers whose tokens
     hold the space before a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the
-    word. A word may have no piece (a control character): it is left out, and the others keep their numbers. Special
-    tokens that the text itself spells are dropped, unknown pieces are kept.
+    word. A word may have no token (a control character): it is left out, and the others keep their numbers. Special
+    tokens that the text itself spells are dropped, unknown tokens are kept.
     """
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
@@ -92,10 +92,10 @@ def cut_into_pieces(tokenizer, sentences: list[list[str]]) -> Pieces:
     vocabulary = cut([word if needs_space else [word] for word in numbers]) if numbers else []
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     vocabulary = [
-        ids if special.isdisjoint(ids) else [piece for piece in ids if piece not in special] for ids in vocabulary
+        ids if special.isdisjoint(ids) else [token for token in ids if token not in special] for ids in vocabulary
     ]
 
-    # V different words, W words in all, F pieces
+    # V different words, W words in all, F tokens
     counts_V = torch.tensor([len(ids) for ids in vocabulary], dtype=torch.long)
     ids_of_words = torch.tensor(list(chain.from_iterable(vocabulary)), dtype=torch.long)
     number_W = torch.tensor([numbers[word] for word in words], dtype=torch.long)
@@ -107,7 +107,7 @@ def cut_into_pieces(tokenizer, sentences: list[list[str]]) -> Pieces:
     word_bounds = torch.tensor(list(accumulate(map(len, sentences), initial=0)))
     sentence_W = torch.repeat_interleave(word_bounds.diff())
     bounds = torch.cat([begins_W, counts_W.sum()[None]])[word_bounds]
-    return Pieces(ids_F, word_F - word_bounds[sentence_W[word_F]], bounds)
+    return Tokens(ids_F, word_F - word_bounds[sentence_W[word_F]], bounds)
 
 
 class InputFormat(NamedTuple):
@@ -128,10 +128,10 @@ class InputFormat(NamedTuple):
             encoded = tokenizer(*"ab"[:texts], return_token_type_ids=True)
             ids, sides, types = encoded["input_ids"], encoded.sequence_ids(0), encoded["token_type_ids"]
         else:
-            # -1 and -2 stand for the pieces of the texts
+            # -1 and -2 stand for the tokens of the texts
             letters = ([-1], [-2])[:texts]
             ids = tokenizer.build_inputs_with_special_tokens(*letters)
-            sides = [{-1: 0, -2: 1}.get(piece) for piece in ids]
+            sides = [{-1: 0, -2: 1}.get(token) for token in ids]
             types = tokenizer.create_token_type_ids_from_sequences(*letters)
         begins = [sides.index(text) for text in range(texts)]
         ends = [len(sides) - sides[::-1].index(text) for text in range(texts)]
@@ -149,7 +149,7 @@ class InputFormat(NamedTuple):
         return any(chain(*self.special_types, self.text_types))
 
     def table(self, ids_F: torch.Tensor, padding_id: int) -> torch.Tensor:
-        """All that inputs are made of: padding, special tokens, and the pieces of the texts."""
+        """All that inputs are made of: padding, special tokens, and the tokens of the texts."""
         return torch.cat([torch.tensor([padding_id, *chain(*self.special)]), ids_F])
 
     def inputs(
@@ -158,9 +158,9 @@ class InputFormat(NamedTuple):
         """The model's inputs (B, T), padded on the right, of B rows of K texts.
 
         Args:
-            table: as `table` made it. A text is `lengths_BK` of its pieces, from `begins_BK` on, counted without the
+            table: as `table` made it. A text is `lengths_BK` of its tokens, from `begins_BK` on, counted without the
                 special tokens.
-            longest: pieces of the longest row.
+            longest: tokens of the longest row.
             with_types: whether to give `token_type_ids`.
         """
         # A row has Q sections: special tokens, text, special tokens, ... Each is a run of the table.
@@ -176,10 +176,10 @@ class InputFormat(NamedTuple):
         shifts_BQ = torch.stack(places, 1) - ends_BQ + torch.stack(lengths, 1)
         position_BT = torch.arange(longest + self.size, device=table.device).repeat(len(ends_BQ), 1)
         section_BT = torch.searchsorted(ends_BQ, position_BT, right=True)
-        is_piece_BT = section_BT < len(lengths)
+        is_token_BT = section_BT < len(lengths)
         section_BT = section_BT.clamp(max=len(lengths) - 1)
-        place_BT = (shifts_BQ.gather(1, section_BT) + position_BT) * is_piece_BT
-        inputs = {"input_ids": table[place_BT], "attention_mask": is_piece_BT.long()}
+        place_BT = (shifts_BQ.gather(1, section_BT) + position_BT) * is_token_BT
+        inputs = {"input_ids": table[place_BT], "attention_mask": is_token_BT.long()}
         if with_types:
             special_types = torch.tensor([0, *chain(*self.special_types)], device=table.device)
             text_types = torch.tensor([of for text in self.text_types for of in (0, text)] + [0], device=table.device)
@@ -195,11 +195,11 @@ def cut_into_windows(lengths: list[int], room: int, is_joint: bool, overlap: flo
     """Windows of a pair of sentences, as `word_alignment` describes them; one if the pair fits.
 
     Args:
-        lengths: pieces of source and target, 1 or more each.
-        room: pieces that fit beside the special tokens: of both sides together if `is_joint`, else of either.
-        overlap: the share of a window that its neighbour shows too, 0 to below 1.
+        lengths: tokens of source and target, 1 or more each.
+        room: tokens that fit beside the special tokens: of both sides together if `is_joint`, else of either.
+        overlap: the share of a window that its neighbor shows too, 0 to below 1.
 
-    Returns which pieces each shows: (of the source from, up to, of the target from, up to).
+    Returns which tokens each shows: (of the source from, up to, of the target from, up to).
     """
     whole = sum(lengths) if is_joint else max(lengths)
     sizes = [max(1, round(room * length / whole)) for length in lengths]

@@ -1,4 +1,4 @@
-"""How sentences become pieces and windows: words with their spaces, plain text, and what several windows show."""
+"""How sentences become tokens and windows: words with their spaces, plain text, and what several windows show."""
 
 import itertools
 
@@ -8,13 +8,13 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from modeling.word_alignment import is_decided_here
-from modeling.word_pieces import cut_into_pieces, cut_into_windows, split_words
+from modeling.word_tokens import cut_into_tokens, cut_into_windows, split_words
 
 TEXTS = ["We do not believe that", "x", "is't so, (1998)? Ünï code"]
 
 
-def with_spaces_in_pieces(kind):
-    """Tokenizers whose pieces hold the space before a word: RoBERTa's kind, Gemma's, and Llama's of today."""
+def with_spaces_in_tokens(kind):
+    """Tokenizers whose tokens hold the space before a word: RoBERTa's kind, Gemma's, and Llama's of today."""
     backend = Tokenizer(models.BPE(unk_token="<unk>"))
     if kind == "byte-level":
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -36,19 +36,19 @@ def with_spaces_in_pieces(kind):
 
 @pytest.mark.parametrize("kind", ["byte-level", "normalizer", "metaspace never", "metaspace first", "metaspace always"])
 def test_words_are_cut_with_their_spaces(kind):
-    tokenizer = with_spaces_in_pieces(kind)
-    pieces = cut_into_pieces(tokenizer, [text.split() for text in TEXTS])
-    assert pieces.ids_F.tolist() == sum(tokenizer(TEXTS, add_special_tokens=False)["input_ids"], [])
-    assert pieces.words_F[: pieces.bounds[1]].unique().tolist() == [0, 1, 2, 3, 4]
-    assert not cut_into_pieces(tokenizer, [[], [""]]).ids_F.numel()
+    tokenizer = with_spaces_in_tokens(kind)
+    tokens = cut_into_tokens(tokenizer, [text.split() for text in TEXTS])
+    assert tokens.ids_F.tolist() == sum(tokenizer(TEXTS, add_special_tokens=False)["input_ids"], [])
+    assert tokens.words_F[: tokens.bounds[1]].unique().tolist() == [0, 1, 2, 3, 4]
+    assert not cut_into_tokens(tokenizer, [[], [""]]).ids_F.numel()
 
 
 def test_words_that_get_no_space():
-    tokenizer = with_spaces_in_pieces("byte-level")
-    pieces = cut_into_pieces(tokenizer, [["we", "", "</s>", " ", "so,"], ["我", "喜", "欢"]])
-    assert set(pieces.words_F[: pieces.bounds[1]].tolist()) == {0, 4}
-    together = cut_into_pieces(tokenizer, [["我"], ["喜"], ["欢"]])
-    assert torch.equal(pieces.ids_F[pieces.bounds[1] :], together.ids_F)
+    tokenizer = with_spaces_in_tokens("byte-level")
+    tokens = cut_into_tokens(tokenizer, [["we", "", "</s>", " ", "so,"], ["我", "喜", "欢"]])
+    assert set(tokens.words_F[: tokens.bounds[1]].tolist()) == {0, 4}
+    together = cut_into_tokens(tokenizer, [["我"], ["喜"], ["欢"]])
+    assert torch.equal(tokens.ids_F[tokens.bounds[1] :], together.ids_F)
 
 
 def test_plain_text_is_split():
@@ -58,7 +58,7 @@ def test_plain_text_is_split():
     assert split_words("カメラ") == ["カ", "メ", "ラ"] and split_words("고양이") == ["고양이"] and split_words("") == []
 
 
-def test_windows_cover_both_sides_and_decide_every_pair_of_pieces_once():
+def test_windows_cover_both_sides_and_decide_every_pair_of_tokens_once():
     cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33], [True, False], [0.0, 0.3, 0.5, 0.9])
     for source, target, room, is_joint, overlap in cases:
         rows = cut_into_windows([source, target], room, is_joint, overlap)
@@ -71,21 +71,21 @@ def test_windows_cover_both_sides_and_decide_every_pair_of_pieces_once():
             assert (begins[1:] >= begins[:-1]).all() and (begins[1:] <= ends[:-1]).all()
         sizes = rows_R5[:, [2, 4]] - rows_R5[:, [1, 3]]
         assert (sizes.sum(1) if is_joint else sizes.max(1).values).max() <= room
-        row_L, pieces_L2 = [], []
+        row_L, tokens_L2 = [], []
         for number, (_, x, x_end, y, y_end) in enumerate(rows_R5.tolist()):
             cells = torch.cartesian_prod(torch.arange(x, x_end), torch.arange(y, y_end)).view(-1, 2)
             row_L.append(torch.full((len(cells),), number))
-            pieces_L2.append(cells)
-        row_L, pieces_L2 = torch.cat(row_L), torch.cat(pieces_L2)
-        decided = is_decided_here(row_L, pieces_L2, rows_R5, overlap)
-        seen, linked = (list(map(tuple, cells.tolist())) for cells in (pieces_L2, pieces_L2[decided]))
+            tokens_L2.append(cells)
+        row_L, tokens_L2 = torch.cat(row_L), torch.cat(tokens_L2)
+        decided = is_decided_here(row_L, tokens_L2, rows_R5, overlap)
+        seen, linked = (list(map(tuple, cells.tolist())) for cells in (tokens_L2, tokens_L2[decided]))
         assert len(set(linked)) == len(linked)
-        swapped = is_decided_here(row_L, pieces_L2.flip(1), rows_R5[:, [0, 3, 4, 1, 2]], overlap)
+        swapped = is_decided_here(row_L, tokens_L2.flip(1), rows_R5[:, [0, 3, 4, 1, 2]], overlap)
         assert torch.equal(decided, swapped)
         if fits or overlap == 0 or (rows_R5[0, [2, 4]] == rows_R5[-1, [2, 4]]).any():
             assert set(linked) == set(seen)
         elif overlap == 0.5 and min(sizes[0]) > 4:
-            # half a window ahead and behind, less what is lost because pieces are whole
+            # half a window ahead and behind, less what is lost because tokens are whole
             reach = sizes[0, 1] * (0.5 - 1.5 / sizes[0].min())
             near = [(x, y) for x in range(source) for y in range(target) if abs(y - x * target / source) <= reach]
             assert set(near) <= set(linked)

@@ -1,4 +1,4 @@
-"""What pieces say, for each kind of tokenizer, and how a tokenizer cuts the pieces of another."""
+"""What subwords say, for each kind of tokenizer, and how a tokenizer cuts the subwords of another."""
 
 import types
 
@@ -7,13 +7,13 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from pretraining.start.token_texts import (
-    Piece,
-    cut_into_old_pieces,
+    Subword,
+    cut_into_old_subwords,
     fold_case,
     may_be_word,
     never_cut,
-    normalise,
-    read_pieces,
+    normalize,
+    read_tokens,
     script_of,
     spaces_tell,
     special_ids,
@@ -23,26 +23,26 @@ SENTENCES = ["the rain in Spain stays mainly on the plain", "naïve café owners
 
 
 @pytest.mark.parametrize(
-    ("kind", "pieces"),
+    ("kind", "subwords"),
     [
         ("wordpiece", ["the", "##s", "été", ","]),
         ("unigram", ["▁the", "s", "▁été", "▁,"]),
         ("byte_level", ["Ġthe", "s", "ĠÃ©tÃ©", "Ġ,"]),
     ],
 )
-def test_the_same_is_said_in_three_ways(tokenizer_of, kind, pieces):
-    read = read_pieces(tokenizer_of(kind, pieces), "x")
-    start = read.tokens.index(pieces[0])
+def test_the_same_is_said_in_three_ways(tokenizer_of, kind, subwords):
+    read = read_tokens(tokenizer_of(kind, subwords), "x")
+    start = read.tokens.index(subwords[0])
     assert read.said[start : start + 4] == [("the", True), ("s", False), ("été", True), (",", True)]
     assert [said for number, said in enumerate(read.said) if not start <= number < start + 4] == [None] * 5
 
 
 def test_bytes_and_lone_marks(tokenizer_of):
-    read = read_pieces(tokenizer_of("byte_level", ["Ġ", "Ã", "Ġæ", "ä¸Ĭ", "Ċ"]), "x")
+    read = read_tokens(tokenizer_of("byte_level", ["Ġ", "Ã", "Ġæ", "ä¸Ĭ", "Ċ"]), "x")
     assert read.said[4:9] == [("", True), b"\xc3", b" \xe6", ("上", False), ("\n", False)]
-    read = read_pieces(tokenizer_of("unigram", ["▁", "<0x0A>", "<0xC3>", "▁a▁b"]), "x")
+    read = read_tokens(tokenizer_of("unigram", ["▁", "<0x0A>", "<0xC3>", "▁a▁b"]), "x")
     assert read.said[4:8] == [("", True), b"\n", b"\xc3", ("a b", True)]
-    assert read_pieces(tokenizer_of("wordpiece", ["##", "#"]), "x").said[5:] == [("##", True), ("#", True)]
+    assert read_tokens(tokenizer_of("wordpiece", ["##", "#"]), "x").said[5:] == [("##", True), ("#", True)]
 
 
 def test_byte_level_letters_are_those_of_the_library():
@@ -51,20 +51,20 @@ def test_byte_level_letters_are_those_of_the_library():
     written = [split.pre_tokenize_str(text)[0][0] for text in texts]
     backend = Tokenizer(models.BPE({token: number for number, token in enumerate(written)}, []))
     backend.pre_tokenizer = split
-    said = read_pieces(PreTrainedTokenizerFast(tokenizer_object=backend), "x").said
-    assert [" " * piece.starts_word + piece.text for piece in said] == texts
+    said = read_tokens(PreTrainedTokenizerFast(tokenizer_object=backend), "x").said
+    assert [" " * subword.starts_word + subword.text for subword in said] == texts
 
 
-def test_a_piece_of_the_vocabulary_that_was_added_says_nothing(tokenizer_of):
+def test_a_subword_of_the_vocabulary_that_was_added_says_nothing(tokenizer_of):
     tokenizer = tokenizer_of("unigram", ["▁the"])
     tokenizer.add_tokens(["▁the", "<extra>"])
-    read = read_pieces(tokenizer, "x")
+    read = read_tokens(tokenizer, "x")
     assert read.said == [None] * 7 and read.tokens[4] == "▁the" and read.added["<extra>"] == 6
 
 
-def llama(pieces: list[str]) -> PreTrainedTokenizerFast:
-    """A BPE model of SentencePiece, as Llama's: the normaliser writes the marks, and there is no pre-tokenizer."""
-    vocabulary = {piece: number for number, piece in enumerate(["<unk>", *pieces])}
+def llama(subwords: list[str]) -> PreTrainedTokenizerFast:
+    """A BPE model of SentencePiece, as Llama's: the normalizer writes the marks, and there is no pre-tokenizer."""
+    vocabulary = {subword: number for number, subword in enumerate(["<unk>", *subwords])}
     backend = Tokenizer(models.BPE(vocabulary, [("▁", "a"), ("▁a", "b")], unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
@@ -73,11 +73,11 @@ def llama(pieces: list[str]) -> PreTrainedTokenizerFast:
 
 def test_sentencepiece_without_metaspace():
     tokenizer = llama(["▁", "a", "b", "▁a", "▁ab"])
-    read = read_pieces(tokenizer, "x")
+    read = read_tokens(tokenizer, "x")
     assert read.kind == "sentencepiece"
     assert read.said == [None, ("", True), ("a", False), ("b", False), ("a", True), ("ab", True)]
-    pieces = [Piece("ab", True), Piece("ab", False), Piece("b", False)]
-    assert cut_into_old_pieces(tokenizer, "x", pieces, read.kind) == [[5], [2, 3], [3]]
+    subwords = [Subword("ab", True), Subword("ab", False), Subword("b", False)]
+    assert cut_into_old_subwords(tokenizer, "x", subwords, read.kind) == [[5], [2, 3], [3]]
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_sentencepiece_without_metaspace():
 )
 def test_other_kinds_are_refused(model, why):
     with pytest.raises(ValueError, match=f"The tokenizer of mine {why}.*cannot be compared.*Use SentencePiece"):
-        read_pieces(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)), "of mine")
+        read_tokens(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)), "of mine")
 
 
 def test_a_tokenizer_without_backend_is_refused():
     with pytest.raises(ValueError, match=r"The tokenizer of mine \(SimpleNamespace\) has no backend.*Use a fast"):
-        read_pieces(types.SimpleNamespace(), "of mine")
+        read_tokens(types.SimpleNamespace(), "of mine")
 
 
 def test_special_ids_are_by_role(tokenizer_of):
@@ -130,8 +130,8 @@ def test_special_ids_are_by_role(tokenizer_of):
         ("≠", "≠"),
     ],
 )
-def test_normalise(text, form):
-    assert normalise(text) == form == normalise(form)
+def test_normalize(text, form):
+    assert normalize(text) == form == normalize(form)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_scripts_and_spaces():
     assert [script_of(c) for c in "aжـ上ｶ1,"] == ["LATIN", "CYRILLIC", "ARABIC", "CJK", "KATAKANA", None, None]
     assert all(map(spaces_tell, ["a", "3rd", "上a", "한", "é", "नम"]))
     assert not any(map(spaces_tell, ["", ",", "12", "上海", "カー", "ไทย", "。", "\u0301"]))
-    assert may_be_word(Piece("a", True)) and may_be_word(Piece("上", False)) and may_be_word(Piece("12", True))
-    assert not any(map(may_be_word, [Piece("a", False), Piece(",", False), Piece("上a", False)]))
+    assert may_be_word(Subword("a", True)) and may_be_word(Subword("上", False)) and may_be_word(Subword("12", True))
+    assert not any(map(may_be_word, [Subword("a", False), Subword(",", False), Subword("上a", False)]))
 
 
 def train(model, trainer, pre_tokenizer, **specials) -> PreTrainedTokenizerFast:
@@ -163,8 +163,8 @@ def test_byte_level_cuts_with_and_without_the_space(adds_space):
         trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
         pre_tokenizers.ByteLevel(add_prefix_space=adds_space),
     )
-    pieces = [Piece("rain", True), Piece("rain", False), Piece("über", False), Piece("the rain", True)]
-    cut = cut_into_old_pieces(tokenizer, "x", pieces, "byte_level")
+    subwords = [Subword("rain", True), Subword("rain", False), Subword("über", False), Subword("the rain", True)]
+    cut = cut_into_old_subwords(tokenizer, "x", subwords, "byte_level")
     vocabulary = tokenizer.get_vocab()
     assert cut[0] == [vocabulary["Ġrain"]]
     assert ["".join(tokenizer.convert_ids_to_tokens(ids)) for ids in cut[1:3]] == ["rain", "Ã¼ber"]
@@ -172,25 +172,31 @@ def test_byte_level_cuts_with_and_without_the_space(adds_space):
 
 
 def test_sentencepiece_cuts_with_and_without_the_mark(sample_tokenizer):
-    pieces = [Piece("rain", True), Piece("rain", False), Piece("bread", True), Piece("ங", True)]
-    cut = cut_into_old_pieces(sample_tokenizer, "x", pieces, "sentencepiece")
+    subwords = [Subword("rain", True), Subword("rain", False), Subword("bread", True), Subword("ங", True)]
+    cut = cut_into_old_subwords(sample_tokenizer, "x", subwords, "sentencepiece")
     tokens = [sample_tokenizer.convert_ids_to_tokens(ids) for ids in cut]
     assert tokens[0] == ["▁rain"] and "".join(tokens[1]) == "rain" and "".join(tokens[2]) == "▁bread"
     assert tokens[3] in ([], ["▁"])  # what is unknown is left out
 
 
-def test_every_ordinary_piece_of_the_sample_tokenizer_is_cut_into_itself(sample_tokenizer):
-    read = read_pieces(sample_tokenizer, "x")
+def test_every_ordinary_subword_of_the_sample_tokenizer_is_cut_into_itself(sample_tokenizer):
+    read = read_tokens(sample_tokenizer, "x")
     numbers = [number for number, said in enumerate(read.said) if said is not None and said.text]
-    cut = cut_into_old_pieces(sample_tokenizer, "x", [read.said[number] for number in numbers], read.kind)
-    # longer pieces that are less likely than their parts are the only exception
+    cut = cut_into_old_subwords(sample_tokenizer, "x", [read.said[number] for number in numbers], read.kind)
+    # longer subwords that are less likely than their parts are the only exception
     assert sum(ids == [number] for number, ids in zip(numbers, cut, strict=True)) > 0.99 * len(numbers)
 
 
 def test_wordpiece_cuts_a_continuation_into_continuations(tokenizer_of):
     tokenizer = tokenizer_of("wordpiece", ["rain", "##rain", "##s", "s", "##bow", ","])
-    pieces = [Piece("rains", True), Piece("rains", False), Piece("bow", False), Piece("bow", True), Piece(",", True)]
-    cut = cut_into_old_pieces(tokenizer, "x", pieces, "wordpiece")
+    subwords = [
+        Subword("rains", True),
+        Subword("rains", False),
+        Subword("bow", False),
+        Subword("bow", True),
+        Subword(",", True),
+    ]
+    cut = cut_into_old_subwords(tokenizer, "x", subwords, "wordpiece")
     assert [tokenizer.convert_ids_to_tokens(ids) for ids in cut] == [
         ["rain", "##s"],
         ["##rain", "##s"],
@@ -201,9 +207,9 @@ def test_wordpiece_cuts_a_continuation_into_continuations(tokenizer_of):
     assert tokenizer("rains")["input_ids"] == [5, 7]  # the tokenizer itself is as it was
 
 
-def test_pieces_that_no_text_has(tokenizer_of):
+def test_subwords_that_no_text_has(tokenizer_of):
     tokenizer = tokenizer_of("wordpiece", [",", "##,", "上", "##上", "1", "##1", "s", "##s", "##!"])
-    read = read_pieces(tokenizer, "x")
+    read = read_tokens(tokenizer, "x")
     assert {read.tokens[number] for number in never_cut(tokenizer, read)} == {"##,", "##上"}
     tokenizer = tokenizer_of("unigram", [",", "▁,"])
-    assert never_cut(tokenizer, read_pieces(tokenizer, "x")) == set()
+    assert never_cut(tokenizer, read_tokens(tokenizer, "x")) == set()
