@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip
 BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-install check bench space
+.PHONY: help setup demo test test-all test-install check bench space
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 21
@@ -32,7 +32,10 @@ setup: $(VENV)/installed ## make the virtual environment and install everything 
 demo: setup ## the whole path for all four models on the sample corpus: offline, CPU, minutes
 	$(BIN)/python demo.py
 
-test: setup ## run the tests on two processes
+test: setup ## the tests of the first tier, on two processes: five minutes
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: setup ## all tests: also processes, kills, browser, oldest versions, the commands of the pages
 	$(BIN)/python -m pytest -n 2
 
 # `build` may hold files of an earlier build that are gone since, and setuptools would pack them.
