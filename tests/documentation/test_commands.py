@@ -84,7 +84,7 @@ def align(words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if "<" in files:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(files["<"]).read_bytes())))
-        call("finetuning.align", *words)
+        call("finetuning.align.command", *words)
 
 
 def module() -> Callable[[list[str]], None]:
@@ -177,15 +177,15 @@ def help_of(words: list[str]) -> None:
 
 
 HOW: dict[str, Callable[[list[str]], None]] = {
-    r"make (demo|test|check|bench|setup|help|space)\b": target,
+    r"make (demo|test|test-all|check|bench|setup|help|space)\b": target,
     r"\. \S+/bin/activate": activate,
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
     r"word-align --model": align,
-    r"python -m pretraining\.(prepare|train_tokenizer|controlled_pair|vocabulary_matching|compare) ": module(),
-    r"python -m finetuning\.(compare|benchmark|label_text|attention_map|translations) ": module(),
-    r"python -m finetuning\.(step_curves|transfer_matrix|supervised) ": planted,
-    r"python -m \w+\.\w+$": is_there,
+    r"python -m pretraining\.\w+\.(prepare|train_tokenizer|controlled_pair|vocabulary_matching|compare) ": module(),
+    r"python -m finetuning\.\w+\.(compare_runs|benchmark|label_text|attention_map|translations) ": module(),
+    r"python -m finetuning\.\w+\.(step_curves|transfer_matrix|supervised) ": planted,
+    r"python -m [\w.]+$": is_there,
     r"python -m hub_cards\.(card|sentence_transformer) ": module(),
     r"python hub_cards/space/app\.py": space,
     r"python -m hub_cards\.(push|folder_check) ": push,
