@@ -97,6 +97,8 @@ def make_batches(lengths_P2: np.ndarray, vocab: int, device: str) -> dict[str, d
     """
     import torch
 
+    from modeling.attention_masks import btmlm_generation_mask, camlm_mask
+
     torch.manual_seed(0)
     lengths_P2 = torch.as_tensor(lengths_P2, device=device)
     texts_P1 = lengths_P2.sum(1, keepdim=True)
@@ -107,14 +109,17 @@ def make_batches(lengths_P2: np.ndarray, vocab: int, device: str) -> dict[str, d
     texts = of_texts | {"labels": of_texts["labels"].masked_fill(is_pseudo_PT, -100)}
     is_written_PT = is_pseudo_PT & ~of_texts["special_tokens_mask"].bool()
     tlm = _masked(of_pairs, vocab)
+    camlm = camlm_mask(tlm["attention_mask"], tlm["segment_ids"], tlm["labels"] != -100)
+    generation = btmlm_generation_mask(of_texts["attention_mask"], of_texts["segment_ids"])
     sides = {share: _sides(of_pairs, place_PT, vocab, share) for share in (PAIRS_PREDICTED, SEGMENTS_PREDICTED)}
     return {
         "tlm": tlm,
-        "camlm": tlm,
+        "camlm": tlm | {"attention_mask": camlm},
         "ca_mlm_pairs": sides[PAIRS_PREDICTED],
         "ca_mlm_segments": sides[SEGMENTS_PREDICTED],
         "tlm of btmlm's rows": _masked(texts, vocab),
-        "btmlm": _masked(texts | {"input_ids": texts["input_ids"].masked_fill(is_written_PT, vocab - 1)}, vocab),
+        "btmlm": _masked(texts | {"input_ids": texts["input_ids"].masked_fill(is_written_PT, vocab - 1)}, vocab)
+        | {"generation_mask": generation},
     }
 
 

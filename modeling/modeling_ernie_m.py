@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .attention_masks import btmlm_generation_mask, camlm_mask
 from .configuration_ernie_m import ErnieMConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of
 from .evaluation_mode import without_dropout
@@ -129,7 +128,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     Equations, over the masked tokens M of a pair (x, y), or of a text x with pseudo tokens P:
     - CAMLM: L = -sum_{m in M_x} log p(x_m | M_x, y \ M_y) - sum_{m in M_y} log p(y_m | M_y, x \ M_x): a side is
-      predicted from the other one, and of its own side only from where its masks stand (`camlm_mask`).
+      predicted from the other one, and of its own side only from where its masks stand. It is MLM under the
+      `attention_mask` that `camlm_mask` makes.
     - BTMLM: first, without gradient, P = argmax p(y_j | x, M_j) for k positions behind the text in a language of their
       own (`btmlm_generation_mask`); then L = -sum_{m in M} log p(x_m | x \ M, P), everything attending to everything.
 
@@ -162,17 +162,16 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         """One sub-batch per objective; see `ForPreTraining.forward` for `mlm` and `tlm`.
 
         Args:
-            mlm, tlm, camlm, btmlm: `input_ids` and `labels` (B, T), `attention_mask` (B, T), or (B, T, T) of packed
-                rows with their `position_ids`.
+            mlm, tlm, camlm, btmlm: `input_ids` and `labels` (B, T), `attention_mask` (B, T), or (B, T, T), as that of
+                camlm is (`camlm_mask`) and those of packed rows are, with their `position_ids`.
             tlm, camlm, btmlm: with languages, `language_ids` (B, T).
-            camlm: also `segment_ids` (B, T), 0 for x and 1 for y, and, to tell words from the rest,
-                `special_tokens_mask` (B, T).
-            btmlm: likewise, segment 1 being pseudo positions, <mask> without a label; `temperature`: 0, the default,
-                fills them with the likeliest token, more draws from the softmax of logits / temperature.
+            btmlm: also `generation_mask` (B, T, T) (`btmlm_generation_mask`) and `segment_ids` (B, T), segment 1 being
+                pseudo positions, <mask> without a label; `temperature`: 0, the default, fills them with the likeliest
+                token, more draws from the softmax of logits / temperature.
 
         Raises:
-            ValueError: as `ForPreTraining.forward` and `ErnieMModel.forward`; no segments; camlm: predictions with no
-                unmasked token of the other side to read; btmlm: a model without languages, labels in segment 1.
+            ValueError: as `ForPreTraining.forward` and `ErnieMModel.forward`; camlm without a block mask; btmlm without
+                its fields, of a model without languages, or with labels in segment 1.
         """
         batches = {"mlm": mlm, "tlm": tlm, "camlm": camlm, "btmlm": btmlm}
         return self.losses_of(batches, objective_weights or {})
@@ -181,35 +180,15 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         """The losses of one objective: each is one, from the encoder's states."""
         check_labels(name, batch)
         inputs = inputs_with_languages(batch)
-        if name in ("camlm", "btmlm") and "segment_ids" not in batch:
-            raise ValueError(
-                f"sub-batch {name!r} has no segment_ids: which positions are x and which y cannot be told. Add them, "
-                "(B, T), 0 for x and 1 for y, as pretraining/collators.py does."
-            )
-        if name == "camlm":
-            inputs["attention_mask"] = self._camlm_mask(batch)
+        if name == "camlm" and ("attention_mask" not in batch or batch["attention_mask"].dim() != 3):
+            raise ValueError("sub-batch 'camlm' needs a (B, T, T) attention_mask, as `camlm_mask` makes it.")
+        if name == "btmlm" and not {"generation_mask", "segment_ids"} <= batch.keys():
+            raise ValueError("sub-batch 'btmlm' needs generation_mask (`btmlm_generation_mask`) and segment_ids.")
         if name == "btmlm":
             inputs.pop("language_ids", None)  # of the first step
             inputs["position_ids"] = positions(batch, self.config.pad_token_id)
             inputs["input_ids"] = self.back_translate(batch, batch.get("temperature", 0.0))
         yield name, Predictions(self.roberta(**inputs).last_hidden_state, batch["labels"])
-
-    def _camlm_mask(self, batch: dict) -> torch.Tensor:
-        predicted_BT = batch["labels"].ne(-100)
-        allow_BTT = camlm_mask(attention_mask_of(batch), batch["segment_ids"], predicted_BT)
-        words_BT = ~predicted_BT
-        if "special_tokens_mask" in batch:
-            words_BT = words_BT & ~batch["special_tokens_mask"].bool()
-        reads_nothing_BT = predicted_BT & ~(allow_BTT & words_BT[:, None, :]).any(-1)
-        if reads_nothing_BT.any():
-            row, position = reads_nothing_BT.nonzero()[0].tolist()
-            side = int(batch["segment_ids"][row, position])
-            raise ValueError(
-                f"sub-batch 'camlm', pair {row}: every token of side {'yx'[side]} is masked or missing, and masked "
-                f"tokens of side {'xy'[side]} are predicted from it alone. Leave a token of each side unmasked, and "
-                "pairs with an empty side out."
-            )
-        return allow_BTT
 
     @torch.no_grad()
     def generation_states(self, batch: dict) -> torch.Tensor:
@@ -236,7 +215,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         with without_dropout(self):
             return self.roberta(
                 input_ids_BT,
-                attention_mask=btmlm_generation_mask(attention_mask_of(batch), batch["segment_ids"]),
+                attention_mask=batch["generation_mask"],
                 position_ids=positions(batch, self.config.pad_token_id),
                 language_ids=batch["language_ids"],
             ).last_hidden_state
@@ -279,12 +258,6 @@ def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
     """What ERNIE-M's encoder reads of a sub-batch."""
     inputs = encoder_inputs(batch)
     return inputs | {"language_ids": batch["language_ids"]} if "language_ids" in batch else inputs
-
-
-def attention_mask_of(batch: dict) -> torch.Tensor:
-    """The sub-batch's mask; all ones where it has none."""
-    mask = batch.get("attention_mask")
-    return torch.ones_like(batch["input_ids"]) if mask is None else mask
 
 
 def positions(batch: dict, padding_id: int) -> torch.Tensor:

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.collators import pad_rows
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import MetaPretrained, Recipe, Teacher
+from pretraining.rows import pad_rows
 from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
 from pretraining.start.token_texts import UNSPACED, Subword, read_tokens, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from modeling.attention_masks import cross_stream_mask
+from modeling.attention_masks import btmlm_generation_mask, cross_stream_mask
 from modeling.encoder import position_ids_of
-from pretraining.collators import encode_rows, pseudo_count
+from pretraining.collators import pseudo_count
 from pretraining.data.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
 from pretraining.data.sampling import Languages
 from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, text_length
 from pretraining.distillation import TeacherModel
 from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names, unused_losses, with_examples
+from pretraining.rows import encode_rows
 from pretraining.tracking import LossMeter
 from zoo_core.masking import IGNORED
 
@@ -219,6 +220,7 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
                 rows.append([text, slots])
             batch = encode_rows(rows, tokenizer)
             batch["language_ids"] = rows_2[batch["segment_ids"].clamp(min=0)]
+            batch["generation_mask"] = btmlm_generation_mask(batch["attention_mask"], batch["segment_ids"])
             batch = _to(batch, accelerator.device)
             with accelerator.autocast():
                 filled_BT = model.back_translate(batch)

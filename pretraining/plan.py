@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
-from pretraining.collators import inputs_of
 from pretraining.data.corpora import Corpus, packings, phase_corpora, training_batches
 from pretraining.data.sampling import Languages, corpus_probabilities
 from pretraining.distillation import TeacherModel
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, learned_terms, scheduled_together, with_examples
+from pretraining.rows import inputs_of
 from pretraining.start.initialization import model_class
 from pretraining.start.meta_pretrained import carries_rows, source_vocabulary
 from pretraining.start.vocabulary_matching import match_vocabularies
@@ -125,7 +125,7 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
     for name, objective in with_examples(phase).items():
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first step, times the processes
-        tokens = sum(int(batch["attention_mask"].sum()) for batch in fields) * num_processes
+        tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
         terms = learned_terms(name, objective)
         # every term predicts the same tokens anew
@@ -205,7 +205,7 @@ def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Lang
 
 def _masked_text(line: Text, fields: dict, row: int, tokenizer) -> Text:
     """`line` with the tokens of a row appended, predicted ones as gold→shown."""
-    length = int(fields["attention_mask"][row].sum())
+    length = int((fields["segment_ids"][row] >= 0).sum())
     shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row, :length].tolist())
     labels = fields["labels"][row, :length].tolist()
     for token, label in zip(shown, labels, strict=True):

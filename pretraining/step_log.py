@@ -6,9 +6,9 @@ from collections import Counter
 
 import torch
 
-from pretraining.collators import inputs_of
 from pretraining.data.corpora import Corpus
 from pretraining.recipe import Phase, loss_names
+from pretraining.rows import inputs_of
 from pretraining.tracking import LossMeter
 
 
@@ -29,7 +29,7 @@ class StepLog:
         """Add a micro-batch and its `PreTrainingOutput`."""
         self.meter.add(batch, output)
         inputs = [fields for sub_batch in batch.values() for fields in inputs_of(sub_batch)]
-        self.tokens += sum(int(fields["attention_mask"].sum()) for fields in inputs)
+        self.tokens += sum(int((fields["segment_ids"] >= 0).sum()) for fields in inputs)
         self.shortened.update({name: sub_batch.get("shortened", 0) for name, sub_batch in batch.items()})
 
     def line(self, update: int, predictions: float, grad_norm: float) -> dict:

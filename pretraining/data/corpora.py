@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.collators import Masker
+from pretraining.collators import COLLATORS, Collator
 from pretraining.data.loading import CarefulLoader
 from pretraining.data.packing import PackedCorpus
 from pretraining.data.prepared import prepared_corpora
@@ -120,10 +120,10 @@ class MaskedExamples(Dataset):
         corpora: dict[tuple[str, int], Corpus | PackedCorpus | StreamedCorpus],
         phase: Phase,
         index: int,
-        masker: Masker,
+        collators: dict[str, Collator],
     ):
         """`corpora` by (objective, index among the corpora of the phase): objectives cut texts to their own lengths."""
-        self.corpora, self.phase, self.phase_index, self.masker = corpora, phase, index, masker
+        self.corpora, self.phase, self.phase_index, self.collators = corpora, phase, index, collators
         self.cursors: dict[tuple[str, int], StreamCursor] = {}
 
     def __getitems__(self, draws: list[Draw]) -> dict[str, dict]:
@@ -132,7 +132,8 @@ class MaskedExamples(Dataset):
         for draw in draws:
             own.setdefault(draw.objective, []).append(draw)
         return {
-            name: self.masker(self._texts(name, some), name, self.phase.objectives[name]) for name, some in own.items()
+            name: self.collators[name](self._texts(name, some), self.phase.objectives[name])
+            for name, some in own.items()
         }
 
     def _texts(self, objective: str, draws: list[Draw]) -> Texts:
@@ -174,9 +175,9 @@ def training_batches(
     """The batches of one process in one phase: `gradient_accumulation_steps` consecutive ones make an update.
 
     `corpora` are those of the phase (`phase_corpora`); `start_update` is the number of updates already done in it. A
-    batch is a dict by objective of what `Masker` returns, on the CPU. The loader shares the text out itself: it must
-    not be passed to `Accelerator.prepare`. It takes no number from torch's global generator, so that dropout is the
-    same however a run was resumed. `languages` are those of a model whose <mask> carries one.
+    batch is a dict by objective of what its collator returns, on the CPU. The loader shares the text out itself: it
+    must not be passed to `Accelerator.prepare`. It takes no number from torch's global generator, so that dropout is
+    the same however a run was resumed. `languages` are those of a model whose <mask> carries one.
     """
     where = f"phases.{phase_index}"
     kinds = {corpus.name: KINDS[len(corpus.languages)] for corpus in corpora}
@@ -196,7 +197,7 @@ def training_batches(
         {(name, index): corpus for name, group in views.items() for index, corpus in group.items()},
         phase,
         phase_index,
-        Masker(tokenizer, (recipe.seed, phase_index), languages, read_by_others(phase)),
+        make_collators(phase, tokenizer, (recipe.seed, phase_index), languages),
     )
     if recipe.num_workers:
         # tokenizers' threads do not survive the fork of a worker; its own way out is a warning in each of them
@@ -222,7 +223,7 @@ def held_out_batches(
 
     The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
     """
-    masker = Masker(tokenizer, ("held out",), languages, read_by_others(phase))
+    collate = make_collators(phase, tokenizer, ("held out",), languages)[objective]
     settings = phase.objectives[objective]
     size = recipe.evaluation.batch_size
     for corpus in corpora:
@@ -230,7 +231,15 @@ def held_out_batches(
         examples = sorted(examples, key=lambda example: sum(map(len, example.sides)))
         for start in range(0, len(examples), size):
             chunk = Texts.of(examples[start : start + size])
-            yield corpus.name, {objective: masker(chunk, objective, settings, training=False)}
+            yield corpus.name, {objective: collate(chunk, settings, training=False)}
+
+
+def make_collators(
+    phase: Phase, tokenizer: PreTrainedTokenizerBase, key: tuple, languages: Languages | None = None
+) -> dict[str, Collator]:
+    """A collator for each objective of a phase that has examples; `key` is part of what masks are keyed by."""
+    read = read_by_others(phase)
+    return {name: COLLATORS[name](tokenizer, key, languages, name in read) for name in with_examples(phase)}
 
 
 def packings(corpora: list[Corpus], phase: Phase, recipe: Recipe) -> Iterator[tuple[str, PackedCorpus]]:

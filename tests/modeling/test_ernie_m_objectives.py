@@ -83,6 +83,12 @@ def batch_of(examples, layout):
 PAIRS = [example(1, (6, 5), (2, 3, 5, 9, 12), (0, 1)), example(2, (4, 7), (1, 4, 8, 9), (2, 0))]
 
 
+def camlm_of(batch):
+    """The batch under the mask of its collator."""
+    mask = camlm_mask(batch["attention_mask"], batch["segment_ids"], batch["labels"] != -100)
+    return batch | {"attention_mask": mask}
+
+
 def changed(batch, row, column):
     """The batch with another ordinary token in one place."""
     ids = batch["input_ids"].clone()
@@ -93,6 +99,7 @@ def changed(batch, row, column):
 @torch.no_grad()
 def predictions(model, name, batch):
     """Logits (B, T, V) of an objective."""
+    batch = camlm_of(batch) if name == "camlm" else batch
     ((_, found),) = model.predictions(name, batch, {})
     return model.lm_head(found.states_BTH)
 
@@ -120,6 +127,11 @@ def test_camlm_predicts_a_side_from_the_other_one_only(attention, layout):
             assert not moved[index][is_masked & own].any(), position
             assert moved[index][is_masked & ~own].all(), position
             assert not moved[1 - index].any(), position
+
+
+def test_camlm_is_mlm_under_its_mask():
+    model, batch = ernie(), camlm_of(batch_of(PAIRS, "padded right")[0])
+    assert torch.equal(model(camlm=batch).loss, model(mlm=batch).loss)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -172,12 +184,12 @@ def test_implementations_and_layouts_agree(attention, layout):
     """States of every example are those of the example alone under eager attention."""
     model, reference = ernie(attention), ernie("eager")
     batch, places = batch_of(PAIRS, layout)
-    ((_, camlm),) = model.predictions("camlm", batch, {})
+    ((_, camlm),) = model.predictions("camlm", camlm_of(batch), {})
     generated = model.generation_states(pseudo(batch))
     for fields, (row, start) in zip(PAIRS, places, strict=True):
         alone, _ = batch_of([fields], "padded right")
         columns = slice(start, start + len(fields["input_ids"]))
-        ((_, expected),) = reference.predictions("camlm", alone, {})
+        ((_, expected),) = reference.predictions("camlm", camlm_of(alone), {})
         torch.testing.assert_close(camlm.states_BTH[row, columns], expected.states_BTH[0], atol=1e-5, rtol=0)
         expected = reference.generation_states(pseudo(alone))[0]
         torch.testing.assert_close(generated[row, columns], expected, atol=1e-5, rtol=0)
@@ -189,6 +201,7 @@ def pseudo(batch):
     return batch | {
         "input_ids": torch.where(is_y, MASK, batch["input_ids"]),
         "labels": torch.where(batch["segment_ids"] == 1, -100, batch["labels"]),
+        "generation_mask": btmlm_generation_mask(batch["attention_mask"], batch["segment_ids"]),
     }
 
 
@@ -269,7 +282,7 @@ def test_generation_computes_without_gradient_and_dropout():
 @pytest.mark.parametrize("objective", ["camlm", "btmlm"])
 def test_losses_of_packed_rows_are_those_of_padded_ones(objective):
     model = ernie()
-    change = pseudo if objective == "btmlm" else dict
+    change = pseudo if objective == "btmlm" else camlm_of
     losses = [model(**{objective: change(batch_of(PAIRS, layout)[0])}) for layout in LAYOUTS]
     for output in losses[1:]:
         torch.testing.assert_close(output.loss, losses[0].loss, atol=1e-4, rtol=0)
@@ -317,19 +330,10 @@ def without(batch, *names):
 
 
 BAD = {
-    "no segments": (lambda b: {"camlm": without(b, "segment_ids")}, {}, "no segment_ids"),
-    "a side all masked": (
-        lambda b: {
-            "camlm": b
-            | {
-                "labels": torch.where(b["segment_ids"] == 1, 5, b["labels"]),
-                "special_tokens_mask": (b["input_ids"] == 2).long(),
-            }
-        },
-        {},
-        "every token of side y is masked or missing",
-    ),
-    "labels behind the text": (lambda b: {"btmlm": b}, {}, "labels in segment 1"),
+    "a padding mask": (lambda b: {"camlm": b}, {}, "attention_mask"),
+    "no generation mask": (lambda b: {"btmlm": without(pseudo(b), "generation_mask")}, {}, "generation_mask"),
+    "no segments": (lambda b: {"btmlm": without(pseudo(b), "segment_ids")}, {}, "segment_ids"),
+    "labels behind the text": (lambda b: {"btmlm": pseudo(b) | {"labels": b["labels"]}}, {}, "labels in segment 1"),
     "a negative temperature": (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature is -1.0"),
     "no language_ids": (lambda b: {"btmlm": without(pseudo(b), "language_ids")}, {}, "no language_ids"),
     "a model without languages": (
@@ -365,7 +369,7 @@ def test_flash_attention_is_refused_with_a_reason(objective):
     model.config._attn_implementation = "flash_attention_2"
     batch, _ = batch_of(PAIRS, "padded right")
     with pytest.raises(ValueError, match="flash attention ignores such masks"):
-        model(**{objective: pseudo(batch) if objective == "btmlm" else batch})
+        model(**{objective: pseudo(batch) if objective == "btmlm" else camlm_of(batch)})
 
 
 @pytest.mark.parametrize(

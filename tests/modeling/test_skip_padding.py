@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
+from modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.configuration_veco import VecoConfig
@@ -141,7 +142,12 @@ def sub_batch(objective, layout, seed=0):
     sides = {"mlm": [[sum(pair)] for pair in PAIRS]}.get(objective, [list(pair) for pair in PAIRS])
     if objective == "camlm":  # every side keeps a token to be read
         sides = [pair for pair in sides if min(pair) > 1]
-    return batch_of([row(pair, generator, pseudo=objective == "btmlm") for pair in sides], layout)
+    batch = batch_of([row(pair, generator, pseudo=objective == "btmlm") for pair in sides], layout)
+    if objective == "camlm":
+        batch["attention_mask"] = camlm_mask(batch["attention_mask"], batch["segment_ids"], batch["labels"] != -100)
+    if objective == "btmlm":
+        batch["generation_mask"] = btmlm_generation_mask(batch["attention_mask"], batch["segment_ids"])
+    return batch
 
 
 def run(model, **batches):

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from pretraining.collators import Masker, pseudo_count
+from pretraining.collators import COLLATORS, pseudo_count
 from pretraining.data.corpora import held_out_batches, load_corpora, reads, training_batches
 from pretraining.data.sampling import Languages
 from pretraining.data.tokenized import Example, Texts, text_length
@@ -37,8 +37,8 @@ BTMLM = Objective(batch_size=8, max_length=40)
 
 
 @pytest.fixture
-def masker(sample_tokenizer):
-    return Masker(sample_tokenizer, (1, 0), LANGUAGES)
+def arguments(sample_tokenizer):
+    return sample_tokenizer, (1, 0), LANGUAGES
 
 
 def pair(number, lengths, tokenizer, name="en-de"):
@@ -46,17 +46,17 @@ def pair(number, lengths, tokenizer, name="en-de"):
     return Example([rng.integers(10, len(tokenizer) - 5, length).astype(np.int32) for length in lengths], name, number)
 
 
-def row_of(masker, example, name, objective):
+def row_of(arguments, example, name, objective):
     """The fields (T,) of one example."""
-    fields = masker(Texts.of([example]), name, objective)
+    fields = COLLATORS[name](*arguments)(Texts.of([example]), objective)
     return {key: field[0].numpy() for key, field in fields.items() if key.endswith(("_ids", "mask", "labels"))}
 
 
-def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(masker, sample_tokenizer):
+def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(arguments, sample_tokenizer):
     masked, ordinary = 0, 0
     for number in range(300):
         lengths = (1 + number % 4, 20)
-        row = row_of(masker, pair(number, lengths, sample_tokenizer), "camlm", CAMLM)
+        row = row_of(arguments, pair(number, lengths, sample_tokenizer), "camlm", CAMLM)
         predicted = row["labels"] != IGNORED
         assert (row["input_ids"][predicted] == sample_tokenizer.mask_token_id).all()
         assert not predicted[row["special_tokens_mask"] == 1].any()
@@ -68,39 +68,39 @@ def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(masker, sampl
     assert masked / ordinary == pytest.approx(0.3, abs=0.01)
 
 
-def test_camlm_predicts_nothing_from_unknown_tokens(masker, sample_tokenizer):
+def test_camlm_predicts_nothing_from_unknown_tokens(arguments, sample_tokenizer):
     """A side of unknown tokens alone tells nothing of the other one."""
     example = pair(1, (4, 20), sample_tokenizer)
     example.sides[0][:] = sample_tokenizer.unk_token_id
     for number in range(20):
         example.example_id = number
-        row = row_of(masker, example, "camlm", CAMLM)
+        row = row_of(arguments, example, "camlm", CAMLM)
         assert (row["labels"] == IGNORED).all()
 
 
-def test_language_ids_are_those_of_the_sides(masker, sample_tokenizer):
-    row = row_of(masker, pair(1, (5, 6), sample_tokenizer), "camlm", CAMLM)
+def test_language_ids_are_those_of_the_sides(arguments, sample_tokenizer):
+    row = row_of(arguments, pair(1, (5, 6), sample_tokenizer), "camlm", CAMLM)
     # en, de or de, en: special tokens go with their side
     assert row["language_ids"].tolist() in ([1] * 7 + [2] * 8, [2] * 8 + [1] * 7)
-    assert "language_ids" not in row_of(masker, pair(1, (5, 6), sample_tokenizer), "mlm", CAMLM)
+    assert "language_ids" not in row_of(arguments, pair(1, (5, 6), sample_tokenizer), "mlm", CAMLM)
 
 
-def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(masker, sample_tokenizer):
+def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(arguments, sample_tokenizer):
     pairs = Texts.of([pair(number, (5, 6), sample_tokenizer) for number in range(400)])
-    ids = masker(pairs, "tlm", CAMLM)["language_ids"]
+    ids = COLLATORS["tlm"](*arguments)(pairs, CAMLM)["language_ids"]
     is_none = ids.eq(-1).all(1)
     assert is_none.sum() == pytest.approx(200, abs=40)
     assert (ids[~is_none] == torch.tensor([1] * 7 + [2] * 8)).all()
-    assert "language_ids" not in masker(pairs, "tlm", CAMLM, training=False)
+    assert "language_ids" not in COLLATORS["tlm"](*arguments)(pairs, CAMLM, training=False)
 
 
-def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
+def test_camlm_reads_pairs_in_either_order(arguments, sample_tokenizer):
     """TLM reads them as they stand; both with the tokens of their sides, CAMLM with the languages too."""
     orders = {"tlm": Counter(), "camlm": Counter()}
     for number in range(400):
         example = pair(number, (5, 6), sample_tokenizer)
         for name, order in orders.items():
-            row = row_of(masker, example, name, CAMLM)
+            row = row_of(arguments, example, name, CAMLM)
             gold = np.where(row["labels"] == IGNORED, row["input_ids"], row["labels"])
             codes = ("en", "de") if (row["segment_ids"] == 0).sum() == 7 else ("de", "en")
             if name == "camlm":
@@ -113,9 +113,9 @@ def test_camlm_reads_pairs_in_either_order(masker, sample_tokenizer):
     assert orders["camlm"]["en"] == pytest.approx(200, abs=40)
 
 
-def test_a_text_gets_pseudo_positions_in_another_language(masker, sample_tokenizer):
+def test_a_text_gets_pseudo_positions_in_another_language(arguments, sample_tokenizer):
     example = pair(3, (20,), sample_tokenizer, "en")
-    row = row_of(masker, example, "btmlm", BTMLM)
+    row = row_of(arguments, example, "btmlm", BTMLM)
     is_pseudo = (row["segment_ids"] == 1) & (row["special_tokens_mask"] == 0)
     assert is_pseudo.tolist() == [False] * 23 + [True] * 4 + [False]  # <s> 20 </s></s> 4 </s>, 20% of 20
     assert (row["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
@@ -126,12 +126,12 @@ def test_a_text_gets_pseudo_positions_in_another_language(masker, sample_tokeniz
 
 
 @pytest.mark.parametrize("rule, shares", [("paired", {"de": 0.75, "zh": 0.25}), ("all", {"de": 0.75, "zh": 0.25})])
-def test_target_languages_are_drawn_by_the_size_of_their_pairs(masker, sample_tokenizer, rule, shares):
+def test_target_languages_are_drawn_by_the_size_of_their_pairs(arguments, sample_tokenizer, rule, shares):
     """900 and 100 pairs, alpha 0.5: 3 to 1."""
     settings = Objective(batch_size=8, max_length=40, target_languages=rule)
     drawn = Counter()
     for number in range(2000):
-        row = row_of(masker, pair(number, (6,), sample_tokenizer, "en"), "btmlm", settings)
+        row = row_of(arguments, pair(number, (6,), sample_tokenizer, "en"), "btmlm", settings)
         drawn["zh" if row["language_ids"][-1] == 0 else "de"] += 1
         assert row["language_ids"][-1] in (0, 2)
     for code, share in shares.items():
@@ -157,16 +157,16 @@ def test_windows_keep_room_for_the_pseudo_tokens(share):
     assert text_length("mlm", Objective(batch_size=1, max_length=50)) == 50
 
 
-def test_too_little_room_is_shortened_and_counted(masker, sample_tokenizer):
+def test_too_little_room_is_shortened_and_counted(arguments, sample_tokenizer):
     """Of 34, 36 and 20 tokens in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
     examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
-    batch = masker(Texts.of(examples), "btmlm", BTMLM)
+    batch = COLLATORS["btmlm"](*arguments)(Texts.of(examples), BTMLM)
     is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
     assert is_pseudo.sum(1).tolist() == [2, 0, 4]
     assert (batch["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
     assert batch["attention_mask"].sum(1).tolist() == [40, 40, 28]
     assert batch["shortened"] == 2 and batch["temperature"] == 0.0
-    evaluated = masker(Texts.of(examples), "btmlm", BTMLM, training=False)
+    evaluated = COLLATORS["btmlm"](*arguments)(Texts.of(examples), BTMLM, training=False)
     assert "shortened" not in evaluated and "temperature" not in evaluated
 
 

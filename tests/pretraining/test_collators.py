@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining import collators
-from pretraining.collators import Masker, encode_rows, inputs_of, pad_rows
+from pretraining.collators import COLLATORS
 from pretraining.data.sampling import Languages
 from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.recipe import OBJECTIVES, Objective
+from pretraining.rows import encode_rows, inputs_of, pad_rows
 from zoo_core.masking import IGNORED
 
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
@@ -34,10 +34,11 @@ LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de"]), CORPORA,
 
 
 def collate(examples, tokenizer, probability=0.15, seed=1):
-    masker = Masker(tokenizer, (seed, 0))
     objective = Objective(batch_size=1, mask_probability=probability)
     own = {"mlm": [e for e in examples if len(e.sides) == 1], "tlm": [e for e in examples if len(e.sides) == 2]}
-    return {name: masker(Texts.of(some), name, objective) for name, some in own.items() if some}
+    return {
+        name: COLLATORS[name](tokenizer, (seed, 0))(Texts.of(some), objective) for name, some in own.items() if some
+    }
 
 
 def gold(fields):
@@ -95,7 +96,7 @@ def test_a_batch_that_predicts_nothing_is_valid(examples, sample_tokenizer):
     assert batch["mlm"]["attention_mask"][-1].sum() == 2
 
 
-@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if not kind.reads])
+@pytest.mark.parametrize("name", COLLATORS)
 def test_masks_do_not_depend_on_the_company(name, sample_tokenizer, monkeypatch):
     """Alone, in a batch, and in a batch that is computed in blocks of a few rows: all fields of every objective."""
     rng = np.random.default_rng(0)
@@ -108,22 +109,27 @@ def test_masks_do_not_depend_on_the_company(name, sample_tokenizer, monkeypatch)
         Example([rng.integers(10, 1900, rng.integers(1, 40)) for _ in range(sides)], corpus, number, epoch=number % 3)
         for number in range(30)
     ]
-    languages = LANGUAGES if kind.languages else None
-    masker = Masker(sample_tokenizer, (1, 0), languages, frozenset(["tlm"]))
-    together = masker(Texts.of(examples), name, HALF)
-    monkeypatch.setattr(collators, "POSITIONS_AT_ONCE", 100)
-    in_blocks = masker(Texts.of(examples), name, HALF)
+    has_languages = COLLATORS[name].language_share > 0
+    collate = COLLATORS[name](sample_tokenizer, (1, 0), LANGUAGES if has_languages else None, name == "tlm")
+    together = collate(Texts.of(examples), HALF)
+    monkeypatch.setattr("pretraining.rows.POSITIONS_AT_ONCE", 100)
+    in_blocks = collate(Texts.of(examples), HALF)
     for one, other in zip(inputs_of(together), inputs_of(in_blocks), strict=True):
-        wanted = ROW_FIELDS | ({"language_ids"} if kind.languages else set()) | ({"draws"} if name == "tlm" else set())
-        assert {key for key, field in one.items() if torch.is_tensor(field) and field.dim() == 2} == wanted
+        wanted = ROW_FIELDS | ({"language_ids"} if has_languages else set()) | ({"draws"} if name == "tlm" else set())
+        assert {key for key, field in one.items() if torch.is_tensor(field) and field.dim() == 2} | {
+            "attention_mask"
+        } == wanted
         assert all(torch.equal(one[key], other[key]) for key in wanted)
         assert (one["labels"] != IGNORED).any()
     for row, example in enumerate(examples):
-        alone = masker(Texts.of([example]), name, HALF)
+        alone = collate(Texts.of([example]), HALF)
         for one, other in zip(inputs_of(alone), inputs_of(together), strict=True):
             length = one["input_ids"].shape[1]
-            assert int(other["attention_mask"][row].sum()) == length
-            assert all(torch.equal(one[key][0], other[key][row, :length]) for key in wanted)
+            assert int((other["segment_ids"][row] >= 0).sum()) == length
+            assert all(torch.equal(one[key][0], other[key][row, :length]) for key in wanted - {"attention_mask"})
+            for key in {"attention_mask", "generation_mask"} & one.keys():
+                real = other[key][row, :length, :length] if other[key].dim() == 3 else other[key][row, :length]
+                assert torch.equal(one[key][0], real) and other[key][row].sum() == real.sum()
 
 
 def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sample_tokenizer):
@@ -138,7 +144,7 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
         ((1, 0), Example(sides, "en", 0), "tlm"),
     ]
     first, *others = [
-        Masker(sample_tokenizer, key)(Texts.of([example]), name, HALF)["labels"] for key, example, name in kinds
+        COLLATORS[name](sample_tokenizer, key)(Texts.of([example]), HALF)["labels"] for key, example, name in kinds
     ]
     for labels in others:
         assert (labels != first).any()
@@ -146,22 +152,21 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
 
 def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
     side = np.arange(10, 200)
-    batch = Masker(sample_tokenizer, (1, 0))(Texts.of([Example([side, side], "en-de", 0)]), "ca_mlm_pairs", HALF)
+    batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, (1, 0))(Texts.of([Example([side, side], "en-de", 0)]), HALF)
     assert (batch["x"]["labels"] != batch["y"]["labels"]).any()
     assert set(batch) == {"x", "y", "languages", "examples"}
-    masker = Masker(sample_tokenizer, (1, 0), LANGUAGES)
-    labels = masker(Texts.of([Example([side, side], "en-de", 0)]), "camlm", HALF)["labels"][0]
+    camlm = COLLATORS["camlm"](sample_tokenizer, (1, 0), LANGUAGES)
+    labels = camlm(Texts.of([Example([side, side], "en-de", 0)]), HALF)["labels"][0]
     assert (labels[1:191] != labels[193:383]).any()
 
 
 def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokenizer):
-    masker = Masker(sample_tokenizer, (1,))
-    assert not set(masker.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
-    assert len(masker.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
+    collate = COLLATORS["mlm"](sample_tokenizer, (1,))
+    assert not set(collate.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
+    assert len(collate.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id
-    fields = masker(
+    fields = collate(
         Texts.of([Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0)]),
-        "mlm",
         Objective(batch_size=1, mask_probability=1.0),
     )
     assert fields["labels"].tolist() == [[IGNORED, IGNORED, 50, IGNORED, IGNORED]]

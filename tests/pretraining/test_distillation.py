@@ -11,7 +11,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, RobertaConfig, RobertaForMaskedLM
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from pretraining.collators import Masker
+from pretraining.collators import MlmCollator
 from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.distillation import TeacherModel, spell
 from pretraining.recipe import Objective, Teacher
@@ -36,8 +36,8 @@ def batch_of(texts, tokenizer, names=None, probability=0.3):
         Example([np.array(ids)], names[row] if names else "en", row)
         for row, ids in enumerate(encode_texts(texts, tokenizer))
     ]
-    masker, settings = Masker(tokenizer, (1, 0)), Objective(batch_size=4, mask_probability=probability)
-    return {"mlm": masker(Texts.of(examples), "mlm", settings)}
+    settings = Objective(batch_size=4, mask_probability=probability)
+    return {"mlm": MlmCollator(tokenizer, (1, 0))(Texts.of(examples), settings)}
 
 
 def predict(fields, tokenizer, rows_and_columns):

@@ -10,7 +10,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from pretraining.collators import Masker
+from pretraining.collators import TlmCollator
 from pretraining.data.tokenized import Example, Texts
 from pretraining.recipe import Objective
 from pretraining.tracking import read_events
@@ -26,14 +26,14 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer
     rng = np.random.default_rng(0)
     examples = [Example([rng.integers(10, 500, 9), rng.integers(10, 500, 7)], "en-de", number) for number in range(4)]
     settings = Objective(batch_size=4)
-    plain, read = (Masker(sample_tokenizer, (1, 0), None, frozenset(others)) for others in ((), ("tlm",)))
-    without, tlm = (masker(Texts.of(examples), "tlm", settings) for masker in (plain, read))
+    plain, read = (TlmCollator(sample_tokenizer, (1, 0), None, draws) for draws in (False, True))
+    without, tlm = (collate(Texts.of(examples), settings) for collate in (plain, read))
     draws = tlm.pop("draws")
     assert without.keys() == tlm.keys()
     assert all((without[name] == tlm[name]).all() for name in ("input_ids", "labels"))
     ordinary = draws[tlm["special_tokens_mask"] == 0]
     assert len(ordinary.unique()) == len(ordinary) and ordinary.min() >= 0 and ordinary.max() < 2**31
-    again = read(Texts.of(examples[::-1]), "tlm", settings)
+    again = read(Texts.of(examples[::-1]), settings)
     assert (again["draws"].flip(0) == draws).all()  # by example, however they are batched
 
 

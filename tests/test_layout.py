@@ -1,0 +1,74 @@
+"""The rules of ARCHITECTURE.md that a machine can hold: layers, entry points, circles, folders."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BELOW = {
+    "modeling": set(),
+    "zoo_core": set(),
+    "pretraining": {"modeling", "zoo_core"},
+    "finetuning": {"modeling", "zoo_core"},
+    "hub_cards": {"modeling", "zoo_core", "pretraining", "finetuning"},
+    "bench": {"modeling", "zoo_core", "pretraining", "finetuning", "hub_cards"},
+}
+ENTRY_POINTS = {"pretraining.run", "finetuning.run"}
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for package in BELOW for path in (ROOT / package).rglob("*.py")}
+
+
+def imports_of(name: str) -> set[str]:
+    """The modules of ours that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = name.rpartition(".")[0] if node.level else ""
+            base = ".".join(part for part in (base, node.module) if part)
+            found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names}
+    return found & MODULES.keys()
+
+
+IMPORTS = {name: imports_of(name) for name in MODULES}
+
+
+@pytest.mark.parametrize("package", BELOW)
+def test_a_package_imports_only_from_the_layers_below(package):
+    for name, imported in IMPORTS.items():
+        if name.partition(".")[0] == package:
+            others = {other.partition(".")[0] for other in imported} - {package}
+            assert others <= BELOW[package], f"{name} imports {sorted(others)}"
+
+
+def test_nothing_imports_an_entry_point():
+    assert {name for name, imported in IMPORTS.items() if imported & ENTRY_POINTS and name not in ENTRY_POINTS} == set()
+
+
+def test_there_are_no_circles():
+    state: dict[str, bool] = {}  # True while a module's imports are followed
+
+    def follow(name: str, path: tuple[str, ...]) -> None:
+        assert not state.get(name), f"a circle: {' -> '.join((*path[path.index(name) :], name))}"
+        if name not in state:
+            state[name] = True
+            for other in sorted(IMPORTS[name]):
+                follow(other, (*path, name))
+            state[name] = False
+
+    for name in MODULES:
+        follow(name, ())
+
+
+def test_folders_can_be_seen_at_a_glance():
+    for package in BELOW:
+        for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
+            if folder.name not in ("modeling",):  # flat by the rules of remote code
+                assert len(list(folder.glob("*.py"))) <= 21, folder
