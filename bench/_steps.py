@@ -19,7 +19,7 @@ from bench._flops import Size
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.encoder import MultiHeadAttention
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from pretraining.collators import Masker
+from pretraining.collators import COLLATORS
 from pretraining.data.tokenized import Example, Texts
 from pretraining.recipe import ModelStart, Objective, Phase, Recipe
 from pretraining.training import Training, make_accelerator
@@ -53,7 +53,7 @@ def positions(example: Example) -> int:
 def our_batch(tokenizer: Any, examples: list[Example], objective: str = "tlm") -> dict[str, dict]:
     """The batch that the training loop would get of these examples."""
     settings = Objective(batch_size=len(examples), mask_probability=PREDICTED, max_length=max(map(positions, examples)))
-    return {objective: Masker(tokenizer, ("bench",))(Texts.of(examples), objective, settings)}
+    return {objective: COLLATORS[objective](tokenizer, ("bench",))(Texts.of(examples), settings)}
 
 
 def skip_padding(model: Any, on: bool = True) -> bool:
@@ -82,7 +82,7 @@ def set_attention_dropout(model: Any, probability: float) -> None:
 
 
 class OurStep:
-    """An step of this package, by the methods of its training loop."""
+    """A step of this package, by the methods of its training loop."""
 
     def __init__(self, model: Any, tokenizer: Any, precision: str = "fp32", objective: str = "tlm"):
         """`model` leaves padding out if it can."""

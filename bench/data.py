@@ -147,7 +147,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     from transformers import DataCollatorForLanguageModeling
 
     from bench._steps import features
-    from pretraining.collators import Masker
+    from pretraining.collators import MlmCollator
     from pretraining.data.corpora import load_corpora
     from pretraining.start.initialization import load_tokenizer
 
@@ -155,7 +155,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     tokenizer = load_tokenizer(recipe)
     (corpus,) = load_corpora(recipe, tokenizer)
     objective = recipe.phases[0].objectives["mlm"]
-    masker = Masker(tokenizer, ("bench",))
+    collate = MlmCollator(tokenizer, ("bench",))
     collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=objective.mask_probability)
     rng = np.random.default_rng(0)
     order = np.sort(rng.permutation(len(corpus.lengths))[: flags.batch])
@@ -166,7 +166,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     batches = {}
 
     def ours(number: int) -> None:
-        batches["ours"] = masker(texts, "mlm", objective)
+        batches["ours"] = collate(texts, objective)
 
     def peer(number: int) -> None:
         batches["peer"] = collate(rows)

@@ -166,7 +166,7 @@ def steps_section(recipe: Recipe, name: str, size: Size) -> Section:
         )
         mean = read_lengths()[0].mean()
         notes += [
-            f"An step holds {segments.batch_size:,} pairs of segments, {segments.max_length} tokens a side, and "
+            f"A step holds {segments.batch_size:,} pairs of segments, {segments.max_length} tokens a side, and "
             f"{pairs.batch_size:,} translation pairs, {pairs.max_length} a side; TLM reads the latter once more, both "
             f"sides in one input of {joint.max_length}.",
             "FLOPs are useful ones, of forward and backward: 164 L d^2 + 36 L d n + 2 r (6 d V + 6 d^2) a token for "
