@@ -22,7 +22,8 @@ from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.collators import COLLATORS
 from pretraining.data.tokenized import Example, Texts
 from pretraining.recipe import ModelStart, Objective, Phase, Recipe
-from pretraining.training import Training, make_accelerator
+from pretraining.sharding import make_accelerator
+from pretraining.training import Training
 
 PREDICTED = 0.15  # both sides' default
 DROPOUT = 0.1  # XLM-R's, of states and of attention
@@ -91,11 +92,10 @@ class OurStep:
         recipe = Recipe("unused", start, phases=[self.phase], precision=precision)
         self.skips_padding = skip_padding(model)
         self.objective, self.tokenizer = objective, tokenizer
-        self.training = Training(recipe, model, tokenizer, [], make_accelerator(recipe), [])
+        self.training = Training(recipe, model, tokenizer, [], make_accelerator(precision), [])
         self.training._start_phase(0)
         self.optimizer = self.training.optimizer.optimizer
         self.model = self.training.model
-        self.updates = 0
 
     def __call__(self, examples: list[Example]) -> float:
         """One step; the mean loss."""
@@ -109,8 +109,7 @@ class OurStep:
         output = self.model(**send_to_device(batch, training.accelerator.device))
         training.accelerator.backward(output.loss)
         predictions = sum(len(losses) for losses in output.token_losses.values())
-        self.updates += 1
-        training._update(predictions, self.updates, self.phase)
+        training._step(predictions)
         return output.loss.item() / predictions
 
 

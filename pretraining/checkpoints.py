@@ -7,35 +7,33 @@
              model/                           the result: this folder is the Hub repository
 """
 
-import contextlib
+import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 from accelerate import Accelerator
+from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pretraining.checksums import damage, write_checksums
 from pretraining.recipe import Recipe
 from zoo_core.provenance import forget_machine, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
 logger = logging.getLogger(__name__)
 
+CHECKSUMS = "checksums.json"
+THREADS = 4  # hashing lets go of the interpreter; weights and optimizer are two files
 # Fields that change what is seen or kept of a run, never what is learned: they may differ on resume.
 FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
-FREE_GROUPS = (
-    "evaluation.every_steps",
-    "evaluation.batch_size",
-    "evaluation.retrieval",
-    "evaluation.alignment",
-    "evaluation.back_translation",
-    "model.attention",
-    "model.skip_padding",
+FREE_ON_RESUME += tuple(
+    f"evaluation.{field}" for field in ("every_steps", "batch_size", "retrieval", "alignment", "back_translation")
 )
+FREE_ON_RESUME += ("model.attention", "model.skip_padding")
 
 
 def open_run_folder(recipe: Recipe, resume: bool) -> None:
@@ -46,37 +44,26 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
     """
     folder = Path(recipe.output_dir)
     # the lock, and what a killed start had begun to write, have a dot in front
-    if not folder.exists() or not any(not path.name.startswith(".") for path in folder.iterdir()):
-        if resume:
-            raise ValueError(
-                f"there is nothing to resume: {str(folder)!r} is empty or missing. Start without --resume."
-            )
+    is_empty = not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir())
+    if is_empty and resume:
+        raise ValueError(f"there is nothing to resume: {str(folder)!r} is empty or missing. Start without --resume.")
+    if is_empty:
         return
     if not resume:
         raise ValueError(
-            f"the run folder {str(folder)!r} is not empty: a new run would overwrite what is there. Continue it with "
-            "--resume, or give another output_dir."
+            f"the run folder {str(folder)!r} is not empty: continue it with --resume, or give another output_dir."
         )
     if not (folder / "recipe.yaml").exists():
         raise ValueError(f"{str(folder)!r} holds no recipe.yaml: it is not a run folder. Give another output_dir.")
-    differences = [
-        line
-        for line in recipe_differences(recipe_of_run(folder / "recipe.yaml", Recipe), _as_dict(recipe))
-        if not line.split(":")[0].startswith((*FREE_ON_RESUME, *FREE_GROUPS))
-    ]
-    if differences:
+    before = recipe_of_run(folder / "recipe.yaml", Recipe)
+    changed = [line for line in recipe_differences(before, asdict(recipe)) if not line.startswith(FREE_ON_RESUME)]
+    if changed:
         raise ValueError(
-            "the recipe is not the one this run was started with: " + "; ".join(differences) + ". Resumed under it, "
-            "the result would belong to neither. Restore these fields, or start a new run in another output_dir."
+            f"the recipe is not the one this run was started with: {'; '.join(changed)}. Restore these fields, or "
+            "start a new run in another output_dir."
         )
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: model/ is there. Nothing is left to resume.")
-
-
-def _as_dict(recipe: Recipe) -> dict:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(OmegaConf.structured(recipe))
 
 
 def start_run_folder(recipe: Recipe) -> None:
@@ -98,52 +85,52 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return next(reversed(checkpoints_of(folder)), None)
 
 
-def sound_checkpoint(folder: Path) -> Path | None:
+def checked_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint whose files hold what was written, None where there is no checkpoint at all.
 
-    Damaged ones that are newer are said and put aside as `damaged-step-N`. Raises `ValueError` where all are damaged.
+    Damaged ones that are newer are put aside as `damaged-step-N`. Raises `ValueError` where all are damaged.
     """
     damaged = []
     for checkpoint in reversed(checkpoints_of(folder)):
         if not (found := damage(checkpoint)):
-            break
-        damaged.append((checkpoint, found))
+            for bad in damaged:
+                aside = bad.with_name(f"damaged-{bad.name}")
+                _remove(aside)
+                bad.rename(aside)
+            return checkpoint
         logger.warning("%s is damaged: %s", checkpoint, found)
-    else:
-        if damaged:
-            raise ValueError(
-                f"no checkpoint of {str(folder)!r} can be resumed: "
-                + "; ".join(f"{checkpoint.name}: {found}" for checkpoint, found in damaged)
-                + ". Training on from other weights would give another run. Restore a checkpoint from a copy, or start "
-                "anew in another output_dir."
-            )
-        return None
-    for bad, _ in damaged:
-        aside = bad.with_name(f"damaged-{bad.name}")
-        _remove(aside)
-        logger.warning("%s is kept as %s; the run goes on from %s", bad, aside.name, checkpoint.name)
-        bad.rename(aside)
-    return checkpoint
-
-
-@contextlib.contextmanager
-def writing(what: str, folder: Path) -> Iterator[None]:
-    """Turns what the system refuses while `what` is written into an error that says how to go on.
-
-    Raises `ValueError`; checkpoints stay as they are.
-    """
-    try:
-        yield
-    except OSError as error:
+        damaged.append(checkpoint)
+    if damaged:
         raise ValueError(
-            f"{what} of {str(folder)!r} could not be written: {error}. The disk may be full; {_kept(folder)}. Free "
-            "some space, then continue with --resume."
-        ) from error
+            f"no checkpoint of {str(folder)!r} can be resumed; in {checkpoint.name}, {found}. Restore one from a copy, "
+            "or start anew in another output_dir."
+        )
+    return None
 
 
-def _kept(folder: Path) -> str:
-    newest = newest_checkpoint(folder)
-    return f"{newest} is untouched" if newest else "no checkpoint was written before"
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with the files of a checkpoint, by its `checksums.json`; None where nothing is."""
+    try:
+        written = dict(json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8")))
+        found = _checksums(checkpoint)
+    except (OSError, ValueError, TypeError) as error:
+        return f"{CHECKSUMS} or another file cannot be read ({error})"
+    changed = [name for name, checksum in written.items() if found.get(name) != checksum]
+    if "progress.json" not in written:
+        return f"{CHECKSUMS} does not list what a checkpoint has"
+    return f"{', '.join(changed)} is missing or does not hold what was written there" if changed else None
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """{path in the folder: sha256} of all files but the list itself."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / CHECKSUMS)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_sha256, files), strict=True))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -162,15 +149,13 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
         weights.clear()
 
     def load(models, input_dir):
-        from safetensors.torch import load_model
-
         model = accelerator.unwrap_model(models.pop())
         # tied weights are written once, hence not strict
         missing, unexpected = load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
         if unexpected or set(missing) - set(model._tied_weights_keys):
             raise ValueError(
                 f"the checkpoint {input_dir} lacks {sorted(missing)[:3]} or holds {unexpected[:3]} besides: it is not "
-                "of this model and cannot be resumed. Resume from another one, or start anew."
+                "of this model. Resume from another one, or start anew."
             )
         model.tie_weights()
 
@@ -178,7 +163,7 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
     accelerator.register_load_state_pre_hook(load)
 
 
-def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep: int) -> Path:
+def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep: int) -> None:
     """Write `checkpoints/step-N`: aside first, then synchronized to disk and renamed, then older ones are dropped.
 
     Raises `ValueError` where the disk refuses (full, quota, permissions). What was there before stays as it was.
@@ -195,49 +180,44 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             write_json(aside / "progress.json", progress)
-            write_checksums(aside)
+            write_json(aside / CHECKSUMS, _checksums(aside))
             _synchronize(aside)
             _remove(final)  # there only where the same step is saved again
             os.rename(aside, final)
             _synchronize(final.parent)
     except Exception as error:  # safetensors and torch.save each wrap the system's error in one of their own
         if not accelerator.is_main_process:
-            raise  # the main process says what happened, and tidies up
+            raise  # the main process reports it, and tidies up
         shutil.rmtree(aside, ignore_errors=True)
         raise ValueError(
-            f"the checkpoint of step {step} could not be written: {error}. The disk may be full; {_kept(folder)}. Free "
-            "some space (or lower keep_checkpoints), then continue with --resume."
+            f"the checkpoint of step {step} could not be written ({error}); the one before it is "
+            f"{newest_checkpoint(folder)}. Free some space on the disk, then continue with --resume."
         ) from error
     if accelerator.is_main_process and keep:
         for old in checkpoints_of(folder)[:-keep]:
             _remove(old)
     accelerator.wait_for_everyone()
-    return final
-
-
-def load_checkpoint(accelerator: Accelerator, checkpoint: Path) -> dict:
-    """Restore weights, optimizer and random states into the prepared objects."""
-    accelerator.load_state(str(checkpoint))
-    return read_progress(checkpoint)
 
 
 def read_progress(checkpoint: Path) -> dict:
-    """Where a checkpoint stands: `phase`, `update` (done in that phase), `step` (done in all), `scheduler`."""
-    return json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
+    """Where a checkpoint stands: `phase`, `step_of_phase` (done in that phase), `step` (done in all), `scheduler`."""
+    progress = json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
+    if "update" in progress:  # until version 0.1
+        progress["step_of_phase"] = progress.pop("update")
+    return progress
 
 
 def publish_model(folder: Path, checkpoint: Path) -> None:
-    """Copy the last checkpoint's model to `<run>/model`, whole or not at all. Raises `ValueError` as `writing`."""
+    """Copy the last checkpoint's model to `<run>/model`, whole or not at all."""
     aside = folder / ".model.tmp"
-    with writing("model/", folder):
-        try:
-            shutil.rmtree(aside, ignore_errors=True)
-            shutil.copytree(checkpoint / "model", aside)
-            _synchronize(aside)
-            os.rename(aside, folder / "model")
-        except OSError:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.copytree(checkpoint / "model", aside)
+        _synchronize(aside)
+        os.rename(aside, folder / "model")
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
 
 
 def _remove(checkpoint: Path) -> None:

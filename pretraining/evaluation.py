@@ -17,9 +17,9 @@ from pretraining.data.corpora import Corpus, held_out_batches, held_out_examples
 from pretraining.data.sampling import Languages
 from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, text_length
 from pretraining.distillation import TeacherModel
+from pretraining.metrics import LossMeter
 from pretraining.recipe import OBJECTIVES, Objective, Phase, Recipe, loss_names, unused_losses, with_examples
 from pretraining.rows import encode_rows
-from pretraining.tracking import LossMeter
 from zoo_core.masking import IGNORED
 
 # How the sides of a pair are encoded for their alignment: in one input, or each without seeing the other.

@@ -25,10 +25,10 @@ SLICE_SECONDS = 0.1
 class Stopped(BaseException):
     """A signal asks to stop. Like KeyboardInterrupt no `Exception`: no library takes it for a failure of its own."""
 
-    def __init__(self, number: signal.Signals, is_said: bool = False):
-        """`is_said`: the user has been told where the run stands."""
+    def __init__(self, number: signal.Signals, is_reported: bool = False):
+        """`is_reported`: a message has said where the run stands."""
         super().__init__(f"stopped by {number.name}")
-        self.signal, self.is_said = number, is_said
+        self.signal, self.is_reported = number, is_reported
 
 
 class _State:
@@ -62,14 +62,14 @@ def stop_signals() -> Iterator[None]:
     try:
         yield
     except Stopped as stop:
-        if not stop.is_said:
-            _say(f"stopped by {stop.signal.name} before the first step: there is nothing to save")
+        if not stop.is_reported:
+            _print(f"{stop} before the first step: there is nothing to save")
         sys.exit(128 + stop.signal)
     except Exception as error:
         if _State.received is None:
             raise
-        # another process of the run was told as well and is gone: what waited for it fails, for no reason of its own
-        _say(f"stopped by {_State.received.name} ({type(error).__name__}); continue with --resume what was saved")
+        # another process of the run was stopped as well and is gone: what waited for it fails, for no fault of its own
+        _print(f"stopped by {_State.received.name} ({type(error).__name__}); continue with --resume what was saved")
         sys.exit(128 + _State.received)
     finally:
         _State.received, _State.is_held = None, False
@@ -100,9 +100,10 @@ def at_once() -> Iterator[None]:
 
 
 def stop_all(error: Exception, is_main_process: bool) -> BaseException:
-    """What a process raises where all of a run stop for the same reason: the main one says it, the others are silent.
+    """What a process raises where all of a run stop for the same reason: the main one reports it, the others are
+    silent.
 
-    A launcher sends SIGTERM to the rest as soon as one has ended: the main process may still say what it has to say.
+    A launcher sends SIGTERM to the rest as soon as one has ended: the main process may still have something to print.
     """
     hold_signals()
     return error if is_main_process else SystemExit(2)
@@ -132,24 +133,19 @@ def leave_signals_to_main(worker: int) -> None:
 
 
 def _handle(number: int, frame: object) -> None:
+    is_launched = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, or accelerate with several processes
     if _State.received is not None:
-        if _is_launched() and time.monotonic() - _State.at < REPEATED_WITHIN_SECONDS:
-            return
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        if not is_launched or time.monotonic() - _State.at >= REPEATED_WITHIN_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         return
     _State.received, _State.at = signal.Signals(number), time.monotonic()
-    if not _is_launched():
+    if not is_launched:
         # left to the system, so that the second one also ends what does not come back to Python
         signal.signal(number, signal.SIG_DFL)
     if not _State.is_held:
         raise Stopped(_State.received)
 
 
-def _is_launched() -> bool:
-    """Whether a launcher that passes signals on has started this process: torchrun, or accelerate with several."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)

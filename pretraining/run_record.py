@@ -16,9 +16,9 @@ from zoo_core.provenance import run_facts, write_json
 class RunRecord:
     """The run.json of a run folder, with an entry for this session."""
 
-    def __init__(self, recipe: Recipe, argv: list[str], checkpoint: Path | None, parameters: int, data: dict):
-        """Adds this session and writes. `parameters` of the model; `data` are the `data_facts`."""
-        self.path = Path(recipe.output_dir) / "run.json"
+    def __init__(self, recipe: Recipe, argv: list[str], checkpoint: Path | None, facts: dict):
+        """Adds this session and writes. `facts`: `parameters` of the model and the `data_facts`."""
+        self.path, self.started = Path(recipe.output_dir) / "run.json", time.time()
         before = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
         session = run_facts(argv) | {"resumed_from": checkpoint.name if checkpoint else None}
         self.content = {
@@ -27,10 +27,8 @@ class RunRecord:
             "start_from": recipe.model.start_from,
             # what is resumed has read it when it was started
             "meta_pretrained": before.get("meta_pretrained") if checkpoint else start_facts(recipe),
-            "parameters": parameters,
-            **data,
+            **facts,
         }
-        self.started = time.time()
         write_json(self.path, self.content)
 
     def finish(self, step: int, stopped_by: str | None = None) -> None:
@@ -59,23 +57,20 @@ def check_same_data(recipe: Recipe, now: dict) -> None:
     path = Path(recipe.output_dir) / "run.json"
     if not path.exists():
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    changed = [] if before["tokenizer_fingerprint"] == now["tokenizer_fingerprint"] else ["the tokenizer"]
-    fingerprints = {
-        corpus["name"]: [table["fingerprint"] for table in corpus["tables"]] for corpus in before["corpora"]
-    }
-    for corpus in now["corpora"]:
-        if fingerprints[corpus["name"]] != [table["fingerprint"] for table in corpus["tables"]]:
-            changed.append(f"corpus {corpus['name']}")
-    for teacher, was in zip(now["teachers"], before.get("teachers", []), strict=True):
-        changed += [
-            f"{what} {teacher['path']}"
-            for what, key in (("the teacher", "fingerprint"), ("the tokenizer of the teacher", "tokenizer_fingerprint"))
-            if teacher[key] != was[key]
-        ]
-    if changed:
+    before, now = _fingerprints(json.loads(path.read_text(encoding="utf-8"))), _fingerprints(now)
+    if changed := [what for what in now if now[what] != before.get(what)]:
         raise ValueError(
-            f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started: what it has learned and "
-            "what it would learn now belong to different data. Restore it, or start a new run in another output_dir "
-            "with model.start_from=<this run>/checkpoints/step-N/model."
+            f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started. Restore it, or start a "
+            "new run in another output_dir with model.start_from=<this run>/checkpoints/step-N/model."
         )
+
+
+def _fingerprints(facts: dict) -> dict[str, str | list[str]]:
+    """{what a run learns from: its fingerprint} of `data_facts`."""
+    found = {"the tokenizer": facts["tokenizer_fingerprint"]}
+    for corpus in facts["corpora"]:
+        found[f"corpus {corpus['name']}"] = [table["fingerprint"] for table in corpus["tables"]]
+    for teacher in facts.get("teachers", []):
+        found[f"the teacher {teacher['path']}"] = teacher["fingerprint"]
+        found[f"the tokenizer of the teacher {teacher['path']}"] = teacher["tokenizer_fingerprint"]
+    return found

@@ -13,11 +13,13 @@ import os
 import torch
 from accelerate import Accelerator
 from accelerate.checkpointing import load_accelerator_state, save_accelerator_state
-from accelerate.utils import DistributedType, parse_flag_from_env
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType, parse_flag_from_env
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
+
+from zoo_core.processes import start_processes
 
 CONFIGURATIONS = "pretraining/accelerate"
 
@@ -163,20 +165,33 @@ def all_finite(model: nn.Module, accelerator: Accelerator) -> bool:
     return bool(accelerator.reduce(torch.tensor(float(not finite), device=accelerator.device)).item() == 0)
 
 
+def make_accelerator(precision: str) -> ShardingAccelerator:
+    """The process group and precision of the run. Raises `ValueError` for those that cannot be."""
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
+    check_launch()
+    start_processes()
+    accelerator = ShardingAccelerator(
+        mixed_precision={"fp32": "no"}.get(precision, precision),
+        # a batch may leave parameters without gradient: cross-attention under MLM, an objective without a query
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    check_sharding(accelerator, precision)
+    return accelerator
+
+
 def check_launch() -> None:
-    """Raises `ValueError` where accelerate was told to share out the training in a way that this loop cannot follow."""
-    if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
-        raise ValueError(
-            "accelerate was told to use DeepSpeed, which clips and steps at the end of its backward pass: here an "
-            "update is scaled by its predictions, which are counted over all processes and micro-batches after that. "
-            f"FSDP2 shards the same state: use --config_file {CONFIGURATIONS}/fsdp2.yaml."
-        )
-    if parse_flag_from_env("ACCELERATE_USE_MEGATRON_LM") or parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
-        raise ValueError(
-            "accelerate was told to split layers, tensors or sequences between processes (Megatron-LM, or a "
-            "parallelism_config): here processes share examples and shards, and each would take the others' part for "
-            f"its own. Use --config_file {CONFIGURATIONS}/ddp.yaml or fsdp2.yaml."
-        )
+    """Raises `ValueError` where accelerate was told to share out the training in a way that this loop cannot follow.
+
+    DeepSpeed clips and steps at the end of its backward pass, before the predictions are counted that the gradients are
+    scaled by. Where layers, tensors or sequences are split, processes do not share examples.
+    """
+    for name in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
+            raise ValueError(
+                f"accelerate was told to use {name.lower()}, which this training cannot follow. Use --config_file "
+                f"{CONFIGURATIONS}/ddp.yaml or fsdp2.yaml."
+            )
 
 
 def check_sharding(accelerator: Accelerator, precision: str) -> None:
@@ -185,38 +200,21 @@ def check_sharding(accelerator: Accelerator, precision: str) -> None:
     if accelerator.distributed_type != DistributedType.FSDP:
         if parse_flag_from_env("ACCELERATE_USE_FSDP"):
             raise ValueError(
-                f"accelerate was told to use FSDP, and has not turned it on: it shards between GPUs, two or more, and "
-                f"there is {accelerator.num_processes} process(es) on {accelerator.device.type}. Every process would "
-                f"hold the whole model. Use --config_file {CONFIGURATIONS}/ddp.yaml, or more GPUs."
+                f"accelerate was told to use FSDP, and has not turned it on: it shards between two GPUs or more, and "
+                f"there is {accelerator.num_processes} process(es) on {accelerator.device.type}. Use --config_file "
+                f"{CONFIGURATIONS}/ddp.yaml, or more GPUs."
             )
         return
     plugin = accelerator.state.fsdp_plugin
-    if plugin.fsdp_version != 2:
-        raise ValueError(
-            f"fsdp_version is {plugin.fsdp_version}: its flattened parameters can neither be frozen by phase nor kept "
-            f"in a checkpoint that loads without it. Set fsdp_version to 2, as {CONFIGURATIONS}/fsdp2.yaml has it."
-        )
-    for name, on, why in (
-        (
-            "fsdp_cpu_ram_efficient_loading",
-            plugin.cpu_ram_efficient_loading,
-            "all processes but the first would start from empty weights",
-        ),
-        (
-            "fsdp_activation_checkpointing",
-            plugin.activation_checkpointing,
-            "the recipe says this, so that the run folder records it (model.gradient_checkpointing)",
-        ),
-        (
-            "fsdp_offload_params",
-            isinstance(plugin.cpu_offload, CPUOffloadPolicy),
-            "gradients would lie in the memory of the CPU, and are scaled and clipped on the GPU",
-        ),
+    is_offloaded = isinstance(plugin.cpu_offload, CPUOffloadPolicy)
+    for name, value, wanted in (
+        ("fsdp_version", plugin.fsdp_version, 2),  # flattened parameters can neither be frozen nor kept by name
+        ("fsdp_cpu_ram_efficient_loading", plugin.cpu_ram_efficient_loading, False),  # others start from empty weights
+        # `model.gradient_checkpointing` of the recipe does this, so that the run folder records it
+        ("fsdp_activation_checkpointing", plugin.activation_checkpointing, False),
+        ("fsdp_offload_params", is_offloaded, False),  # gradients are scaled and clipped on the GPU
+        ("precision", precision == "fp16" and "fp16", False),  # each process would decide its loss scaling for itself
     ):
-        if on:
-            raise ValueError(f"{name} is true: {why}. Set it to false, as {CONFIGURATIONS}/fsdp2.yaml has it.")
-    if precision == "fp16":
-        raise ValueError(
-            "precision is fp16, and the model is to be sharded: fp16's loss scaling would be decided by each process "
-            f"for itself. Set precision=bf16, or launch with {CONFIGURATIONS}/ddp.yaml."
-        )
+        if value != wanted:
+            advice = "bf16 or fp32" if name == "precision" else f"{wanted}, as {CONFIGURATIONS}/fsdp2.yaml has it"
+            raise ValueError(f"{name} is {value}, with which a model cannot be sharded here. Set it to {advice}.")

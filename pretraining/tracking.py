@@ -1,50 +1,131 @@
-"""What a run shows of itself: events.jsonl, curves.png and a progress line.
+"""What a run tells of itself: events.jsonl, curves.png and a progress line.
 
 `python -m pretraining.tracking RUN_FOLDER` draws curves.png anew from events.jsonl.
 """
 
 import json
 import sys
-import time
-from collections import defaultdict
+from datetime import timedelta
 from pathlib import Path
 
-import torch
+import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pretraining.recipe import OBJECTIVES
+from pretraining.recipe import Recipe
+from pretraining.run_record import RunRecord
+from zoo_core.provenance import written_aside
+
+# Of what an evaluation measures, the figures for readers; the others are their parts.
+EVALUATIONS = ("held_out/", "retrieval/", "alignment_joint/", "alignment_separate/", "alignment_cross/", "self_labels/")
+EVALUATIONS += ("back_translation/",)
+PANELS = {  # of curves.png, by the beginning of their columns
+    "loss/": "training loss (nats)",
+    "retrieval/": "retrieval accuracy of held-out sentences, best layer",
+    "alignment_joint/": "word alignment accuracy, best layer, sides in one input",
+    "alignment_separate/": "word alignment accuracy, best layer, sides apart",
+    "alignment_cross/": "word alignment accuracy, best layer, cross-attention",
+    "self_labels/": "share of the self-labeled links that are right",
+    "back_translation/": "share of pseudo tokens in the translation, less in another",
+    "learning_rate": "learning rate",
+    "grad_norm": "gradient norm",
+    "tokens_per_second": "tokens/s",
+}
 
 
-class Events:
-    """events.jsonl: one JSON object a line, each with `step` (updates done in all phases) and `phase`.
+class RunReport:
+    """Writes events.jsonl, run.json and curves.png, and shows a bar with loss, tokens/s and the time left on a
+    terminal, a line per log step anywhere else. Only the main process does; in others all of this does nothing.
 
-    Training lines carry `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before; an
-    objective of several terms has `<objective>.<term>`),
-    `learning_rate`, `grad_norm`, `tokens_per_second` (real tokens, padding left out), `predictions` and `memory_gib`;
-    evaluation lines `held_out/<objective>/<corpus>`, `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`,
-    `alignment_joint/<pair>`, `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in
-    `<figure>_by_layer/<pair>`), `self_labels/<pair>`, `self_labels_per_token/<pair>`,
-    `back_translation/<source>-><target>`. A pair of several corpora has a figure for each: `retrieval/en-de/ntrex`,
-    `back_translation/en->de/ntrex`. `shortened/btmlm` counts the texts that had room
-    for fewer pseudo tokens than they should have.
+    events.jsonl has a JSON object a line, each with `step` (steps done in all phases) and `phase`. Training lines carry
+    `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before; an objective of several
+    terms has `<objective>.<term>`), `learning_rate`, `grad_norm`, `tokens_per_second` (real tokens, padding left out),
+    `predictions` and `memory_gib`; evaluation lines `held_out/<objective>/<corpus>`,
+    `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`, `alignment_joint/<pair>`, `alignment_separate/<pair>`,
+    `alignment_cross/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`), `self_labels/<pair>`,
+    `self_labels_per_token/<pair>`, `back_translation/<source>-><target>`. A pair of several corpora has a figure for
+    each: `retrieval/en-de/ntrex`, `back_translation/en->de/ntrex`. `shortened/btmlm` counts the texts that had room for
+    fewer pseudo tokens than they should have.
     """
 
-    def __init__(self, folder: Path, keep_until: int = 0, evaluation_due: bool = False):
-        """Continue the file; lines after step `keep_until` belong to steps that a resumed run does again, and so does
-        the evaluation of that step where it is due."""
-        self.path = folder / "events.jsonl"
-        kept = [line for line in read_events(folder) if line["step"] <= keep_until] if keep_until else []
-        if evaluation_due:
-            kept = [line for line in kept if line["step"] < keep_until or "loss" in line]
-        aside = folder / ".events.jsonl.tmp"
-        aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        aside.replace(self.path)
+    def __init__(self, recipe: Recipe, is_main: bool, argv: list[str], checkpoint: Path | None, progress: dict, facts):
+        """`progress` is that of the `checkpoint` which the run goes on from, `facts` go into run.json."""
+        self.is_main, self.folder = is_main, Path(recipe.output_dir)
+        self.console = Console(stderr=True, quiet=not is_main, highlight=False, markup=False, soft_wrap=True)
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
+        columns += (TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+        shown = is_main and self.console.is_terminal
+        self.bar = Progress(*columns, console=self.console, disable=not shown)
+        total = sum(phase.steps for phase in recipe.phases)
+        self.task = self.bar.add_task("starting", total=total, completed=progress["step"], note="")
+        if is_main:
+            _keep_events(self.folder, progress)
+            self.record = RunRecord(recipe, argv, checkpoint, facts)
+        if checkpoint:
+            self.say(f"resumed from {checkpoint}")
 
-    def write(self, **fields) -> None:
-        """Append a line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(fields, allow_nan=False) + "\n")
+    def __enter__(self) -> "RunReport":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.bar.stop()
+
+    def step(self, step: int, phase: str) -> None:
+        """One more step is done."""
+        self.bar.update(self.task, completed=step, description=phase)
+
+    def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
+        """Write the figures of a log line, and show them."""
+        self._write(step=step, phase=phase, **figures, learning_rate=learning_rate)
+        note = f"loss {figures['loss']:.3f}  {figures['tokens_per_second']:,.0f} tokens/s"
+        self.bar.update(self.task, note=note)
+        if self.bar.disable:
+            task = self.bar.tasks[0]
+            left = timedelta(seconds=round(task.time_remaining or 0))
+            self.say(f"{phase}  step {step}/{task.total}  {note}  left {left}")
+
+    def evaluation(self, step: int, phase: str, figures: dict) -> None:
+        """Write what an evaluation found, and show it."""
+        self._write(step=step, phase=phase, **figures)
+        shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(EVALUATIONS)]
+        self.say(f"step {step}  " + "  ".join(shown))
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text)
+
+    def draw(self) -> None:
+        """Draw curves.png anew."""
+        if self.is_main:
+            plot_curves(self.folder)
+
+    def finish(self, step: int, stopped_by: str | None = None, is_kept: bool = True) -> None:
+        """The run has ended at `step`, or a signal has stopped it: `is_kept` where there is a checkpoint to resume."""
+        if self.is_main:
+            self.record.finish(step, stopped_by)
+        if stopped_by:
+            nothing = "" if is_kept else ", with nothing to save"
+            self.say(f"stopped by {stopped_by} at step {step}{nothing}: continue with --resume")
+        else:
+            self.draw()
+            self.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
+
+    def _write(self, **fields) -> None:
+        if self.is_main:
+            with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(fields, allow_nan=False) + "\n")
+
+
+def _keep_events(folder: Path, progress: dict) -> None:
+    """Drop the lines of steps that a resumed run does again, and that of an evaluation which it makes again."""
+    step, kept = progress["step"], []
+    for line in read_events(folder) if step else []:
+        is_of_checkpoint = line["step"] == step and ("loss" in line or not progress.get("evaluation_due", True))
+        if line["step"] < step or is_of_checkpoint:
+            kept.append(line)
+    with written_aside(folder / "events.jsonl") as file:
+        file.writelines(json.dumps(line) + "\n" for line in kept)
 
 
 def read_events(folder: Path) -> list[dict]:
@@ -59,145 +140,39 @@ def read_events(folder: Path) -> list[dict]:
     return events
 
 
-class LossMeter:
-    """Sums of token losses by loss (an objective or one of its terms) and corpus, on the device until a line is due."""
-
-    def __init__(self, losses: list[str], corpora: list[str], device: torch.device):
-        self.keys = [(loss, corpus) for loss in losses for corpus in corpora]
-        self.slots = {key: slot for slot, key in enumerate(self.keys)}
-        # row 0: sum of losses in nats, row 1: number of predictions
-        self.sums_2K = torch.zeros(2, len(self.keys), dtype=torch.float64, device=device)
-
-    def add(self, batch: dict, output) -> None:
-        """Add the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
-        for loss, losses_N in output.token_losses.items():
-            objective = loss.partition(".")[0]
-            languages = batch[OBJECTIVES[objective].reads or objective]["languages"]
-            slots_B = torch.tensor([self.slots[loss, name] for name in languages], device=losses_N.device)
-            slots_N = slots_B[output.batch_rows[loss]]
-            self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
-            self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
-
-    def means(self, accelerator) -> tuple[dict[str, float], float]:
-        """Means by `<objective>/<corpus>` and the mean of all, over all processes; then start anew."""
-        sums, counts = accelerator.reduce(self.sums_2K, reduction="sum").tolist()
-        self.sums_2K.zero_()
-        means = {
-            f"{loss}/{corpus}": total / count
-            for (loss, corpus), total, count in zip(self.keys, sums, counts, strict=True)
-            if count
-        }
-        return means, sum(sums) / max(1.0, sum(counts))
-
-
-class ProgressLine:
-    """A bar with loss, tokens/s and the time left on a terminal; a line per log step anywhere else."""
-
-    def __init__(self, total_steps: int, done: int, enabled: bool):
-        self.console = Console(stderr=True)
-        self.enabled = enabled
-        self.total, self.started, self.first = total_steps, time.monotonic(), done
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self.console,
-            disable=not (enabled and self.console.is_terminal),
-        )
-        self.task = self.bar.add_task("starting", total=total_steps, completed=done, note="")
-
-    def __enter__(self):
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception):
-        self.bar.stop()
-
-    def step(self, step: int, phase: str) -> None:
-        """One more step is done."""
-        self.bar.update(self.task, completed=step, description=phase)
-
-    def log(self, step: int, phase: str, loss: float, tokens_per_second: float) -> None:
-        """Show the figures of a log line."""
-        note = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
-        self.bar.update(self.task, note=note)
-        if self.enabled and not self.console.is_terminal:
-            rate = (time.monotonic() - self.started) / max(1, step - self.first)
-            left = time.strftime("%H:%M:%S", time.gmtime(rate * (self.total - step)))
-            print(f"{phase}  step {step}/{self.total}  {note}  left {left}", file=sys.stderr, flush=True)
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        if self.enabled:
-            self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def plot_curves(folder: Path) -> Path | None:
     """Draw curves.png from events.jsonl: held-out losses over unigram entropies, training losses, retrieval, rates."""
-    events = read_events(folder)
-    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for event in events:
-        for key, value in event.items():
-            if isinstance(value, (int, float)) and key != "step":
-                series[key].append((event["step"], value))
-    if not series:
+    from matplotlib.figure import Figure  # slow to import
+
+    events = pd.DataFrame(read_events(folder))
+    if events.empty:
         return None
-
-    def named(prefix):
-        return {key.removeprefix(prefix): points for key, points in series.items() if key.startswith(prefix)}
-
-    held_out = named("held_out/")
-    panels = [
-        (f"held-out {objective} loss (nats)", _of(held_out, objective), _of(named("unigram_entropy/"), objective))
-        for objective in sorted({key.split("/")[0] for key in held_out})
-    ]
-    panels += [
-        ("training loss (nats)", named("loss/"), {}),
-        ("retrieval accuracy of held-out sentences, best layer", named("retrieval/"), {}),
-        ("word alignment accuracy, best layer, sides in one input", named("alignment_joint/"), {}),
-        ("word alignment accuracy, best layer, sides apart", named("alignment_separate/"), {}),
-        ("word alignment accuracy, best layer, cross-attention", named("alignment_cross/"), {}),
-        ("share of the self-labeled links that are right", named("self_labels/"), {}),
-        ("share of pseudo tokens in the translation, less in another", named("back_translation/"), {}),
-        ("learning rate", {"": series.get("learning_rate", [])}, {}),
-        ("gradient norm", {"": series.get("grad_norm", [])}, {}),
-        ("tokens/s", {"": series.get("tokens_per_second", [])}, {}),
-    ]
-    panels = [panel for panel in panels if any(panel[1].values())]
-
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(5.2 * columns, 3.6 * rows), layout="constrained")
-    colors = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-    for place, (title, curves, floors) in enumerate(panels):
-        axes = figure.add_subplot(rows, columns, place + 1)
-        for number, (name, points) in enumerate(sorted(curves.items())):
-            color = colors[number % len(colors)]
-            axes.plot(*zip(*points, strict=True), label=name, color=color, marker="." if len(points) < 40 else None)
-            if name in floors:
-                axes.axhline(floors[name][-1][1], color=color, linestyle="--", linewidth=0.8)
-        axes.set(title=title, xlabel="step")
+    events = events.set_index("step").select_dtypes("number")
+    objectives = sorted({column.split("/")[1] for column in events if column.startswith("held_out/")})
+    panels = {f"held_out/{name}/": f"held-out {name} loss (nats)" for name in objectives} | PANELS
+    found = {prefix: sorted(column for column in events if column.startswith(prefix)) for prefix in panels}
+    found = {prefix: columns for prefix, columns in found.items() if columns}
+    width = min(3, len(found))
+    height = -(-len(found) // width)
+    figure = Figure(figsize=(5.2 * width, 3.6 * height), layout="constrained")
+    for place, (prefix, columns) in enumerate(found.items()):
+        axes = figure.add_subplot(height, width, place + 1)
+        for number, column in enumerate(columns):
+            curve, color = events[column].dropna(), f"C{number % 10}"
+            axes.plot(curve, label=column[len(prefix) :], color=color, marker="." if len(curve) < 40 else None)
+            floor = column.replace("held_out/", "unigram_entropy/", 1)
+            if floor != column and floor in events:
+                label = "unigram entropy" if column == columns[-1] else None
+                axes.axhline(events[floor].dropna().iloc[-1], color=color, linestyle="--", linewidth=0.8, label=label)
+        axes.set(title=panels[prefix], xlabel="step")
         axes.grid(alpha=0.3)
-        if floors:
-            axes.plot([], [], color="gray", linestyle="--", linewidth=0.8, label="unigram entropy")
-        if len(curves) > 1 or floors:
-            axes.legend(fontsize=7, ncols=1 + len(curves) // 16, loc="upper left", bbox_to_anchor=(1, 1))
+        if len(columns) > 1 or prefix.startswith("held_out/"):
+            axes.legend(fontsize=7, ncols=1 + len(columns) // 16, loc="upper left", bbox_to_anchor=(1, 1))
     path = Path(folder) / "curves.png"
     aside = path.with_name(".curves.png.tmp")
     figure.savefig(aside, dpi=110, format="png")
     aside.replace(path)
     return path
-
-
-def _of(curves: dict, objective: str) -> dict:
-    return {key.split("/", 1)[1]: value for key, value in curves.items() if key.split("/")[0] == objective}
 
 
 def main() -> None:

@@ -18,14 +18,14 @@ def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
         for pattern in phase.trainable:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(
-                    f"phase {phase.name!r}: trainable pattern {pattern!r} matches no parameter, so it would train "
-                    f"nothing. {nearest(pattern, names)}"
+                    f"phase {phase.name!r}: trainable pattern {pattern!r} matches no parameter. "
+                    f"{nearest(pattern, names)}"
                 )
         if not any(is_trainable(name, phase) for name in names):
-            frozen = ", and freeze_body is true" if phase.freeze_body else ""
+            patterns = ", ".join(phase.trainable) or "empty"
             raise ValueError(
-                f"phase {phase.name!r} trains nothing: trainable is {', '.join(phase.trainable) or 'empty'}{frozen}. "
-                "No weight would change. Widen its `trainable`, or take freeze_body out."
+                f"phase {phase.name!r} trains nothing: trainable is {patterns}, freeze_body {phase.freeze_body}. Widen "
+                "its `trainable`, or take freeze_body out."
             )
 
 

@@ -165,7 +165,7 @@ def _check_flags(flags: Any, recipe: Recipe) -> tuple[str, int]:
 def _locked(folder: Path) -> Iterator[None]:
     """Makes the folder where it is not there, and keeps other processes from writing to it."""
     from pretraining.data.prepared import MANIFEST, PROGRESS
-    from pretraining.run_lock import LOCK, holder, run_lock
+    from pretraining.run_lock import LOCK, run_lock
 
     if folder.is_file():
         raise ValueError(f"{folder} is a file, and shards need a folder. Nothing is written. Name another --output.")
@@ -176,15 +176,11 @@ def _locked(folder: Path) -> Iterator[None]:
             "prepared shards. They would be mixed. Name a new folder in --output, or an empty one."
         )
     with contextlib.ExitStack() as stack:
-        owner = b""
         try:
             stack.enter_context(run_lock(folder))
         except ValueError as error:
-            with contextlib.suppress(FileNotFoundError):
-                owner = (folder / LOCK).read_bytes()
             raise ValueError(
-                f"{folder} is being written by another command ({holder(owner)}). Two would undo each other's work. "
-                "Wait until it is through, or name another --output."
+                f"{folder} is being written by another command: wait until it is through, or name another --output."
             ) from error
         yield
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 from accelerate.state import AcceleratorState, PartialState
+from safetensors.torch import load_file
 
 from pretraining import run
+from pretraining.checkpoints import checkpoints_of
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.recipes import load_recipe
@@ -133,6 +136,33 @@ def train(recipe_file):
     return command
 
 
+@pytest.fixture(scope="session")
+def difference():
+    """`difference(folder, other)`: the largest one between the weights of two folders with a model/; 0: equal."""
+
+    def largest(folder: Path, other: Path) -> float:
+        first, second = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
+        assert first.keys() == second.keys()
+        return max((first[key] - second[key]).abs().max().item() for key in first)
+
+    return largest
+
+
+@pytest.fixture(scope="session")
+def cut_back():
+    """`cut_back(run, step, to)`: a copy of a finished run as a kill right after the checkpoint of `step` left it."""
+
+    def copy(run_folder: Path, step: int, to: Path) -> Path:
+        shutil.copytree(run_folder, to)
+        shutil.rmtree(to / "model")
+        for checkpoint in checkpoints_of(to):
+            if int(checkpoint.name.removeprefix("step-")) > step:
+                shutil.rmtree(checkpoint)
+        return to
+
+    return copy
+
+
 @pytest.fixture
 def launch(recipe_file, pytestconfig):
     """The command of a user, in processes of its own: `launch("--resume", processes=2, VARIABLE="of the environment")`.
@@ -184,11 +214,11 @@ from unittest.mock import MagicMock
 import matplotlib.figure
 from transformers import AutoTokenizer
 from modeling import modeling_xlm_align
-from pretraining.data import fast_tokenize as fast_subwords
+from pretraining.data import fast_tokenize
 from pretraining import run, training
 
 # imported and known before: a run then starts at once
-fast_subwords.fast_subwords(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])
+fast_tokenize.fast_tokens(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])
 # drawing takes longer than all the rest of these runs; what is done with the file stays
 drawn = {"savefig": lambda path, **settings: Path(path).write_bytes(b"drawn")}
 matplotlib.figure.Figure = lambda **settings: MagicMock(**drawn)

@@ -376,7 +376,7 @@ def test_prepare_refuses_folders_that_are_others(recipe, tmp_path):
         small(recipe, folder)
     assert [path.name for path in folder.iterdir()] == ["chapter.tex"]
     busy = tmp_path / "busy"
-    with run_lock(busy), pytest.raises(ValueError, match=f"being written by another command .process {os.getpid()}"):
+    with run_lock(busy), pytest.raises(ValueError, match="being written by another command"):
         small(recipe, busy)
     small(recipe, busy)
 

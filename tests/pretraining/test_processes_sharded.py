@@ -4,7 +4,6 @@ accelerate shards on GPUs only, torch on a CPU too: the runs here are told that 
 """
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -13,6 +12,8 @@ from safetensors.torch import load_file
 
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.tracking import read_events
+
+pytestmark = pytest.mark.slow
 
 SHARDING_DRIVER = """
 import sys
@@ -70,22 +71,13 @@ def sharded(launch, tmp_path):
     return run
 
 
-def weights(folder):
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def largest_difference(first, second):
-    assert first.keys() == second.keys()
-    return max((first[key] - second[key]).abs().max().item() for key in first)
-
-
 @pytest.mark.parametrize("model", OF_MODELS)
-def test_a_sharded_update_is_that_of_one_process(model, train, sharded, teacher_dir, tmp_path):
+def test_a_sharded_update_is_that_of_one_process(model, train, sharded, difference, teacher_dir, tmp_path):
     objectives = [override.replace("TEACHER", str(teacher_dir)) for override in OF_MODELS[model]]
     plain = [f"model.type={model}", "optimizer.max_grad_norm=0.5", "evaluation.held_out_fraction=0.1", *objectives]
     train(*plain, f"output_dir={tmp_path / 'whole'}")
     sharded(*plain, "gradient_accumulation_steps=2", f"output_dir={tmp_path / 'sharded'}")
-    assert largest_difference(weights(tmp_path / "whole"), weights(tmp_path / "sharded")) < 1e-5
+    assert difference(tmp_path / "whole", tmp_path / "sharded") < 1e-5
     for ours, theirs in zip(*(read_events(tmp_path / name) for name in ("whole", "sharded")), strict=True):
         assert ours.keys() == theirs.keys()
         for key in ours:
@@ -106,11 +98,12 @@ def test_bfloat16_is_that_of_one_process_too(train, sharded, tmp_path):
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-3)
         assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-2)
     state = torch.load(newest_checkpoint(tmp_path / "sharded") / "optimizer.bin", weights_only=True)["state"]
-    kept = [*weights(tmp_path / "sharded").values(), *(value for entry in state.values() for value in entry.values())]
+    weights = load_file(tmp_path / "sharded" / "model" / "model.safetensors")
+    kept = [*weights.values(), *(value for entry in state.values() for value in entry.values())]
     assert all(tensor.dtype == torch.float32 for tensor in kept)
 
 
-def test_phases_and_resume_sharded_and_not(recipe_file, train, sharded, tmp_path):
+def test_phases_and_resume_sharded_and_not(recipe_file, train, sharded, difference, cut_back, tmp_path):
     """VECO's two phases, Adam's moments carried over. Every checkpoint is continued by the other kind of run."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     recipe["model"] |= {"type": "veco", "gradient_checkpointing": True}
@@ -125,7 +118,7 @@ def test_phases_and_resume_sharded_and_not(recipe_file, train, sharded, tmp_path
     sharded(f"output_dir={tmp_path / 'sharded'}")
     for step in (1, 2, 3, 4):
         checkpoints = [tmp_path / name / "checkpoints" / f"step-{step}" for name in ("whole", "sharded")]
-        assert largest_difference(*map(weights, checkpoints)) < 1e-5
+        assert difference(*checkpoints) < 1e-5
         whole, theirs = (torch.load(folder / "optimizer.bin", weights_only=True) for folder in checkpoints)
         assert whole["param_groups"] == theirs["param_groups"] and whole["state"].keys() == theirs["state"].keys()
         for number, entry in whole["state"].items():
@@ -133,23 +126,16 @@ def test_phases_and_resume_sharded_and_not(recipe_file, train, sharded, tmp_path
                 assert torch.allclose(value, theirs["state"][number][name], atol=1e-5), (step, number, name)
     # in the first phase, and in the second
     for start, go_on, step in (("sharded", train, 1), ("whole", sharded, 3)):
-        folder = tmp_path / f"resumed-{start}"
-        shutil.copytree(tmp_path / start, folder)
-        shutil.rmtree(folder / "model")
-        for later in range(step + 1, 5):
-            shutil.rmtree(folder / "checkpoints" / f"step-{later}")
+        folder = cut_back(tmp_path / start, step, tmp_path / f"resumed-{start}")
         go_on(f"output_dir={folder}", "--resume")
         assert newest_checkpoint(folder).name == "step-4"
-        assert largest_difference(weights(folder), weights(tmp_path / "whole")) < 1e-5
+        assert difference(folder, tmp_path / "whole") < 1e-5
 
 
-def test_a_sharded_run_resumes_bit_equal(sharded, tmp_path):
+def test_a_sharded_run_resumes_bit_equal(sharded, difference, cut_back, tmp_path):
     """Dropout is on: the random states of both processes come back."""
     options = ("model.config.hidden_dropout_prob=0.1", "save_every_steps=1", "keep_checkpoints=0")
     sharded(*options, f"output_dir={tmp_path / 'whole'}")
-    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
-    shutil.rmtree(tmp_path / "resumed" / "model")
-    for step in (2, 3):
-        shutil.rmtree(tmp_path / "resumed" / "checkpoints" / f"step-{step}")
+    cut_back(tmp_path / "whole", 1, tmp_path / "resumed")
     sharded(*options, f"output_dir={tmp_path / 'resumed'}", "--resume")
-    assert largest_difference(weights(tmp_path / "resumed"), weights(tmp_path / "whole")) == 0
+    assert difference(tmp_path / "resumed", tmp_path / "whole") == 0

@@ -1,0 +1,87 @@
+"""Losses by corpus, and the figures of a log line: what was trained since the one before, over all processes."""
+
+import math
+import resource
+import time
+from collections import Counter
+
+import torch
+
+from pretraining.data.corpora import Corpus
+from pretraining.recipe import OBJECTIVES, Phase, loss_names
+from pretraining.rows import inputs_of
+
+
+class LossMeter:
+    """Sums of token losses by loss (an objective or one of its terms) and corpus, on the device until a line is due."""
+
+    def __init__(self, losses: list[str], corpora: list[str], device: torch.device):
+        self.keys = [(loss, corpus) for loss in losses for corpus in corpora]
+        self.slots = {key: slot for slot, key in enumerate(self.keys)}
+        # row 0: sum of losses in nats, row 1: number of predictions
+        self.sums_2K = torch.zeros(2, len(self.keys), dtype=torch.float64, device=device)
+
+    def add(self, batch: dict, output) -> None:
+        """Add the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
+        for loss, losses_N in output.token_losses.items():
+            objective = loss.partition(".")[0]
+            languages = batch[OBJECTIVES[objective].reads or objective]["languages"]
+            slots_B = torch.tensor([self.slots[loss, name] for name in languages], device=losses_N.device)
+            slots_N = slots_B[output.batch_rows[loss]]
+            self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
+            self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
+
+    def means(self, accelerator) -> tuple[dict[str, float], float]:
+        """Means by `<objective>/<corpus>` and the mean of all, over all processes; then start anew."""
+        sums, counts = accelerator.reduce(self.sums_2K, reduction="sum").tolist()
+        self.sums_2K.zero_()
+        rows = zip(self.keys, sums, counts, strict=True)
+        means = {f"{loss}/{corpus}": total / count for (loss, corpus), total, count in rows if count}
+        return means, sum(sums) / max(1.0, sum(counts))
+
+
+class StepLog:
+    """Collects micro-batches; `line` gives the figures of events.jsonl."""
+
+    def __init__(self, phase: Phase, corpora: list[Corpus], accelerator, phase_step: int):
+        """`phase_step`: the number of steps already done in the phase."""
+        self.accelerator = accelerator
+        self.meter = LossMeter(loss_names(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
+        self.restart(phase_step)
+
+    def restart(self, phase_step: int) -> None:
+        """From here on, so that evaluating and saving do not count as training time."""
+        self.tokens, self.shortened, self.since, self.seconds = 0, Counter(), phase_step, time.perf_counter()
+
+    def add(self, batch: dict, output) -> None:
+        """Add a micro-batch and its `PreTrainingOutput`."""
+        self.meter.add(batch, output)
+        inputs = [fields for sub_batch in batch.values() for fields in inputs_of(sub_batch)]
+        self.tokens += sum(int((fields["segment_ids"] >= 0).sum()) for fields in inputs)
+        self.shortened.update({name: sub_batch.get("shortened", 0) for name, sub_batch in batch.items()})
+
+    def line(self, phase_step: int, predictions: float, grad_norm: float) -> dict:
+        """The figures up to `phase_step`. All processes have to ask for them together."""
+        accelerator, device = self.accelerator, self.accelerator.device
+        counts = accelerator.reduce(torch.tensor(list(self.shortened.values()), dtype=torch.float64, device=device))
+        means, loss = self.meter.means(accelerator)
+        tokens = accelerator.reduce(torch.tensor(float(self.tokens), device=device)).item()
+        seconds = time.perf_counter() - self.seconds
+        shortened = zip(self.shortened, counts, strict=True)
+        return {
+            "loss": loss,
+            **{f"loss/{key}": value for key, value in means.items()},
+            "grad_norm": grad_norm if math.isfinite(grad_norm) else None,  # fp16 skips such a step
+            "predictions": int(predictions),
+            "tokens_per_second": tokens / seconds,
+            "steps_per_second": (phase_step - self.since) / seconds,
+            "memory_gib": memory_gib(device),
+            **{f"shortened/{name}": int(count) for name, count in shortened if count},
+        }
+
+
+def memory_gib(device: torch.device) -> float:
+    """Peak memory so far: of the GPU, or of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
