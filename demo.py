@@ -72,7 +72,7 @@ def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     launch("pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
-    report = run("-m", "pretraining.start.vocabulary_matching", "--config", recipe, f"tokenizer={tokenizer}", start)
+    report = run("-m", "pretraining.tools.match_vocabularies", "--config", recipe, f"tokenizer={tokenizer}", start)
     console.print(report, markup=False)
     return (start,)
 

@@ -24,7 +24,7 @@ from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import MetaPretrained, Recipe, Teacher
 from pretraining.rows import pad_rows
 from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
-from pretraining.start.token_texts import UNSPACED, Subword, read_tokens, script_of
+from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import folder_fingerprint
@@ -33,10 +33,11 @@ from zoo_core.vocabularies import check_vocabulary, longest_input
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN = "\ufffd"  # what the teacher reads where the student's own token does not say
+UNKNOWN = "\ufffd"  # what the teacher reads where the student's own token is no text
+NAMES = ("of the teacher", "of the student")  # in error messages
 
 
-class Spelling(NamedTuple):
+class RowText(NamedTuple):
     """A row of tokens as text, cut into words: what stands between spaces, punctuation apart. In scripts without spaces
     a token is a word."""
 
@@ -71,33 +72,28 @@ class TeacherModel:
     about.
 
     Raises ValueError for a teacher that is not there or has no masked-LM head, a tokenizer that does not belong to it,
-    has no mask token or is not of a kind that can be compared (`read_tokens`), and vocabularies without a common token.
+    has no mask token or is not of a kind that can be compared, and vocabularies without a common token.
     """
 
     def __init__(self, teacher: Teacher, tokenizer: PreTrainedTokenizerBase, hub_root: str | None = None):
         """`tokenizer` is the student's."""
         self.settings, self.path = teacher, resolve_hub_path(teacher.path, hub_root)
-        self.tokenizer = _load_tokenizer(teacher, hub_root)
-        self.model = _load_model(teacher, self.tokenizer, hub_root)
+        self.tokenizer, self.model = _load(teacher, hub_root)
         self.longest_input = min(longest_input(self.model.config), self.tokenizer.model_max_length)
-        tokens = read_tokens(tokenizer, "of the student")
+        vocabulary = read_vocabulary(tokenizer, NAMES[1])
         # WordPiece knows a word or does not; SentencePiece leaves the mark of the word's start out of it
-        unknown = Subword(UNKNOWN, tokens.kind == "wordpiece")
-        self.said = [unknown if said is None else said for said in tokens.said]
+        unknown = Subword(UNKNOWN, vocabulary.kind == "wordpiece")
+        self.subwords = [unknown if subword is None else subword for subword in vocabulary.subwords]
         self.partners = _common_tokens(self.tokenizer, tokenizer)
         if not self.partners:
             raise ValueError(
-                f"no token of the teacher {teacher.path!r} is a token of the student's tokenizer: both could "
-                "predict nothing alike, and nothing would be learned. Take a teacher of the student's script, or none."
+                f"no token of the teacher {teacher.path!r} is a token of the student's tokenizer. Take a teacher of "
+                "the student's script."
             )
         self.own_C, self.theirs_C = torch.tensor(sorted(self.partners.items())).T
         logger.info(
-            "teacher %s: %s parameters, %s of its %s tokens are the student's too; asked about %s",
-            teacher.path,
-            f"{self.model.num_parameters():,}",
-            f"{len(self.partners):,}",
-            f"{len(self.tokenizer):,}",
-            teacher.language,
+            f"teacher {teacher.path}: {self.model.num_parameters():,} parameters, {len(self.partners):,} of its "
+            f"{len(self.tokenizer):,} tokens are the student's too; asked about {teacher.language}"
         )
 
     def __call__(self, batch: dict[str, dict], weights: dict[str, float]) -> None:
@@ -138,34 +134,28 @@ class TeacherModel:
         ordinary_RT = fields["special_tokens_mask"][rows].cpu().numpy() == 0
         labels_RT, ids_RT = (fields[name][rows].cpu().numpy() for name in ("labels", "input_ids"))
         gold_RT = np.where(labels_RT == IGNORED, ids_RT, labels_RT)
-        columns = [np.flatnonzero(ordinary_T) for ordinary_T in ordinary_RT]
-        spelled = [
-            spell([self.said[token] for token in gold_T[kept]]) for gold_T, kept in zip(gold_RT, columns, strict=True)
+        texts = [
+            text_of([self.subwords[token] for token in gold_T[ordinary_T]])
+            for gold_T, ordinary_T in zip(gold_RT, ordinary_RT, strict=True)
         ]
         encoded = self.tokenizer(
-            [spelling.text for spelling in spelled],
+            [text.text for text in texts],
             truncation=True,
             max_length=self.longest_input,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
             split_special_tokens=True,  # a text may spell them
         )
-        return [
-            self._question(
-                spelling,
-                gold_T[kept],
-                labels_T[kept] != IGNORED,
-                kept,
-                *(encoded[name][row] for name in ("input_ids", "offset_mapping", "special_tokens_mask")),
-            )
-            for row, (spelling, gold_T, labels_T, kept) in enumerate(
-                zip(spelled, gold_RT, labels_RT, columns, strict=True)
-            )
-        ]
+        questions = []
+        for row, (text, ordinary_T) in enumerate(zip(texts, ordinary_RT, strict=True)):
+            own = (gold_RT[row][ordinary_T], labels_RT[row][ordinary_T] != IGNORED, np.flatnonzero(ordinary_T))
+            theirs = (encoded[name][row] for name in ("input_ids", "offset_mapping", "special_tokens_mask"))
+            questions.append(self._question(text, *own, *theirs))
+        return questions
 
     def _question(
         self,
-        spelling: Spelling,
+        text: RowText,
         gold_T: np.ndarray,
         predicted_T: np.ndarray,
         columns_T: np.ndarray,
@@ -174,15 +164,15 @@ class TeacherModel:
         special_S: Sequence[int],
     ) -> Question:
         """`T` here are the ordinary tokens of the row, which stand in its `columns_T`."""
-        masked = {word for word, predicted in zip(spelling.words_T, predicted_T, strict=True) if predicted}
-        own_count, their_count = Counter(spelling.words_T), Counter()
+        masked = {word for word, predicted in zip(text.words_T, predicted_T, strict=True) if predicted}
+        own_count, their_count = Counter(text.words_T), Counter()
         input_ids_S, place_of = np.array(ids_S), {}
         for place, ((begin, end), special) in enumerate(zip(offsets_S, special_S, strict=True)):
             if special:
                 continue
             # a token that is a space alone is of the word behind it
-            words = set(spelling.words_of_text[begin:end].tolist()) - {-1} or set(
-                spelling.words_of_text[end : end + 1].tolist()
+            words = set(text.words_of_text[begin:end].tolist()) - {-1} or set(
+                text.words_of_text[end : end + 1].tolist()
             )
             # a token of two words is the single token of neither
             their_count.update({word: len(words) for word in words})
@@ -191,7 +181,7 @@ class TeacherModel:
             place_of |= dict.fromkeys(words, place)
         found = [
             (int(column), place_of[word])
-            for word, token, predicted, column in zip(spelling.words_T, gold_T, predicted_T, columns_T, strict=True)
+            for word, token, predicted, column in zip(text.words_T, gold_T, predicted_T, columns_T, strict=True)
             if predicted
             and own_count[word] == their_count[word] == 1
             and self.partners.get(int(token)) == ids_S[place_of[word]]
@@ -225,19 +215,18 @@ def load_teachers(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[Te
     return [TeacherModel(recipe.teacher, tokenizer, recipe.hub_root)] if recipe.teacher else []
 
 
-def spell(said: Sequence[Subword | bytes]) -> Spelling:
+def text_of(subwords: Sequence[Subword | bytes]) -> RowText:
     """The text of a row of tokens, and which word each token and each character belongs to.
 
     A run of bytes is a text of so many tokens; what is no text among them is U+FFFD.
     """
     text, words_T, words_of_text = [], [], []
     word, before = -1, ""  # the last character written of this word
-    for is_bytes, run in itertools.groupby(said, lambda token: isinstance(token, bytes)):
-        run = list(run)
+    for is_bytes, run in itertools.groupby(subwords, lambda subword: isinstance(subword, bytes)):
         tokens = [(token, 1) for token in run]
         if is_bytes:
-            content = b"".join(run).decode(errors="replace")
-            tokens = [(Subword(content.removeprefix(" "), content.startswith(" ")), len(run))]
+            content = b"".join(token for token, _ in tokens).decode(errors="replace")
+            tokens = [(Subword(content.removeprefix(" "), content.startswith(" ")), len(tokens))]
         for token, count in tokens:
             if token.starts_word:
                 text.append(" ")
@@ -251,7 +240,7 @@ def spell(said: Sequence[Subword | bytes]) -> Spelling:
             before = token.text[-1:] or before
     # the space that the first word begins with is none of the text
     start = int(bool(text) and text[0] == " ")
-    return Spelling("".join(text)[start:], words_T, np.array(words_of_text[start:], dtype=np.int64))
+    return RowText("".join(text)[start:], words_T, np.array(words_of_text[start:], dtype=np.int64))
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -268,8 +257,7 @@ def _is_apart(before: str, after: str) -> bool:
 
 def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
     """{id of the student: id of the teacher} of the tokens that match exactly, one to one."""
-    names = "of the teacher", "of the student"
-    matching = match_vocabularies(teacher, student, MetaPretrained(path="", rows="matched"), names=names)
+    matching = match_vocabularies(teacher, student, MetaPretrained(path="", rows="matched"), names=NAMES)
     theirs: dict[int, int] = {}
     for token, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
         if route == "exact":
@@ -277,29 +265,20 @@ def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenize
     return {own: their for their, own in theirs.items()}
 
 
-def _load_tokenizer(teacher: Teacher, hub_root: str | None) -> PreTrainedTokenizerBase:
+def _load(teacher: Teacher, hub_root: str | None) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
+    """Tokenizer and model of the teacher, in float32 and evaluation mode, without gradients."""
     field = "teacher.tokenizer" if teacher.tokenizer else "teacher.path"
     name = teacher.tokenizer or teacher.path
-    remedy = "The teacher cannot read without one. Name its folder or Hub id as teacher.tokenizer."
-    tokenizer = read_tokenizer(name, field, hub_root, remedy)
+    tokenizer = read_tokenizer(name, field, hub_root)
     check_own_tokenizer(tokenizer, teacher.tokenizer, teacher.path, field, hub_root)
     if tokenizer.mask_token_id is None:
-        raise ValueError(
-            f"the tokenizer of {field} {name!r} has no mask token: the teacher cannot be asked what a word was without "
-            "seeing it. Take a masked language model and its tokenizer."
-        )
-    return tokenizer
-
-
-def _load_model(teacher: Teacher, tokenizer: PreTrainedTokenizerBase, hub_root: str | None) -> torch.nn.Module:
-    """The teacher in float32 and evaluation mode, without gradients."""
+        raise ValueError(f"the tokenizer of {field} {name!r} has no mask token. Take a masked language model's.")
     config = read_config(teacher.path, "teacher.path", hub_root)
-    remedy = "Name the teacher's own tokenizer as teacher.tokenizer."
-    check_vocabulary(tokenizer, config, teacher.tokenizer or teacher.path, teacher.path, remedy)
+    check_vocabulary(tokenizer, config, name, teacher.path, "Name the teacher's own tokenizer as teacher.tokenizer.")
     model, absent = read_masked_lm(teacher.path, "teacher.path", hub_root, config)
     if absent:
         raise ValueError(
             f"the teacher {teacher.path!r} lacks {len(absent)} weights of a masked language model ({min(absent)}, "
-            "...), or has them in another shape: random numbers would answer. Take a checkpoint with a masked-LM head."
+            "...), or has them in another shape. Take a checkpoint with a masked-LM head."
         )
-    return model.eval().requires_grad_(False)
+    return tokenizer, model.eval().requires_grad_(False)

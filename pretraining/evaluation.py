@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 from torch import nn
 
 from modeling.attention_masks import btmlm_generation_mask, cross_stream_mask
@@ -45,52 +46,47 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    losses = loss_names(phase.objectives)
+    losses, unused = loss_names(phase.objectives), unused_losses(phase, accelerator.unwrap_model(model).objectives)
     meter = LossMeter(losses, [corpus.name for corpus in corpora], accelerator.device)
-    figures, unused = {}, unused_losses(phase, accelerator.unwrap_model(model).objectives)
     for objective in with_examples(phase):
         batches = held_out_batches(corpora, phase, recipe, tokenizer, objective, languages)
         for number, (_, batch) in enumerate(batches):
             if number % accelerator.num_processes == accelerator.process_index:
-                batch = _to(batch, accelerator.device)
+                batch = send_to_device(batch, accelerator.device)
                 with accelerator.autocast():
                     for teach in teachers:
                         teach(batch, unused)
                     meter.add(batch, model(**batch, objective_weights=unused))
-    means, _ = meter.means(accelerator)
-    figures |= {f"held_out/{key}": value for key, value in means.items()}
+    figures = {f"held_out/{key}": value for key, value in meter.means(accelerator)[0].items()}
     for objective in with_examples(phase):
         for corpus in corpora:
             if examples := held_out_examples(corpus, phase, objective, languages):
+                keys = [f"{loss}/{corpus.name}" for loss in loss_names([objective])]
                 entropy = unigram_entropy(examples)
-                for loss in loss_names([objective]):
-                    if f"held_out/{loss}/{corpus.name}" in figures:
-                        figures[f"unigram_entropy/{loss}/{corpus.name}"] = entropy
-    for corpus in corpora:
-        if len(corpus.languages) != 2:
-            continue
+                figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}
+    pairs = [corpus for corpus in corpora if len(corpus.languages) == 2]
+    kinds = [OBJECTIVES[name] for name in phase.objectives]
+    for corpus in pairs:
         if corpus.apart:  # the sides meet in one input when their joint alignment is looked at
             longest = model.config.longest_input
             corpus = corpus.with_form(min(2 * corpus.max_length, longest), False)
+        arguments, by_layer = (corpus, recipe, tokenizer, accelerator), {}
         if recipe.evaluation.retrieval and len(corpus.held_out) > 1:
-            accuracy_L = retrieval_accuracy(model, corpus, recipe, tokenizer, accelerator)
-            figures[f"retrieval/{corpus.name}"] = max(accuracy_L)
-            figures[f"retrieval_by_layer/{corpus.name}"] = accuracy_L
-        if recipe.evaluation.alignment and corpus.held_out:
-            arguments = (corpus, recipe, tokenizer, accelerator)
-            found = {encoding: alignment_accuracy(model, *arguments, encoding) for encoding in ENCODINGS}
-            if any(OBJECTIVES[name].cross_attention for name in phase.objectives):
-                found["cross"] = cross_attention_alignment(model, *arguments)
-            for encoding, accuracy_L in found.items():
-                figures[f"alignment_{encoding}/{corpus.name}"] = max(accuracy_L)
-                figures[f"alignment_{encoding}_by_layer/{corpus.name}"] = accuracy_L
-            if any(OBJECTIVES[name].self_labeled for name in phase.objectives):
-                right, share = self_label_accuracy(model, *arguments)
-                figures |= {f"self_labels/{corpus.name}": right, f"self_labels_per_token/{corpus.name}": share}
-    if recipe.evaluation.back_translation:
-        for corpus in corpora:
-            if len(corpus.languages) == 2 and len(corpus.held_out) > 1:
-                figures |= back_translation_overlap(model, corpus, recipe, tokenizer, accelerator, languages)
+            by_layer["retrieval"] = retrieval_accuracy(model, *arguments)
+        is_aligned = recipe.evaluation.alignment and corpus.held_out
+        if is_aligned:
+            by_layer |= {f"alignment_{name}": alignment_accuracy(model, *arguments, name) for name in ENCODINGS}
+        if is_aligned and any(kind.cross_attention for kind in kinds):
+            by_layer["alignment_cross"] = cross_attention_alignment(model, *arguments)
+        for figure, accuracy_L in by_layer.items():
+            figures[f"{figure}/{corpus.name}"] = max(accuracy_L)
+            figures[f"{figure}_by_layer/{corpus.name}"] = accuracy_L
+        if is_aligned and any(kind.self_labeled for kind in kinds):
+            right, share = self_label_accuracy(model, *arguments)
+            figures |= {f"self_labels/{corpus.name}": right, f"self_labels_per_token/{corpus.name}": share}
+    for corpus in pairs if recipe.evaluation.back_translation else ():
+        if len(corpus.held_out) > 1:
+            figures |= back_translation_overlap(model, corpus, recipe, tokenizer, accelerator, languages)
     model.train(was_training)
     return figures
 
@@ -151,7 +147,7 @@ def self_label_accuracy(model, corpus: Corpus, recipe: Recipe, tokenizer, accele
     token. Pairs and errors are those of `alignment_accuracy`."""
     right, found, tokens = 0, 0, 0
     for chunk in _one_to_one_chunks(corpus, recipe):
-        batch = _to(encode_rows(chunk, tokenizer), accelerator.device)
+        batch = send_to_device(encode_rows(chunk, tokenizer), accelerator.device)
         with accelerator.autocast():
             labels = model.self_label(batch | {"labels": torch.full_like(batch["input_ids"], IGNORED)})
         links_N3 = labels.links_PST.nonzero()
@@ -221,7 +217,7 @@ def back_translation_overlap(model, corpus: Corpus, recipe: Recipe, tokenizer, a
             batch = encode_rows(rows, tokenizer)
             batch["language_ids"] = rows_2[batch["segment_ids"].clamp(min=0)]
             batch["generation_mask"] = btmlm_generation_mask(batch["attention_mask"], batch["segment_ids"])
-            batch = _to(batch, accelerator.device)
+            batch = send_to_device(batch, accelerator.device)
             with accelerator.autocast():
                 filled_BT = model.back_translate(batch)
             is_pseudo_BT = (batch["segment_ids"] == 1) & _ordinary(batch)
@@ -267,10 +263,9 @@ def _one_to_one(example: Example, room: int) -> list[np.ndarray]:
     # a pair that was cut to an odd room has one token without its partner
     if lengths[0] != lengths[1] and not (lengths[1] - lengths[0] == 1 and sum(lengths) == room):
         raise ValueError(
-            f"evaluation.alignment is true, but a held-out pair of {example.name} has {len(example.sides[0])} tokens "
-            f"on one side and {len(example.sides[1])} on the other: token i of one side cannot be the translation of "
-            "token i of the other throughout. Set evaluation.alignment=false, or evaluate on pairs whose tokens "
-            "correspond, as `python -m pretraining.tools.controlled_pair` writes them."
+            f"evaluation.alignment is true, but a held-out pair of {example.name} has {len(example.sides[0])} and "
+            f"{len(example.sides[1])} tokens, and only token i can be the translation of token i. Set it to false, or "
+            "evaluate on pairs that `python -m pretraining.tools.controlled_pair` writes."
         )
     return [side[: lengths[0]] for side in example.sides]
 
@@ -292,7 +287,7 @@ def _sentence_vectors(model, examples, side, recipe, tokenizer, accelerator) -> 
 def _encode(model, rows: list[list[np.ndarray]], tokenizer, accelerator, first: list[int] | None = None):
     """The padded batch and the states (B, T, H) of all layers of rows of one or two sides; `first`: where each row's
     positions begin, default 0."""
-    batch = _to(encode_rows(rows, tokenizer), accelerator.device)
+    batch = send_to_device(encode_rows(rows, tokenizer), accelerator.device)
     position_ids = None
     if first is not None:
         position_ids = position_ids_of(batch["input_ids"], tokenizer.pad_token_id)
@@ -310,9 +305,3 @@ def _encode(model, rows: list[list[np.ndarray]], tokenizer, accelerator, first: 
 def _ordinary(batch) -> torch.Tensor:
     """(B, T), True where a token of the text stands: neither padding nor a special token."""
     return ~batch["special_tokens_mask"].bool()
-
-
-def _to(batch, device):
-    from accelerate.utils import send_to_device
-
-    return send_to_device(batch, device)

@@ -1,7 +1,7 @@
 """`--dry_run`: what a recipe would do, without doing it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from rich.console import Console
@@ -36,23 +36,19 @@ def print_plan(
     console = Console(soft_wrap=True, highlight=False)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
         model = model_class(recipe.model.type)(config)
-    parts = parameters_by_part(model)
-    table = Table(title=f"{recipe.model.type}: parameters", title_justify="left")
-    table.add_column("part")
-    table.add_column("parameters", justify="right")
-    for part, count in parts.items():
-        table.add_row(part, f"{count:,}")
-    table.add_row("all", f"{sum(parts.values()):,}", style="bold")
     check_trainable(model, recipe.phases)
-    console.print(table)
+    parts = parameters_by_part(model)
+    total, taught = sum(parts.values()), sum(teacher.model.num_parameters() for teacher in teachers)
+    rows = [(part, f"{count:,}") for part, count in (parts | {"all": total}).items()]
+    console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
     if start := recipe.model.meta_pretrained:
         _, old = source_vocabulary(start, recipe.hub_root)
-        rows = "random"
+        filled = "random"
         if carries_rows(start):
             routes = match_vocabularies(old, tokenizer, start, recipe.hub_root).routes
-            rows = ", ".join(f"{route} {count:,}" for route, count in Counter(routes).most_common())
-            rows += "\n(in full: python -m pretraining.start.vocabulary_matching)"
-        console.print(f"start: {start.initialize} of {start.path}; rows of the vocabulary: {rows}")
+            filled = ", ".join(f"{route} {count:,}" for route, count in Counter(routes).most_common())
+            filled += "\n(in full: python -m pretraining.tools.match_vocabularies)"
+        console.print(f"start: {start.initialize} of {start.path}; rows of the vocabulary: {filled}")
     console.print(_corpora_table(corpora, recipe))
     languages = Languages.of(config, corpora, recipe.alpha)
     for index, phase in enumerate(recipe.phases):
@@ -63,16 +59,25 @@ def print_plan(
         for name, packed in packings(selected, phase, recipe):
             console.print(f"packed for {name}: {packed.name}, {packed}")
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
-        taught = sum(teacher.model.num_parameters() for teacher in teachers)
-        console.print(_memory_table(config, recipe, phase, sum(parts.values()), trainable, micro_batches[0], taught))
+        console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
         if index == 0:
             _print_first_batch(console, micro_batches[0], tokenizer, languages)
     console.print("dry run: nothing was trained or written.")
 
 
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], caption: str | None = None) -> Table:
+    """The first column to the left, numbers to the right; a row called `all` is bold."""
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row, style="bold" if row[0] == "all" else None)
+    return table
+
+
 def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
     """Parameters of embeddings, layers, cross-attention, head and whatever else there is; tied ones counted once."""
-    parts: dict[str, int] = {}
+    parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         if ".crossattention." in name:
             part = "cross-attention"
@@ -84,29 +89,20 @@ def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
             part = "masked-LM head (its decoder is the embeddings)"
         else:
             part = name.split(".")[0]
-        parts[part] = parts.get(part, 0) + parameter.numel()
-    return parts
+        parts[part] += parameter.numel()
+    return dict(parts)
 
 
 def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
-    table = Table(title=f"corpora, drawn with alpha {recipe.alpha}", title_justify="left")
-    for column, justify in (
-        ("corpus", "left"),
-        ("size", "right"),
-        ("drawn", "right"),
-        ("held out", "right"),
-        ("dropped, cut", "left"),
-    ):
-        table.add_column(column, justify=justify)
+    rows = []
     for sides in (1, 2):
         group = [corpus for corpus in corpora if len(corpus.languages) == sides]
         shares = corpus_probabilities(group, recipe.alpha) if group else []
         for corpus, share in zip(group, shares, strict=True):
-            counts = ", ".join(
-                f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT
-            )
-            table.add_row(corpus.name, f"{corpus.size:,}", f"{share:.1%}", f"{len(corpus.held_out):,}", counts)
-    return table
+            lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
+            rows.append((corpus.name, f"{corpus.size:,}", f"{share:.1%}", f"{len(corpus.held_out):,}", ", ".join(lost)))
+    columns = ("corpus", "size", "drawn", "held out", "dropped, cut")
+    return _table(f"corpora, drawn with alpha {recipe.alpha}", columns, rows)
 
 
 def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int) -> Table:
@@ -116,12 +112,7 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         rate = f"learning rate {phase.learning_rate:g}, {phase.warmup_steps:,} warm-up, {phase.schedule}"
         rate += f" over {sum(other.steps for other in together):,} steps" if len(together) > 1 else ""
     trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
-    title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
-    caption = "examples, tokens and predictions of one step, over all processes"
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    table.add_column("objective")
-    for column in ("weight", "examples", "tokens", "padding", "predictions"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, objective in with_examples(phase).items():
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first step, times the processes
@@ -130,27 +121,24 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         terms = learned_terms(name, objective)
         # every term predicts the same tokens anew
         predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes * (len(terms) or 1)
-        table.add_row(
-            name + (f" ({' + '.join(terms)})" if terms else ""),
-            f"{objective.weight:g}",
-            f"{objective.batch_size:,}" + (" bins" if objective.packed else ""),
-            f"{tokens:,}",
-            f"{1 - tokens / places:.0%}",
-            f"{predictions:,}",
-        )
+        shown = name + (f" ({' + '.join(terms)})" if terms else "")
+        examples = f"{objective.batch_size:,}" + (" bins" if objective.packed else "")
+        counts = (f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
+        rows.append((shown, f"{objective.weight:g}", examples, *counts))
     for name, objective in phase.objectives.items():
         if kind := OBJECTIVES[name].reads:
             labeler = "labels by teacher" if OBJECTIVES[name].taught else "labels by model"
-            table.add_row(name, f"{objective.weight:g}", f"those of {kind}", "", "", labeler)
-    return table
+            rows.append((name, f"{objective.weight:g}", f"those of {kind}", "", "", labeler))
+    title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
+    columns = ("objective", "weight", "examples", "tokens", "padding", "predictions")
+    return _table(title, columns, rows, "examples, tokens and predictions of one step, over all processes")
 
 
 def _memory_table(
     config, recipe: Recipe, phase: Phase, total: int, trainable: int, batch: dict, of_teachers: int
 ) -> Table:
     """Bytes a process needs, from the shapes of its first micro-batch; an estimate, to choose hardware by."""
-    half = recipe.precision != "fp32"
-    width = 2 if half else 4
+    width = 4 if recipe.precision == "fp32" else 2
     # a pass through the layers for each set of inputs and each term: an objective without terms is one
     inputs = [
         fields
@@ -169,26 +157,20 @@ def _memory_table(
     if recipe.model.attention == "eager":
         per_token += 2 * config.num_attention_heads * longest * width
     kept = (hidden * width * layers + per_token) if recipe.model.gradient_checkpointing else per_token * layers
+    logits = min(predictions * config.vocab_size, max(LOGITS_AT_ONCE, config.vocab_size))
     lines = {
         "weights (fp32)": 4 * total,
         "gradients (fp32)": 4 * trainable,
         "Adam's two moments (fp32)": 8 * trainable,
         f"activations of {rows} rows, up to {longest} positions ({recipe.precision})": tokens * kept,
-        f"logits of {predictions:,} predictions, at most {LOGITS_AT_ONCE:,} at once": 4
-        * min(predictions * config.vocab_size, max(LOGITS_AT_ONCE, config.vocab_size)),
+        f"logits of {predictions:,} predictions, at most {LOGITS_AT_ONCE:,} at once": 4 * logits,
         "gradient of the head before it joins the embeddings'": 4 * config.vocab_size * hidden,
     }
     if of_teachers:
         lines["weights of the teacher (fp32)"] = 4 * of_teachers
-    table = Table(
-        title="memory of one process, estimated from the shapes of its first micro-batch", title_justify="left"
-    )
-    table.add_column("what")
-    table.add_column("GiB", justify="right")
-    for what, size in lines.items():
-        table.add_row(what, f"{size / 2**30:.3f}")
-    table.add_row("all", f"{sum(lines.values()) / 2**30:.3f}", style="bold")
-    return table
+    lines["all"] = sum(lines.values())
+    title = "memory of one process, estimated from the shapes of its first micro-batch"
+    return _table(title, ("what", "GiB"), [(what, f"{size / 2**30:.3f}") for what, size in lines.items()])
 
 
 def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Languages | None) -> None:
@@ -211,7 +193,5 @@ def _masked_text(line: Text, fields: dict, row: int, tokenizer) -> Text:
     for token, label in zip(shown, labels, strict=True):
         if label != -100:
             line.append(tokenizer.convert_ids_to_tokens(label), style="bold")
-            line.append(f"→{token} ", style="reverse")
-        else:
-            line.append(f"{token} ")
+        line.append(f"→{token} " if label != -100 else f"{token} ", style=None if label == -100 else "reverse")
     return line

@@ -33,8 +33,8 @@ class Translations:
         The dictionary's own words keep their accents: English `the` is not the French `thé`.
         """
         asked = ((word, self.as_written), (fold_case(word), self.lower_cased), (normalize(word), self.lower_cased))
-        for spelling, translations in asked:
-            if found := translations.get(spelling):
+        for form, translations in asked:
+            if found := translations.get(form):
                 yield found
 
 
@@ -43,17 +43,21 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
 
     The sides of a line stand apart by one tab, and may then hold spaces, or by white space; empty columns behind them
     do not count. Skipped and counted: blank lines, an empty side, one word alone, more than two columns, several words
-    on a side (no single token says them), a pair that came before.
+    on a side (no single token stands for them), a pair that came before.
 
     Raises ValueError for a file that is missing or not UTF-8, a name that does not say which side is the language's
     while `first` does not either, a limit below 1, and a file without any pair.
     """
-    path = _find(dictionary.path, hub_root)
+    places = [Path(root) / dictionary.path for root in (hub_root, "") if root is not None]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise ValueError(
+            f"the dictionary {dictionary.path} is no file: neither {' nor '.join(map(str, places))} is there."
+        )
     word_first = _word_is_first(dictionary)
     if dictionary.limit is not None and dictionary.limit < 1:
         raise ValueError(
-            f"The dictionary {dictionary.path} has limit {dictionary.limit}: nothing would be read. Give the number of "
-            "lines to read, or take the dictionary out."
+            f"limit is {dictionary.limit} for the dictionary {dictionary.path}. Give 1 or more lines to read."
         )
     read = Translations(dictionary.language, dictionary.path)
     pairs: dict[tuple[str, str], None] = {}  # in the order of the file
@@ -71,15 +75,15 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
             else:
                 read.skipped[reason] += 1
     if not pairs:
-        why = ", ".join(f"{count:,} lines: {reason}" for reason, count in read.skipped.items()) or "it is empty"
+        why = ", ".join(f"{count:,} {reason}" for reason, count in read.skipped.items()) or "it is empty"
         raise ValueError(
-            f"The dictionary {dictionary.path} holds no pair of words ({why}). A line is a word and its translation, "
-            "apart by a tab or a space. Give a file in MUSE's format, or take the dictionary out."
+            f"the dictionary {dictionary.path} holds no pair of words ({why}). A line is a word and its translation, "
+            "apart by a tab or a space."
         )
     read.pairs = len(pairs)
     for word, translation in pairs:
-        for spelling, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
-            known = translations.setdefault(spelling, [])
+        for form, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
+            known = translations.setdefault(form, [])
             if translation not in known:
                 known.append(translation)
     return read
@@ -101,18 +105,6 @@ def _split(line: str) -> tuple[tuple[str, str], str | None]:
     return tuple(columns), None
 
 
-def _find(path: str, hub_root: str | None) -> Path:
-    places = ([Path(hub_root) / path] if hub_root is not None else []) + [Path(path)]
-    for place in places:
-        if place.is_file():
-            return place
-    where = f" Under hub_root ({hub_root}) it is not either." if hub_root is not None else ""
-    raise ValueError(
-        f"The dictionary {path} is no file.{where} Words cannot be looked up in it. Correct the path, which starts at "
-        f"hub_root or at {Path.cwd()}."
-    )
-
-
 def _word_is_first(dictionary: Dictionary) -> bool:
     """Whether the word of `language` stands first in a line, its translation second."""
     if dictionary.first is not None:
@@ -121,8 +113,7 @@ def _word_is_first(dictionary: Dictionary) -> bool:
     is_first, is_second = pair.startswith(f"{language}-"), pair.endswith(f"-{language}")
     if is_first == is_second:
         raise ValueError(
-            f"The dictionary {dictionary.path} is of {dictionary.language}, and its name does not begin with "
-            f"{language}- nor end with -{language}, or does both: which side of a line is the word and which the "
-            "translation cannot be told. Set `first` to word or to translation."
+            f"the name of the dictionary {dictionary.path} neither begins with {language}- nor ends with -{language}, "
+            "or does both: which side of a line is the word is not known. Set `first` to word or to translation."
         )
     return is_first

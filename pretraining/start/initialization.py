@@ -26,29 +26,15 @@ ALSO_LOADS = "xlm-roberta"
 def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
     """The tokenizer of the recipe, or that of the checkpoint it starts from."""
     name = recipe.tokenizer or recipe.model.start_from
-    if recipe.model.meta_pretrained and not name:
-        raise ValueError(
-            "model.meta_pretrained is given, and the recipe names no tokenizer: the vocabulary that its rows are "
-            "matched to is missing. Set `tokenizer`, such as FacebookAI/xlm-roberta-base, or train one: python -m "
-            "pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output DIR."
-        )
     if not name:
         raise ValueError(
-            "the recipe names no tokenizer: with random weights there is no checkpoint to take one from. Set "
-            "`tokenizer`, or train one: python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 "
-            "--output DIR."
+            "the recipe names no tokenizer, and no checkpoint to take one from. Set `tokenizer`, such as "
+            "FacebookAI/xlm-roberta-base, or train one: python -m pretraining.tools.train_tokenizer --config RECIPE "
+            "--vocab_size 8000 --output DIR."
         )
-    field = "tokenizer" if recipe.tokenizer else "model.start_from"
-    remedy = (
-        "Give a folder that holds one, or a Hub id that can be reached; if protobuf or sentencepiece is missing, "
-        "install this project with pip."
-    )
-    tokenizer = read_tokenizer(name, field, recipe.hub_root, remedy)
+    tokenizer = read_tokenizer(name, "tokenizer" if recipe.tokenizer else "model.start_from", recipe.hub_root)
     if tokenizer.mask_token_id is None:
-        raise ValueError(
-            f"the tokenizer {name!r} has no mask token: masked language modeling cannot hide a token without one. "
-            "Take a masked-LM tokenizer such as XLM-R's."
-        )
+        raise ValueError(f"the tokenizer {name!r} has no mask token. Take a masked-LM tokenizer such as XLM-R's.")
     return tokenizer
 
 
@@ -79,75 +65,71 @@ def build_config(
     for name in recipe.model.config:
         if name not in known:
             raise ValueError(f"model.config.{name}: {config_class.__name__} has no such field. {nearest(name, known)}")
-    start, meta_pretrained = recipe.model.start_from, recipe.model.meta_pretrained
-    languages = _languages(recipe, known, tokenizer)
+    start, languages = recipe.model.start_from, _language_fields(recipe, known, tokenizer)
     if checkpoint:
-        config = config_class.from_pretrained(checkpoint / "model")
-        source = f"the checkpoint {checkpoint}"
+        config, source = config_class.from_pretrained(checkpoint / "model"), f"the checkpoint {checkpoint}"
     elif start:
-        config = _config_of_checkpoint(config_class, start, recipe, languages)
-        source = f"the checkpoint {start!r}"
+        config, source = _config_of_checkpoint(config_class, recipe, languages), f"the checkpoint {start!r}"
     else:
+        source, given = "model.config", recipe.model.config
         settings = {"vocab_size": len(tokenizer), **languages}
-        if meta_pretrained:
-            given = recipe.model.config
-            settings |= start_settings(meta_pretrained, given, tokenizer.pad_token_id, recipe.hub_root)
-        settings |= recipe.model.config
+        if recipe.model.meta_pretrained:
+            settings |= start_settings(recipe.model.meta_pretrained, given, tokenizer.pad_token_id, recipe.hub_root)
+        settings |= given
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             settings.setdefault(name, getattr(tokenizer, name))
         config = config_class(**settings)
-        source = "model.config"
-    if config.vocab_size != len(tokenizer):
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer):,} tokens and {source} says vocab_size {config.vocab_size:,}: ids "
-            "would mean other tokens than the ones the rows were made for. Use the tokenizer that belongs to the model."
-        )
-    if config.pad_token_id != tokenizer.pad_token_id:
-        raise ValueError(
-            f"the tokenizer pads with id {tokenizer.pad_token_id} and {source} with {config.pad_token_id}: positions "
-            "are counted from it. Use the tokenizer that belongs to the model."
-        )
-    has = model_class(recipe.model.type).objectives
+    of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    if getattr(config, "num_languages", 0):
+        of_tokenizer["mask_token_id"] = tokenizer.mask_token_id
+    for name, value in of_tokenizer.items():
+        if getattr(config, name) != value:
+            raise ValueError(
+                f"{source} has {name} {getattr(config, name)}, and the tokenizer {value}. Use the tokenizer that "
+                "belongs to the model."
+            )
     for index, phase in enumerate(recipe.phases):
-        for name, objective in phase.objectives.items():
-            if name not in has:
-                raise ValueError(
-                    f"phases.{index}.objectives.{name}: a {recipe.model.type!r} model does not have this objective. It "
-                    f"has {', '.join(has)}. Take one of these, or another model.type."
-                )
-            if OBJECTIVES[name].cross_attention and not config.cross_attention:
-                raise ValueError(
-                    f"phases.{index}.objectives.{name} needs cross-attention, and {source} sets cross_attention to "
-                    "false: one side could not read the other. Set model.config.cross_attention to true."
-                )
-            attends_by_rule = OBJECTIVES[name].one_sided or OBJECTIVES[name].generates
-            if attends_by_rule and "flash" in recipe.model.attention:
-                raise ValueError(
-                    f"phases.{index}.objectives.{name} says for each position which others it may attend to, and "
-                    f"model.attention is {recipe.model.attention}, which ignores such masks: it would learn something "
-                    "else. Use sdpa, or flex_attention on a GPU."
-                )
-            if not OBJECTIVES[name].reads and objective.max_length > config.longest_input:
-                raise ValueError(
-                    f"phases.{index}.objectives.{name}.max_length is {objective.max_length}, but the model has "
-                    f"{config.longest_input} positions. Lower it, or raise model.config.max_position_embeddings "
-                    "(not with start_from)."
-                )
-    _check_languages(recipe, config, tokenizer, source)
+        for name in phase.objectives:
+            _check_objective(recipe, config, phase, name, f"phases.{index}.objectives.{name}", source)
+    _check_languages(recipe, config, source)
     _check_labeling(recipe, config)
     return config
 
 
+def _check_objective(
+    recipe: Recipe, config: PreTrainedConfig, phase: Phase, name: str, place: str, source: str
+) -> None:
+    """Raises `ValueError` for an objective that the model, its attention or its positions do not allow."""
+    kind, has = OBJECTIVES[name], model_class(recipe.model.type).objectives
+    if name not in has:
+        raise ValueError(
+            f"{place}: a {recipe.model.type!r} model has the objectives {', '.join(has)}. Take one of these."
+        )
+    if kind.cross_attention and not config.cross_attention:
+        raise ValueError(f"{place} needs cross-attention: {source} sets model.config.cross_attention to false.")
+    if (kind.one_sided or kind.generates) and "flash" in recipe.model.attention:
+        raise ValueError(
+            f"{place} has an attention mask of its own, which model.attention={recipe.model.attention} ignores. Use "
+            "sdpa, or flex_attention on a GPU."
+        )
+    length = phase.objectives[name].max_length
+    if not kind.reads and length > config.longest_input:
+        raise ValueError(
+            f"{place}.max_length is {length}, and the model has {config.longest_input} positions. Lower it, or raise "
+            "model.config.max_position_embeddings (not with start_from)."
+        )
+
+
 def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
-    """Says so where a model that has learned nothing is to label its own text. Raises `ValueError` for a phase that
+    """Warns where a model that has learned nothing is to label its own text. Raises `ValueError` for a phase that
     learns from its labels alone, of a model that asks nothing of them."""
     asks = getattr(config, "query_positions", None) != "none"
     for index, phase in enumerate(recipe.phases):
         learned = [name for name, objective in phase.objectives.items() if objective.weight]
         if not asks and all(OBJECTIVES[name].self_labeled for name in learned):
             raise ValueError(
-                f"phases.{index} learns {', '.join(learned)} alone, and model.config.query_positions is none: nothing "
-                "would be learned. Give another objective a weight, or choose query_positions."
+                f"phases.{index} learns {', '.join(learned)} alone, and model.config.query_positions is none. Give "
+                "another objective a weight, or choose query_positions."
             )
     # vocabulary matching writes models that are not trained
     first = recipe.phases[0] if recipe.phases else Phase()
@@ -162,7 +144,7 @@ def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
             )
 
 
-def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def _language_fields(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Fields of the configuration, by default, of a model whose <mask> says its language; none where it does not.
 
     The languages are those of the recipe, in its order, where a phase has an objective that needs them.
@@ -176,40 +158,31 @@ def _languages(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBa
     return settings
 
 
-def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> None:
     """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed,
-    for none where they are needed, and for a mask token that is not the tokenizer's."""
+    and for none where they are needed."""
     kinds = [(phase, [OBJECTIVES[name] for name in phase.objectives]) for phase in recipe.phases]
     if not getattr(config, "num_languages", 0):
         if any(kind.generates for _, found in kinds for kind in found):
             raise ValueError(
-                f"{source} has no languages (num_languages 0), and btmlm writes in one: <mask> could not say which. "
-                "Leave model.config.languages out, which takes those of the recipe, or name them."
+                f"{source} has num_languages 0, and btmlm writes in one. Name them as model.config.languages."
             )
         if recipe.evaluation.back_translation:
             raise ValueError(
                 f"evaluation.back_translation is {recipe.evaluation.back_translation}, and the {recipe.model.type!r} "
-                "model of this recipe has no languages: <mask> cannot say which one to write. Name them in "
-                "model.config.languages of an 'ernie_m' model, or leave it out."
+                "model has no languages. Name them in model.config.languages of an 'ernie_m' model, or leave it out."
             )
         return
     if config.languages is None:
         raise ValueError(
-            f"{source} has {config.num_languages} languages without names: which row belongs to which corpus cannot be "
-            "told. Name them in order, as in model.config.languages=[en, de]."
-        )
-    if config.mask_token_id != tokenizer.mask_token_id:
-        raise ValueError(
-            f"{source} says mask_token_id {config.mask_token_id}, and the tokenizer masks with "
-            f"{tokenizer.mask_token_id}: no mask would say its language, and none would be filled. Use the tokenizer "
-            "that belongs to the model."
+            f"{source} has {config.num_languages} languages without names. Name them in order, as in "
+            "model.config.languages=[en, de]."
         )
     if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
         raise ValueError(
-            f"the recipe has text in {unknown[0]!r}, and {source} has the languages {', '.join(config.languages)}: "
-            f"<mask> could not say that it stands for {unknown[0]!r}. {nearest(unknown[0], config.languages)} Call the "
-            "corpus by one of them"
-            + (", or start from a checkpoint that has it." if recipe.model.start_from else ", or add it to the list.")
+            f"the recipe has text in {unknown[0]!r}, and {source} the languages {', '.join(config.languages)}. "
+            f"{nearest(unknown[0], config.languages)} Call the corpus by one of them, add it to "
+            "model.config.languages, or start from a checkpoint that has it."
         )
     start = recipe.model.start_from
     learned = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
@@ -223,31 +196,25 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTra
             )
 
 
-def _config_of_checkpoint(config_class, start: str, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
+def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
+    start = recipe.model.start_from
     path = existing_path(start, "model.start_from", recipe.hub_root)
     try:
         found, _ = PreTrainedConfig.get_config_dict(path)
     except OSError as error:
         raise ValueError(
-            f"model.start_from {start!r} holds no config.json: {str(error).splitlines()[0]} Give a folder that "
-            "save_pretrained wrote, or a Hub id that can be reached."
+            f"model.start_from {start!r} holds no config.json: {str(error).splitlines()[0]} A run folder keeps its "
+            "model in model/."
         ) from error
-    found_type = found.get("model_type")
-    if found_type is None:
+    if found.get("model_type") not in (recipe.model.type, ALSO_LOADS):
         raise ValueError(
-            f"model.start_from {start!r} holds no config.json with a model_type: it is not a checkpoint. A run folder "
-            "keeps its model in model/; name that folder."
-        )
-    if found_type not in (recipe.model.type, ALSO_LOADS):
-        raise ValueError(
-            f"model.start_from {start!r} is a checkpoint of {found_type!r}: a {recipe.model.type!r} model has other "
-            f"parameters. Start from a {recipe.model.type!r} or an {ALSO_LOADS!r} checkpoint."
+            f"model.start_from {start!r} is a checkpoint of {found.get('model_type')!r}. Start from a "
+            f"{recipe.model.type!r} or an {ALSO_LOADS!r} checkpoint; a run folder keeps its model in model/."
         )
     if found.get("decoder_layers") is not None:
         raise ValueError(
             f"model.start_from {start!r} is a translation model, or an encoder loaded from one: its cross-attention is "
-            "its decoder's, and an encoder with cross-attention cannot be made of it. Start from the encoder that it "
-            "was made of."
+            "its decoder's. Start from the encoder that it was made of."
         )
     if found.get("num_languages"):
         # the checkpoint's rows have their meaning
@@ -265,10 +232,7 @@ def build_model(
     """
     attention = recipe.model.attention
     if attention == "flex_attention" and not torch.cuda.is_available():
-        raise ValueError(
-            "model.attention is flex_attention, but there is no GPU: FlexAttention has no backward pass on a CPU. Use "
-            "sdpa."
-        )
+        raise ValueError("model.attention is flex_attention, which has no backward pass on a CPU. Use sdpa.")
     torch.manual_seed(recipe.seed)
     try:
         model = _load_or_make(recipe, config)
@@ -278,7 +242,7 @@ def build_model(
                 logger.info("%s: %s", matched[0].name, note)
     except SafetensorError as error:
         raise ValueError(
-            f"the weights of {recipe.model.start_from!r} are damaged or incomplete: {error}. Copy the folder again."
+            f"the weights of model.start_from {recipe.model.start_from!r} are damaged: {error}."
         ) from error
     except ImportError as error:  # of flash attention's package
         raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
@@ -304,10 +268,9 @@ def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
         ignore_mismatched_sizes=True,  # named below, in words of the recipe
     )
     if report["mismatched_keys"]:
-        names = ", ".join(str(key) for key in sorted(report["mismatched_keys"])[:3])
+        name = min(report["mismatched_keys"])
         raise ValueError(
-            f"weights of {start!r} have other shapes than model.config asks for: {names}. They cannot be carried over. "
-            "Leave the sizes out of model.config."
+            f"weights of {start!r} have other shapes than model.config asks for ({name}). Leave the sizes out of it."
         )
     if report["missing_keys"]:
         logger.info("%d parameters are not in %s and start fresh.", len(report["missing_keys"]), start)

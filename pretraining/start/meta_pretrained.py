@@ -41,7 +41,12 @@ WORDS, POSITIONS = f"{EMBEDDINGS}word_embeddings.weight", f"{EMBEDDINGS}position
 TOKEN_TYPES = f"{EMBEDDINGS}token_type_embeddings.weight"
 BIAS = "lm_head.bias"
 HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias")
-TRANSFORM = "cls.predictions.transform."  # BERT's name for what a head computes before its decoder
+OF_BERTS = {  # BERT's names, by their beginnings, and ours
+    "bert.": "roberta.",
+    "cls.predictions.transform.dense.": "lm_head.dense.",
+    "cls.predictions.transform.LayerNorm.": "lm_head.layer_norm.",
+    "cls.predictions.bias": BIAS,
+}
 
 
 @dataclass(frozen=True)
@@ -78,16 +83,14 @@ def source_config(start: MetaPretrained, hub_root: str | None) -> PreTrainedConf
     config = read_config(start.path, FIELD, hub_root)
     reason = None
     if config.model_type not in (*OF_BERT, *OF_ROBERTA):
-        reason = f"is a checkpoint of {config.model_type!r}, whose layers are others than this encoder's"
+        reason = f"is a checkpoint of {config.model_type!r}"
     elif getattr(config, "position_embedding_type", None) not in (None, "absolute"):
-        reason = f"has {config.position_embedding_type} positions, which this encoder does not"
+        reason = f"has {config.position_embedding_type} positions"
     elif getattr(config, "is_decoder", False) or getattr(config, "decoder_layers", None) is not None:
         reason = "is a decoder, or a translation model"
     if reason:
-        raise ValueError(
-            f"model.meta_pretrained.path {start.path!r} {reason}: its body cannot be copied. Take an encoder of "
-            f"{', '.join((*OF_BERT, *OF_ROBERTA))}."
-        )
+        known = ", ".join((*OF_BERT, *OF_ROBERTA))
+        raise ValueError(f"{FIELD} {start.path!r} {reason}: its body cannot be copied. Take an encoder of {known}.")
     return config
 
 
@@ -101,39 +104,26 @@ def start_settings(start: MetaPretrained, given: dict[str, Any], padding_id: int
     settings = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
     positions = config.max_position_embeddings - first_position(config)
     settings["max_position_embeddings"] = positions + padding_id + 1
-    bound = {
-        "both": (*OF_ALL, *OF_BODY),
-        "body": (*OF_ALL, *OF_BODY),
-        "embeddings": OF_ALL,
-        "none": (),
-    }[start.initialize]
+    bound = {"embeddings": OF_ALL, "none": ()}.get(start.initialize, (*OF_ALL, *OF_BODY))
     for name in bound:
         if name in given and given[name] != settings[name]:
             raise ValueError(
-                f"model.config.{name} is {given[name]}, and the checkpoint {start.path!r} has {settings[name]}: with "
-                f"initialize {start.initialize} its weights are carried over, and they have no other {name}. Leave "
-                "it out of model.config, or take a checkpoint of that shape."
+                f"model.config.{name} is {given[name]}, and the checkpoint {start.path!r}, whose weights are carried "
+                f"over (initialize {start.initialize}), has {settings[name]}. Leave it out of model.config."
             )
     return settings
-
-
-def source_tokenizer(start: MetaPretrained, hub_root: str | None) -> Any:
-    """The tokenizer of a meta-pretrained checkpoint. Raises ValueError where there is none."""
-    name = start.tokenizer or start.path
-    field = "model.meta_pretrained.tokenizer" if start.tokenizer else FIELD
-    remedy = "Its rows cannot be told apart without one. Name its folder or Hub id as model.meta_pretrained.tokenizer."
-    return read_tokenizer(name, field, hub_root, remedy)
 
 
 def source_vocabulary(start: MetaPretrained, hub_root: str | None) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
     """Configuration and tokenizer of a meta-pretrained checkpoint.
 
-    Raises ValueError for a tokenizer that does not belong to it, and what `source_config` and `source_tokenizer` raise.
+    Raises ValueError for a tokenizer that is not there or does not belong to it, and what `source_config` raises.
     """
-    config, tokenizer = source_config(start, hub_root), source_tokenizer(start, hub_root)
-    remedy = "Name the checkpoint's own as model.meta_pretrained.tokenizer."
-    check_vocabulary(tokenizer, config, start.tokenizer or start.path, start.path, remedy)
-    check_own_tokenizer(tokenizer, start.tokenizer, start.path, "model.meta_pretrained.tokenizer", hub_root)
+    config, field = source_config(start, hub_root), "model.meta_pretrained.tokenizer"
+    name = start.tokenizer or start.path
+    tokenizer = read_tokenizer(name, field if start.tokenizer else FIELD, hub_root)
+    check_vocabulary(tokenizer, config, name, start.path, f"Name the checkpoint's own as {field}.")
+    check_own_tokenizer(tokenizer, start.tokenizer, start.path, field, hub_root)
     return config, tokenizer
 
 
@@ -145,25 +135,19 @@ def load_source(start: MetaPretrained, hub_root: str | None) -> Source:
     """
     config, tokenizer = source_vocabulary(start, hub_root)
     model, absent = read_masked_lm(start.path, FIELD, hub_root, config)
-    weights = {our_name(key): value for key, value in model.state_dict().items() if key not in absent}
-    wanted = {our_name(key) for key in model.state_dict() if our_name(key).startswith((BODY, EMBEDDINGS))}
-    if lacking := sorted(name for name in wanted if name not in weights):
+    lacking = sorted(name for key in absent if (name := our_name(key)).startswith((BODY, EMBEDDINGS)))
+    if lacking:
         raise ValueError(
             f"the checkpoint {start.path!r} lacks {len(lacking)} weights of its embeddings and layers, or has them in "
-            f"another shape than its config.json says ({lacking[0]}, ...): random numbers would be carried over. Name "
-            "a folder that has them."
+            f"another shape than its config.json says ({lacking[0]}, ...). Name a folder that has them."
         )
+    weights = {our_name(key): value for key, value in model.state_dict().items() if key not in absent}
     return Source(start.path, weights, config, tokenizer)
 
 
 def our_name(key: str) -> str:
     """This zoo's name of a parameter of BertForMaskedLM; those of RoBERTa's have it already."""
-    for theirs, ours in (
-        ("bert.", "roberta."),
-        (f"{TRANSFORM}dense.", "lm_head.dense."),
-        (f"{TRANSFORM}LayerNorm.", "lm_head.layer_norm."),
-        ("cls.predictions.bias", BIAS),
-    ):
+    for theirs, ours in OF_BERTS.items():
         if key.startswith(theirs):
             return ours + key.removeprefix(theirs)
     return key
@@ -221,8 +205,8 @@ def _copy(mine: dict, theirs: dict, names: Iterable[str], source: str) -> None:
         if name not in theirs or theirs[name].shape != mine[name].shape:
             found = tuple(theirs[name].shape) if name in theirs else "not there"
             raise ValueError(
-                f"{name} is {found} in the checkpoint {source!r} and {tuple(mine[name].shape)} in the new model: it "
-                "cannot be carried over. Leave the sizes out of model.config, or take a checkpoint of that shape."
+                f"{name} is {found} in the checkpoint {source!r} and {tuple(mine[name].shape)} in the new model. Leave "
+                "the sizes out of model.config, or take a checkpoint of that shape."
             )
         mine[name].copy_(theirs[name])
 
@@ -259,15 +243,11 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
 def report_match(matched: tuple[Source, Matching], tokenizer: Any, corpora: list[Corpus], folder: Path) -> None:
     """Writes vocabulary_matching.json and .txt into a folder."""
     source, matching = matched
-    filled = sum(map(bool, matching.sources))
+    filled, rows = sum(map(bool, matching.sources)), len(matching.sources)
     logger.info(
-        "start: %s of %s rows of the vocabulary are those of %s (vocabulary_matching.txt)",
-        f"{filled:,}",
-        f"{len(matching.sources):,}",
-        source.name,
+        f"start: {filled:,} of {rows:,} rows of the vocabulary are those of {source.name} (vocabulary_matching.txt)"
     )
-    counts = token_counts(corpora, len(tokenizer))
-    write_report(report(matching, source.tokenizer, tokenizer, counts), folder)
+    write_report(report(matching, source.tokenizer, tokenizer, token_counts(corpora, len(tokenizer))), folder)
 
 
 def start_facts(recipe: Recipe) -> dict[str, str | None] | None:

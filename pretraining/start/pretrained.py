@@ -1,6 +1,8 @@
-"""Checkpoints and tokenizers that a recipe names: read, or refused in the recipe's words."""
+"""Checkpoints and tokenizers that a recipe names: read, or refused with the name of the field."""
 
+import contextlib
 import pickle
+from collections.abc import Iterator
 
 import torch
 from safetensors import SafetensorError
@@ -22,24 +24,19 @@ def existing_path(name: str, field: str, hub_root: str | None) -> str:
     path = resolve_hub_path(name, hub_root)
     if looks_like_missing_folder(path):
         raise ValueError(
-            f"{field} {name!r} is not there: neither a folder nor, by its form, a Hub id. Check the path; a run folder "
-            "keeps its model in model/, and the first lines of a recipe name the command that makes what it needs."
+            f"{field} {name!r} is not there: neither a folder nor, by its form, a Hub id. A run folder keeps its model "
+            "in model/; the first lines of a recipe name the command that makes what it needs."
         )
     return path
 
 
-def read_tokenizer(name: str, field: str, hub_root: str | None, remedy: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub id. Raises ValueError where there is none; `remedy` says what to do then."""
+def read_tokenizer(name: str, field: str, hub_root: str | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id. Raises ValueError where there is none."""
     path = existing_path(name, field, hub_root)
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=True)
-    except ImportError as error:
-        raise ValueError(
-            f"the tokenizer of {field} {name!r} needs a library that is not there: {_reason(error)} It cannot cut "
-            "texts without it. Install the library (pip install), or name another tokenizer."
-        ) from error
-    except Exception as error:  # tokenizers raises Exception itself; KeyError and others where a part is not there
-        raise ValueError(f"no tokenizer could be loaded from {field} {name!r}: {_reason(error)} {remedy}") from error
+    except Exception as error:  # tokenizers raises Exception itself; ImportError of a library; KeyError of a part
+        raise ValueError(f"no tokenizer could be loaded from {field} {name!r}: {_reason(error)}") from error
 
 
 def check_own_tokenizer(
@@ -52,24 +49,20 @@ def check_own_tokenizer(
     """
     if given is None:
         return
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        own = read_tokenizer(model_name, field, hub_root, remedy="")
-    except ValueError:
-        return
-    finally:
-        logging.set_verbosity(verbosity)
+    with _quiet():
+        try:
+            own = read_tokenizer(model_name, field, hub_root)
+        except ValueError:
+            return
     # beside a configuration alone, transformers makes a tokenizer of special tokens: all of them added
     ours, theirs = _ordinary_tokens(tokenizer), _ordinary_tokens(own)
     common = sorted(ours.keys() & theirs.keys())
-    others = [number for number in common if ours[number] != theirs[number]]
-    if others:
+    if others := [number for number in common if ours[number] != theirs[number]]:
         number = others[0]
         raise ValueError(
             f"{len(others):,} of {len(common):,} ids stand for other tokens in {field} {given!r} than in the tokenizer "
-            f"of {model_name!r} (id {number} is {ours[number]!r} in the one and {theirs[number]!r} in the other): the "
-            f"model's rows were trained for the latter. Leave {field} out, or name the checkpoint's own tokenizer."
+            f"of {model_name!r} (id {number} is {ours[number]!r} and {theirs[number]!r}). Leave {field} out, or name "
+            "the checkpoint's own tokenizer."
         )
 
 
@@ -86,9 +79,8 @@ def read_config(name: str, field: str, hub_root: str | None) -> PreTrainedConfig
         return AutoConfig.from_pretrained(path, trust_remote_code=True)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{field} {name!r} holds no configuration that transformers can read: {_reason(error)} Give a "
-            "folder that save_pretrained wrote (a run folder keeps its model in model/), or a Hub id that can be "
-            "reached."
+            f"{field} {name!r} holds no configuration that transformers can read: {_reason(error)} A run folder keeps "
+            "its model in model/."
         ) from error
 
 
@@ -100,31 +92,35 @@ def read_masked_lm(
 
     Raises ValueError for weights that cannot be read.
     """
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # what is missing is told by the caller
     try:
-        model, report = AutoModelForMaskedLM.from_pretrained(
-            resolve_hub_path(name, hub_root),
-            config=config,
-            trust_remote_code=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+        with _quiet():  # the caller reports what is missing
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                resolve_hub_path(name, hub_root),
+                config=config,
+                trust_remote_code=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
     except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:  # the last of a .bin
-        raise ValueError(
-            f"the weights of {field} {name!r} cannot be read: {_reason(error)} Copy the folder again, or "
-            "name one that save_pretrained wrote."
-        ) from error
+        raise ValueError(f"the weights of {field} {name!r} cannot be read: {_reason(error)}") from error
+    return model, {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
     finally:
         logging.set_verbosity(verbosity)
-    return model, {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
 
 
 def _reason(error: Exception) -> str:
     """The first line of an error; where it speaks of code and not of files, that these are no good."""
-    said = (str(error).strip().splitlines() or [""])[0]
+    line = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, (OSError, ValueError, ImportError, SafetensorError)):
-        return said
-    why = ": ".join(filter(None, (type(error).__name__, said.split(". ")[0])))
+        return line
+    why = ": ".join(filter(None, (type(error).__name__, line.split(". ")[0])))
     return f"its files are damaged, or hold something else ({why})."

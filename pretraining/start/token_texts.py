@@ -1,11 +1,10 @@
-"""What the subwords of a tokenizer say, whichever kind it is: a text and whether it starts a word, or bytes.
+"""What the tokens of a vocabulary stand for, whichever kind it is: a text and whether it starts a word, or bytes.
 
 SentencePiece writes `▁the`, byte-level BPE `Ġthe` and WordPiece `the` for the same thing, ("the", starts a word), and
 `the`, `the` and `##the` where it goes on with a word. The kind is read from the tokenizer's backend.
 """
 
 import functools
-import itertools
 import json
 import unicodedata
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 ROLES = (("cls", "bos"), ("sep", "eos"), ("pad",), ("unk",), ("mask",))  # of special tokens; names of one role together
 # Scripts written without spaces between words, by the first word of their characters' Unicode names.
@@ -27,43 +27,50 @@ ACCENTED = {"LATIN", "GREEK", "CYRILLIC", "HEBREW", "ARABIC"}
 
 
 class Subword(NamedTuple):
-    """A subword that stands for text; the space or the mark that starts a word is not part of it."""
+    """A token of text; the space or the mark that starts a word is not part of it."""
 
     text: str
     starts_word: bool
 
 
-class Subwords(NamedTuple):
-    """A vocabulary by id (V). `said` holds a `Subword`, the bytes of one that is no text by itself (a byte, or a part
-    of a character), or None for special and added tokens and for ids without a token."""
+class Vocabulary(NamedTuple):
+    """A vocabulary by id (V). `subwords` holds a `Subword`, the bytes of a token that is no text by itself (a byte, or
+    a part of a character), or None for special and added tokens and for ids without a token."""
 
     kind: str  # sentencepiece | byte_level | wordpiece
-    said: list[Subword | bytes | None]
+    subwords: list[Subword | bytes | None]
     tokens: list[str]  # as the tokenizer writes them; empty where an id has none
     added: dict[str, int]  # special and added tokens
 
+    def shown(self, number: int) -> str:
+        """A token as its tokenizer writes it; of byte-level BPE, whose alphabet hides other letters, its text."""
+        subword = self.subwords[number]
+        if self.kind == "byte_level" and isinstance(subword, Subword):
+            return "Ġ" * subword.starts_word + subword.text
+        return self.tokens[number]
 
-def read_tokens(tokenizer: PreTrainedTokenizerBase, name: str) -> Subwords:
+
+def read_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str) -> Vocabulary:
     """Reads the vocabulary of a SentencePiece, byte-level BPE or WordPiece tokenizer; `name` is for error messages.
 
-    Raises ValueError for other kinds, of whose subwords it is not known which start a word.
+    Raises ValueError for other kinds, of whose tokens it is not known which start a word.
     """
     backend = backend_of(tokenizer, name)
     kind, mark = _kind(backend, name)
     vocabulary = backend["model"]["vocab"]
-    # a unigram model is a list, which may hold a subword twice
+    # a unigram model is a list, which may hold a token twice
     numbered = vocabulary.items() if isinstance(vocabulary, dict) else ((e[0], i) for i, e in enumerate(vocabulary))
     numbered = list(numbered)
     added = {token["content"]: token["id"] for token in backend["added_tokens"]}
     added |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     size = max([len(tokenizer) - 1, *(number for _, number in numbered), *added.values()]) + 1
-    said: list[Subword | bytes | None] = [None] * size
+    subwords: list[Subword | bytes | None] = [None] * size
     tokens = [""] * size
     for token, number in numbered:
-        said[number], tokens[number] = _read(token, kind, mark), token
+        subwords[number], tokens[number] = _subword(token, kind, mark), token
     for token, number in added.items():
-        said[number], tokens[number] = None, token
-    return Subwords(kind, said, tokens, added)
+        subwords[number], tokens[number] = None, token
+    return Vocabulary(kind, subwords, tokens, added)
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -73,37 +80,36 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {name: tokenizer.convert_tokens_to_ids(str(token)) for name, token in tokens.items() if token is not None}
 
 
-def cut_into_old_subwords(
+def segment_subwords(
     tokenizer: PreTrainedTokenizerBase, name: str, subwords: list[Subword], kind: str
 ) -> list[list[int]]:
     """The ids into which a tokenizer cuts the texts of another's subwords, without special tokens.
 
     A subword that goes on with a word is cut as the rest of one: no mark of a word's start is put before it, and
-    WordPiece takes its continuing subwords from the first on. Unknown subwords are left out, so that a list may be
-    empty.
+    WordPiece takes its continuing subwords from the first on. Unknown tokens are left out, so that a list may be empty.
     """
     backend = backend_of(tokenizer, name) | {"added_tokens": [], "post_processor": None}
     backend |= {"truncation": None, "padding": None}
     unknown = special_ids(tokenizer).get("unk")
-    cut: list[list[int]] = [[] for _ in subwords]
+    ids: list[list[int]] = [[] for _ in subwords]
     for starts_word in (True, False):
         places = [place for place, subword in enumerate(subwords) if subword.starts_word == starts_word]
         clone, before = _without_own_spaces(backend, kind, starts_word)
         texts = [before + subwords[place].text for place in places]
         for place, encoding in zip(places, clone.encode_batch_fast(texts, add_special_tokens=False), strict=True):
-            cut[place] = [number for number in encoding.ids if number != unknown]
-    return cut
+            ids[place] = [number for number in encoding.ids if number != unknown]
+    return ids
 
 
-def never_cut(tokenizer: PreTrainedTokenizerBase, subwords: Subwords) -> set[int]:
+def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) -> set[int]:
     """Ids of WordPiece's continuing subwords that no text is cut into, because the tokenizer always cuts before them.
 
     BERT takes each punctuation mark and each Han character for a word: `##,` is in its vocabulary, and in no text.
     """
-    if subwords.kind != "wordpiece":
+    if vocabulary.kind != "wordpiece":
         return set()
     backend = tokenizer.backend_tokenizer
-    known = set(subwords.said)
+    known = set(vocabulary.subwords)
 
     def is_cut_off(text: str) -> bool:
         written = f"a{text}"
@@ -113,9 +119,9 @@ def never_cut(tokenizer: PreTrainedTokenizerBase, subwords: Subwords) -> set[int
 
     return {
         number
-        for number, said in enumerate(subwords.said)
-        if isinstance(said, Subword) and not said.starts_word and Subword(said.text, True) in known
-        if not spaces_tell(said.text) and is_cut_off(said.text)
+        for number, subword in enumerate(vocabulary.subwords)
+        if isinstance(subword, Subword) and not subword.starts_word and Subword(subword.text, True) in known
+        if not is_spaced(subword.text) and is_cut_off(subword.text)
     }
 
 
@@ -153,20 +159,18 @@ def script_of(character: str) -> str | None:
     return None if word in ("COMBINING", "MODIFIER", "VARIATION") else word
 
 
-def spaces_tell(text: str) -> bool:
+def is_spaced(text: str) -> bool:
     """Whether a text holds a letter of a script that is written with spaces.
 
-    Elsewhere the mark of a word's start says nothing that two tokenizers would agree on: BERT's cut at punctuation and
+    Elsewhere the mark of a word's start means nothing that two tokenizers would agree on: BERT's cut at punctuation and
     around every Han character, and a SentencePiece model writes `▁` where a sentence happens to begin.
     """
     return any(script is not None and script not in UNSPACED for script in map(script_of, text))
 
 
 def may_be_word(subword: Subword) -> bool:
-    """Whether a subword is a whole word, as far as can be told: it starts one, or is of a script without spaces."""
-    return subword.starts_word or (
-        not spaces_tell(subword.text) and any(script_of(c) in UNSPACED for c in subword.text)
-    )
+    """Whether a subword may be a whole word: it starts one, or is of a script without spaces."""
+    return subword.starts_word or (not is_spaced(subword.text) and any(script_of(c) in UNSPACED for c in subword.text))
 
 
 def backend_of(tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, Any]:
@@ -175,9 +179,8 @@ def backend_of(tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, Any]:
         return json.loads(tokenizer.backend_tokenizer.to_str())
     except Exception as error:  # AttributeError without a backend; a bare Exception for one with parts in Python
         raise ValueError(
-            f"The tokenizer {name} ({type(tokenizer).__name__}) has no backend of the tokenizers library that can be "
-            "read: what its subwords say, and which of them start a word, cannot be told. Use a fast tokenizer: "
-            "SentencePiece, byte-level BPE or WordPiece."
+            f"the tokenizer {name} ({type(tokenizer).__name__}) has no backend of the tokenizers library that can be "
+            "read. Use a fast tokenizer: SentencePiece, byte-level BPE or WordPiece."
         ) from error
 
 
@@ -196,8 +199,8 @@ def _kind(backend: dict[str, Any], name: str) -> tuple[str, str]:
     else:
         found = f"is a {model['type']} model without a mark of where words start"
     raise ValueError(
-        f"The tokenizer {name} {found}: its subwords cannot be compared with those of another kind. Use SentencePiece "
-        "(▁ starts a word), byte-level BPE (a space does) or WordPiece (## goes on with one)."
+        f"the tokenizer {name} {found}. Use SentencePiece (▁ starts a word), byte-level BPE (a space does) or "
+        "WordPiece (## goes on with one)."
     )
 
 
@@ -205,10 +208,10 @@ def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """A component of a backend, or those of a sequence."""
     if component is None:
         return
-    inner = [component[key] for key in ("pretokenizers", "decoders", "normalizers") if key in component]
-    if not inner:
+    inner = next((component[key] for key in ("pretokenizers", "decoders", "normalizers") if key in component), None)
+    if inner is None:
         yield component
-    for part in itertools.chain.from_iterable(inner):
+    for part in inner or ():
         yield from _parts(part)
 
 
@@ -222,7 +225,7 @@ def _space_mark(parts: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _read(token: str, kind: str, mark: str) -> Subword | bytes:
+def _subword(token: str, kind: str, mark: str) -> Subword | bytes:
     if kind == "wordpiece":
         goes_on = token.startswith(mark) and len(token) > len(mark)
         return Subword(token.removeprefix(mark), False) if goes_on else Subword(token, True)
@@ -242,10 +245,8 @@ def _read(token: str, kind: str, mark: str) -> Subword | bytes:
 
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
-    """The alphabet of byte-level BPE: GPT-2 writes printable bytes of Latin-1 as they are, the others from 256 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    """The alphabet of byte-level BPE, GPT-2's."""
+    return {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 def _without_own_spaces(backend: dict[str, Any], kind: str, starts_word: bool) -> tuple[Tokenizer, str]:
@@ -255,12 +256,10 @@ def _without_own_spaces(backend: dict[str, Any], kind: str, starts_word: bool) -
     if kind == "wordpiece":
         if not starts_word:
             model, mark = backend["model"], backend["model"]["continuing_subword_prefix"]
-            going_on = {
-                token: number for token, number in model["vocab"].items() if token.startswith(mark) and token != mark
-            }
-            begun = {token.removeprefix(mark): number for token, number in going_on.items()}
-            unknown = {token: number for token, number in model["vocab"].items() if token == model["unk_token"]}
-            model["vocab"] = begun | going_on | unknown
+            vocabulary, unknown = model["vocab"], model["unk_token"]
+            going_on = {token: i for token, i in vocabulary.items() if token.startswith(mark) and token != mark}
+            begun = {token.removeprefix(mark): i for token, i in going_on.items()}
+            model["vocab"] = begun | going_on | ({unknown: vocabulary[unknown]} if unknown in vocabulary else {})
         return Tokenizer.from_str(json.dumps(backend)), ""
     for part in _parts(backend["pre_tokenizer"]):
         if part["type"] == "ByteLevel":

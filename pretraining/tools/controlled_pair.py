@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
 from zoo_core.recipes import user_errors
 from zoo_core.tables import Table, load_table, require_column, require_empty, split_names
@@ -39,17 +41,10 @@ def twin_of(text: str) -> str:
 
     Raises ValueError for a character beyond U+1FFFF, which has no room there.
     """
-    return "".join(c if c.isspace() or c == WORD_MARK else _twin_character(c) for c in text)
-
-
-def _twin_character(character: str) -> str:
-    code = TWIN_PLANE + ord(character)
-    if code > LAST_CODE_POINT:
-        raise ValueError(
-            f"The character U+{ord(character):04X} has no twin. Twins live in the private-use planes, which have "
-            "room for characters up to U+1FFFF. Remove the texts that hold it."
-        )
-    return chr(code)
+    codes = {c: TWIN_PLANE + ord(c) for c in text if not (c.isspace() or c == WORD_MARK)}
+    if beyond := [c for c, code in codes.items() if code > LAST_CODE_POINT]:
+        raise ValueError(f"the character U+{ord(beyond[0]):04X} is beyond U+1FFFF, and has no twin. Remove its texts.")
+    return text.translate({ord(c): code for c, code in codes.items()})
 
 
 def double_tokens(model: bytes) -> bytes:
@@ -84,8 +79,8 @@ def twin_offset(tokenizer: Any) -> int:
     tokens = tokenizer.convert_ids_to_tokens(list(range(first, len(tokenizer) - 1)))
     if odd or [twin_of(token) for token in tokens[:ordinary]] != tokens[ordinary:]:
         raise ValueError(
-            f"The tokenizer {tokenizer.name_or_path} has no twin pieces. A twin text needs them to get ids of its own. "
-            f"Name the tokenizer/ folder that this program wrote, or leave --tokenizer out to train one."
+            f"the tokenizer {tokenizer.name_or_path} has no twin tokens. Name the tokenizer/ folder that this program "
+            "wrote, or leave --tokenizer out to train one."
         )
     return ordinary
 
@@ -120,17 +115,15 @@ def write_pair(splits: dict[str, Any], text_columns: list[str], tokenizer: Any, 
             keep_in_memory=True,
         )
         twins.to_parquet(output / TWIN / f"{split}.parquet")
-    lines = ["---", "configs:"]
-    for config in (ORIGINAL, TWIN):
-        lines += [f"- config_name: {config}", "  data_files:"]
-        lines += [f"  - split: {split}\n    path: {config}/{split}.parquet" for split in splits]
-    lines += [
-        "---",
-        "# Controlled pair",
-        "",
-        "Written by `python -m pretraining.tools.controlled_pair`; `fake` is the twin of `en`.",
+    files = [
+        {"config_name": config, "data_files": [{"split": name, "path": f"{config}/{name}.parquet"} for name in splits]}
+        for config in (ORIGINAL, TWIN)
     ]
-    (output / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = (
+        "# Controlled pair\n\nWritten by `python -m pretraining.tools.controlled_pair`; `fake` is the twin of `en`.\n"
+    )
+    header = yaml.safe_dump({"configs": files}, sort_keys=False)
+    (output / "README.md").write_text(f"---\n{header}---\n{text}", encoding="utf-8")
 
 
 def write_dictionary(texts: Iterable[str], tokenizer: Any, path: Path) -> int:
@@ -160,10 +153,7 @@ def load_splits(path: str, config: str | None, text_columns: list[str]) -> dict[
             feature = require_column(splits[name], column, f"{path}, split {name},")
             kind = getattr(getattr(feature, "feature", feature), "dtype", "a struct")  # of words, where it holds lists
             if column not in splits[name].column_names or kind != "string":
-                raise ValueError(
-                    f"Column {column} of {path} holds {kind}, not text, or lies inside a struct. Only a column of text "
-                    "or of lists of words has a twin. Name other --text_columns."
-                )
+                raise ValueError(f"column {column} of {path} holds {kind}, not text. Name other --text_columns.")
     return splits
 
 
@@ -178,7 +168,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tokenizer", metavar="DIR", help="doubled tokenizer to use, instead of training one")
     flags = parser.parse_args(argv)
     with user_errors():
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer  # slow to import
 
         require_empty(flags.output)
         splits = load_splits(flags.dataset, flags.config, flags.text_columns)

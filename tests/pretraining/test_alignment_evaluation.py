@@ -145,7 +145,7 @@ def test_a_pair_cut_to_an_odd_room_is_one_to_one_and_others_are_not():
         )
         alignment_accuracy(model, corpus, recipe(4), TOKENIZER, ACCELERATOR, encoding)
         for pair in (([5, 6], [25, 26, 27]), ([5, 6, 7, 8], [25])):
-            with pytest.raises(ValueError, match=r"evaluation.alignment is true.* \d tokens on.*alignment=false"):
+            with pytest.raises(ValueError, match="evaluation.alignment is true"):
                 alignment_accuracy(model, corpus_of(pair), recipe(4), TOKENIZER, ACCELERATOR, encoding)
 
 
@@ -262,4 +262,4 @@ def test_a_run_on_pairs_that_do_not_correspond_says_so(pair_recipe, sample_corpu
     corpus["target_language"] = corpus["target"]["config"] = "de"
     with pytest.raises(SystemExit):
         pretrain(pair_recipe, tmp_path)
-    assert "cannot be the translation of token i of the other" in capsys.readouterr().err
+    assert "evaluation.alignment is true" in capsys.readouterr().err

@@ -73,8 +73,8 @@ def test_losses_of_other_tokens_are_marked(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--run", "a"], "names no folder"),
-        (["--run", "a", "x", "--run", "a", "y"], "--run a is given twice"),
+        (["--run", "a"], "--run a names no folder"),
+        (["--run", "a", "x", "--run", "a", "y"], "--run a names no folder, or is given twice"),
         (["--run", "a", "EMPTY"], "holds no evaluations of a pre-training run"),
         (["--run", "a", "runs/nowhere"], "holds no evaluations of a pre-training run"),
     ],

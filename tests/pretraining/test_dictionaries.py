@@ -65,7 +65,7 @@ def test_the_translation_may_stand_first(files, name, first):
 @pytest.mark.parametrize("name", ["words.txt", "en-fr.txt", "de-de.txt", "de.txt", "en-nde.txt"])
 def test_a_name_that_does_not_say_the_side_is_an_error(files, name):
     path = files.lines(name, ["house\thaus"])
-    with pytest.raises(ValueError, match="is of de, and its name does not begin with de-.*cannot be told.*Set `first`"):
+    with pytest.raises(ValueError, match="Set `first`"):
         read_dictionary(Dictionary("de", path))
 
 
@@ -97,17 +97,17 @@ def test_limit_and_hub_root(files, tmp_path):
 
 
 def test_errors(files, tmp_path):
-    with pytest.raises(ValueError, match=r"de-en.txt is no file.*Under hub_root \(.*it is not either.*Correct"):
-        read_dictionary(Dictionary("de", "nowhere/de-en.txt"), str(tmp_path))
     path = files.lines("de-en.txt", ["haus", "a b c"])
-    with pytest.raises(ValueError, match="no pair of words .1 lines: one word alone, 1 lines: more than two columns"):
-        read_dictionary(Dictionary("de", path))
-    with pytest.raises(ValueError, match="no pair of words .it is empty.*Give a file in MUSE's format"):
-        read_dictionary(Dictionary("de", files.lines("de-en.txt", [])))
-    with pytest.raises(ValueError, match="has limit 0: nothing would be read"):
-        read_dictionary(Dictionary("de", path, limit=0))
+    for dictionary, named in (
+        (Dictionary("de", "nowhere/de-en.txt"), "nowhere/de-en.txt is no file"),
+        (Dictionary("de", path), "1 one word alone, 1 more than two columns"),
+        (Dictionary("de", files.lines("empty-de.txt", [])), "it is empty"),
+        (Dictionary("de", path, limit=0), "limit is 0"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            read_dictionary(dictionary, str(tmp_path))
     (tmp_path / "de-en.txt").write_bytes(b"haus\thouse\nt\xfcr\tdoor\n")
-    with pytest.raises(ValueError, match="line 2: byte 0xfc is not UTF-8"):
+    with pytest.raises(ValueError, match="line 2: byte 0xfc"):
         read_dictionary(Dictionary("de", path))
 
 

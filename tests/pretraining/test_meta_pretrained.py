@@ -315,7 +315,7 @@ def test_frozen_are_the_layers_and_not_what_no_monolingual_model_has():
 
 def test_a_phase_that_trains_nothing_is_refused(fails):
     message = fails("phases.0.freeze_body=true", "phases.0.trainable=[roberta.encoder.*]")
-    assert "trains nothing: trainable is roberta.encoder.*, and freeze_body is true" in message
+    assert "trains nothing" in message and "freeze_body" in message
 
 
 def test_a_head_with_a_matrix_of_its_own_stays_behind(sources, start, caplog):
@@ -339,7 +339,7 @@ def damaged(folder, change):
 def test_a_checkpoint_without_embeddings_or_with_weights_of_another_shape(sources, start):
     folder, *_ = sources("bert")
     damaged(folder, lambda weights: weights.pop("bert.embeddings.word_embeddings.weight"))
-    with pytest.raises(ValueError, match=r"lacks .* weights of its embeddings and layers.*Name a folder that has them"):
+    with pytest.raises(ValueError, match="lacks .* weights of its embeddings and layers"):
         start(folder)
     folder, *_ = sources("roberta")
     name = "roberta.encoder.layer.0.output.dense.weight"
@@ -355,7 +355,7 @@ def test_a_checkpoint_without_embeddings_or_with_weights_of_another_shape(source
     "config, fields, message",
     [
         ({"hidden_size": 64}, {}, r"model.config.hidden_size is 64, and the checkpoint .* has 32"),
-        ({"num_hidden_layers": 3}, {"initialize": "body"}, r"num_hidden_layers is 3.*has 2.*Leave it out"),
+        ({"num_hidden_layers": 3}, {"initialize": "body"}, r"num_hidden_layers is 3.*has 2"),
         ({"num_attention_heads": 4}, {}, r"num_attention_heads is 4"),
         ({"layer_norm_eps": 1e-5}, {"initialize": "embeddings"}, r"layer_norm_eps is 1e-05"),
         ({}, {"tokenizer": "NEW"}, r"padding id is 1 in the tokenizer of .* and 0 in the model of"),
@@ -386,7 +386,7 @@ def test_checkpoints_that_are_no_start(start, recipe_of, sources, new_tokenizer,
     DistilBertModel(DistilBertConfig(vocab_size=20, dim=32, n_layers=1, n_heads=2, hidden_dim=16)).save_pretrained(
         tmp_path / "distil"
     )
-    with pytest.raises(ValueError, match=r"is a checkpoint of 'distilbert'.*Take an encoder of bert, roberta"):
+    with pytest.raises(ValueError, match=r"is a checkpoint of 'distilbert'"):
         start(tmp_path / "distil")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -400,6 +400,6 @@ def test_checkpoints_that_are_no_start(start, recipe_of, sources, new_tokenizer,
     model = {"type": "metaxlm", "start_from": "a", "meta_pretrained": {"path": "b"}}
     with pytest.raises(ValueError, match=r"start_from is .a. and model.meta_pretrained.path .b..*one start"):
         load_tokenizer(recipe_of(model=model, tokenizer="x", monolingual=[{"language": "en", "path": "unused"}]))
-    with pytest.raises(ValueError, match=r"the recipe names no tokenizer: the vocabulary that its rows"):
+    with pytest.raises(ValueError, match="the recipe names no tokenizer"):
         model.pop("start_from")
         load_tokenizer(recipe_of(model=model, monolingual=[{"language": "en", "path": "unused"}]))

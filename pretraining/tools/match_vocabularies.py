@@ -1,0 +1,81 @@
+"""Which rows of a model of one language a new vocabulary takes over (MetaXLM, section 3.2), and the model it makes.
+
+python -m pretraining.tools.match_vocabularies --config RECIPE
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pretraining.recipe import ModelStart, Recipe
+from pretraining.recipe_checks import check_meta_pretrained, check_recipe
+from zoo_core.recipes import option, parse_command_line, user_errors
+from zoo_core.tables import require_empty
+
+DESCRIPTION = """Match a vocabulary to that of a model of one language, and report what can be carried over (MetaXLM).
+
+  python -m pretraining.tools.match_vocabularies --config RECIPE [model.meta_pretrained.rows=subwords]
+  python -m pretraining.tools.match_vocabularies model.meta_pretrained.path=roberta-base tokenizer=xlm-roberta-base
+
+The recipe's corpora, where it has any, are tokenized to tell which share of each language's text is covered."""
+
+FLAGS = {
+    "--output": {
+        "metavar": "DIR",
+        "help": "folder to write: the model as it starts, with the tokenizer (model/), and vocabulary_matching.json "
+        "and .txt; default: the report is printed and nothing is written",
+    },
+}
+
+
+@dataclass
+class MatchingRecipe(Recipe):
+    """A pre-training recipe, of which the command needs model.meta_pretrained and tokenizer alone."""
+
+    output_dir: str = option("", "run folder of the training; this command does not write to it")
+    model: ModelStart = field(default_factory=lambda: ModelStart(type="metaxlm"))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    recipe, flags = parse_command_line(MatchingRecipe, DESCRIPTION, FLAGS, argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with user_errors():
+        if recipe.phases:
+            check_recipe(recipe)
+        start = recipe.model.meta_pretrained
+        if start is None:
+            raise ValueError("model.meta_pretrained is empty. Set model.meta_pretrained.path to a folder or a Hub id.")
+        check_meta_pretrained(recipe)
+        if flags.output:
+            require_empty(flags.output)
+        # after --help: the libraries take seconds to import
+        from transformers.utils import logging as transformers_logging
+
+        from pretraining.checkpoints import save_model_folder
+        from pretraining.start.initialization import build_config, build_model, load_tokenizer
+        from pretraining.start.matching_report import recipe_token_counts, report, to_text, write_report
+        from pretraining.start.meta_pretrained import carries_rows, load_source, source_vocabulary
+        from pretraining.start.vocabulary_matching import match_vocabularies
+
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        tokenizer = load_tokenizer(recipe)
+        config = build_config(recipe, tokenizer)
+        if not carries_rows(start):
+            print(f"initialize is {start.initialize}: no row is carried over. With both or embeddings it would be:\n")
+        _, old = source_vocabulary(start, recipe.hub_root)
+        matching = match_vocabularies(old, tokenizer, start, recipe.hub_root)
+        found = report(matching, old, tokenizer, recipe_token_counts(recipe, tokenizer))
+        print(to_text(found), end="")
+        if flags.output:
+            folder = Path(flags.output)
+            model = build_model(recipe, config, (load_source(start, recipe.hub_root), matching))
+            save_model_folder(model, tokenizer, folder / "model")
+            if carries_rows(start):
+                write_report(found, folder)
+            print(f"\nwritten: {folder}")
+
+
+if __name__ == "__main__":
+    main()
