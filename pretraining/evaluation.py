@@ -65,7 +65,6 @@ def evaluate(
                 entropy = unigram_entropy(examples)
                 figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}
     pairs = [corpus for corpus in corpora if len(corpus.languages) == 2]
-    kinds = [OBJECTIVES[name] for name in phase.objectives]
     for corpus in pairs:
         if corpus.apart:  # the sides meet in one input when their joint alignment is looked at
             longest = model.config.longest_input
@@ -76,12 +75,12 @@ def evaluate(
         is_aligned = recipe.evaluation.alignment and corpus.held_out
         if is_aligned:
             by_layer |= {f"alignment_{name}": alignment_accuracy(model, *arguments, name) for name in ENCODINGS}
-        if is_aligned and any(kind.cross_attention for kind in kinds):
+        if is_aligned and any(OBJECTIVES[name].apart for name in phase.objectives):
             by_layer["alignment_cross"] = cross_attention_alignment(model, *arguments)
         for figure, accuracy_L in by_layer.items():
             figures[f"{figure}/{corpus.name}"] = max(accuracy_L)
             figures[f"{figure}_by_layer/{corpus.name}"] = accuracy_L
-        if is_aligned and any(kind.self_labeled for kind in kinds):
+        if is_aligned and "dwa" in phase.objectives:
             right, share = self_label_accuracy(model, *arguments)
             figures |= {f"self_labels/{corpus.name}": right, f"self_labels_per_token/{corpus.name}": share}
     for corpus in pairs if recipe.evaluation.back_translation else ():

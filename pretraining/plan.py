@@ -127,7 +127,7 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         rows.append((shown, f"{objective.weight:g}", examples, *counts))
     for name, objective in phase.objectives.items():
         if kind := OBJECTIVES[name].reads:
-            labeler = "labels by teacher" if OBJECTIVES[name].taught else "labels by model"
+            labeler = "labels by teacher" if name == "kd" else "labels by model"
             rows.append((name, f"{objective.weight:g}", f"those of {kind}", "", "", labeler))
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples", "tokens", "padding", "predictions")
@@ -178,7 +178,7 @@ def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Lang
         legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a token is predicted"
         console.print(f"first batch, {objective}: {legend}")
         for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
-            if languages and OBJECTIVES[objective].languages == 1:  # what is written into what, which side comes first
+            if languages and objective in ("camlm", "btmlm"):  # what is written into what, which side comes first
                 of_sides = [sub_batch["language_ids"][row][sub_batch["segment_ids"][row] == side] for side in (0, 1)]
                 name = " → ".join(list(languages.rows)[int(ids[0])] for ids in of_sides)
             for fields in inputs_of(sub_batch):

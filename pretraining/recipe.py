@@ -317,43 +317,28 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ObjectiveKind:
-    """What an objective reads, and what its losses are called.
+    """What an objective reads, and what its losses are called; its collator says the rest.
 
-    text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text
-    they are adjacent segments); terms: the parts of its loss, each with a curve `<objective>.<term>`;
-    cross_attention: whether the model needs it; languages: the share of rows in which <mask> says its
-    language (1: the objective needs it; less: rows of training alone); one_sided: a side is
-    predicted from the other one alone, so that predicted tokens are <mask> always, a side keeps one token or more,
-    and which comes first is drawn; generates: the model writes another side to the text, at its end; reads: the
-    objective whose examples it learns from, having none of its own; self_labeled: the model makes its own labels,
-    which are noise before it has learned anything; taught: a `teacher` does.
+    text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text they
+    are adjacent segments), one of which reads the other by cross-attention; terms: the parts of its loss, each with a
+    curve `<objective>.<term>`; reads: the objective whose examples it learns from, having none of its own.
     """
 
     text: Literal["monolingual", "bitext"]
     apart: bool = False
     terms: tuple[str, ...] = ()
-    cross_attention: bool = False
-    languages: float = 0
-    one_sided: bool = False
-    generates: bool = False
     reads: str | None = None
-    self_labeled: bool = False
-    taught: bool = False
 
 
 OBJECTIVES = {
     "mlm": ObjectiveKind("monolingual"),
-    # Half of the rows teach the language embedding from the first step on, the others the <mask> that is used later,
-    # which says none: hub_cards/models/ernie_m.md, "What differs from the paper".
-    "tlm": ObjectiveKind("bitext", languages=0.5),
-    "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross"), cross_attention=True),
-    "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross"), cross_attention=True),
-    # A kept token would be a word of its own side, which the other masks of that side could read. BTMLM writes behind
-    # the text, in either language: with sides always in the order of the corpus, one direction only would be learned.
-    "camlm": ObjectiveKind("bitext", languages=1, one_sided=True),
-    "btmlm": ObjectiveKind("monolingual", languages=1, generates=True),
-    "dwa": ObjectiveKind("bitext", reads="tlm", self_labeled=True),
-    "kd": ObjectiveKind("monolingual", reads="mlm", taught=True),
+    "tlm": ObjectiveKind("bitext"),
+    "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross")),
+    "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross")),
+    "camlm": ObjectiveKind("bitext"),
+    "btmlm": ObjectiveKind("monolingual"),
+    "dwa": ObjectiveKind("bitext", reads="tlm"),
+    "kd": ObjectiveKind("monolingual", reads="mlm"),
 }
 
 

@@ -77,7 +77,7 @@ def check_recipe(recipe: Recipe) -> None:
             for option_name in OF_GENERATION:
                 value = getattr(objective, option_name)
                 _require(
-                    OBJECTIVES[name].generates or value == getattr(default, option_name),
+                    name == "btmlm" or value == getattr(default, option_name),
                     f"{place}.{option_name}",
                     value,
                     f"{name} generates no pseudo tokens, and it would do nothing",
@@ -203,7 +203,7 @@ def _check_packed(objective: Objective, name: str, phase: Phase, recipe: Recipe,
     kind = OBJECTIVES[name]
     why = "the sides of an example are rows of two inputs" if kind.apart else "every text gets a side of its own"
     _require(
-        not (kind.apart or kind.generates),
+        not (kind.apart or name == "btmlm"),
         f"{place}.packed",
         True,
         f"{name} has no rows that could share the positions of one, because {why}. Leave it out",
@@ -240,7 +240,7 @@ def _check_teacher(recipe: Recipe) -> None:
         f"phases.{index}.objectives.{name}"
         for index, phase in enumerate(recipe.phases)
         for name in phase.objectives
-        if OBJECTIVES[name].taught
+        if name == "kd"
     ]
     teacher = recipe.teacher
     if taught and not teacher:

@@ -238,8 +238,8 @@ def make_collators(
     phase: Phase, tokenizer: PreTrainedTokenizerBase, key: tuple, languages: Languages | None = None
 ) -> dict[str, Collator]:
     """A collator for each objective of a phase that has examples; `key` is part of what masks are keyed by."""
-    read = read_by_others(phase)
-    return {name: COLLATORS[name](tokenizer, key, languages, name in read) for name in with_examples(phase)}
+    draws = {"tlm"} if "dwa" in phase.objectives else set()
+    return {name: COLLATORS[name](tokenizer, key, languages, name in draws) for name in with_examples(phase)}
 
 
 def packings(corpora: list[Corpus], phase: Phase, recipe: Recipe) -> Iterator[tuple[str, PackedCorpus]]:
@@ -258,11 +258,6 @@ def _training_form(
     return form.packed(recipe.seed) if objective.packed else form
 
 
-def read_by_others(phase: Phase) -> frozenset[str]:
-    """The objectives of a phase whose examples are drawn from once more, for labels that the model makes itself."""
-    return frozenset(OBJECTIVES[name].reads for name in phase.objectives if OBJECTIVES[name].self_labeled)
-
-
 def held_out_examples(corpus: Corpus, phase: Phase, name: str, languages: Languages | None = None) -> list[Example]:
     """The held-out text of a corpus as an objective reads it; none where it does not."""
     objective = phase.objectives[name]
@@ -276,7 +271,7 @@ def reads(corpus: Corpus, name: str, objective: Objective, languages: Languages 
     kind = OBJECTIVES[name]
     if KINDS[len(corpus.languages)] != kind.text:
         return False
-    return not kind.generates or bool(languages.targets(corpus.languages[0], objective.target_languages)[0])
+    return name != "btmlm" or bool(languages.targets(corpus.languages[0], objective.target_languages)[0])
 
 
 def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:
@@ -304,7 +299,7 @@ def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
     texts = _languages_read(recipe, phase)
     pairs = [languages_of(corpus) for corpus in recipe.bitext]
     for name, objective in phase.objectives.items():
-        if not OBJECTIVES[name].generates:
+        if name != "btmlm":
             continue
         alone = [text for text in texts if not target_languages(text, pairs, objective.target_languages)]
         if len(alone) == len(texts):
@@ -322,7 +317,7 @@ def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
 
 def _check_teacher(recipe: Recipe, phase: Phase, where: str) -> None:
     """Raises ValueError where a phase learns from a teacher and reads no text in its language."""
-    taught = [name for name in phase.objectives if OBJECTIVES[name].taught]
+    taught = [name for name in phase.objectives if name == "kd"]
     read = _languages_read(recipe, phase)
     if taught and recipe.teacher.language not in read:
         raise ValueError(

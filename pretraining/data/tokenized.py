@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from pretraining.data.fast_tokenize import FastTokens, fast_tokens
 from pretraining.data.sources import TextColumn, row_key
 from pretraining.data.token_table import TokenTable
-from pretraining.recipe import OBJECTIVES, Objective
+from pretraining.recipe import Objective
 from zoo_core.tables import get_column
 
 FORMAT = 1  # of the copies on disk: another number makes old ones unused
@@ -83,7 +83,7 @@ def text_length(name: str, objective: Objective) -> int:
 
     A text of n tokens gets round(pseudo_share x n) pseudo tokens, one at least, and two special tokens more.
     """
-    if not OBJECTIVES[name].generates:
+    if name != "btmlm":
         return objective.max_length
     return int((objective.max_length - SPECIALS_OF_PAIR) / (1 + objective.pseudo_share)) + SPECIALS_OF_TEXT
 

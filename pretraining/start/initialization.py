@@ -105,9 +105,9 @@ def _check_objective(
         raise ValueError(
             f"{place}: a {recipe.model.type!r} model has the objectives {', '.join(has)}. Take one of these."
         )
-    if kind.cross_attention and not config.cross_attention:
+    if kind.apart and not config.cross_attention:
         raise ValueError(f"{place} needs cross-attention: {source} sets model.config.cross_attention to false.")
-    if (kind.one_sided or kind.generates) and "flash" in recipe.model.attention:
+    if name in ("camlm", "btmlm") and "flash" in recipe.model.attention:
         raise ValueError(
             f"{place} has an attention mask of its own, which model.attention={recipe.model.attention} ignores. Use "
             "sdpa, or flex_attention on a GPU."
@@ -126,7 +126,7 @@ def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
     asks = getattr(config, "query_positions", None) != "none"
     for index, phase in enumerate(recipe.phases):
         learned = [name for name, objective in phase.objectives.items() if objective.weight]
-        if not asks and all(OBJECTIVES[name].self_labeled for name in learned):
+        if not asks and all(name == "dwa" for name in learned):
             raise ValueError(
                 f"phases.{index} learns {', '.join(learned)} alone, and model.config.query_positions is none. Give "
                 "another objective a weight, or choose query_positions."
@@ -134,7 +134,7 @@ def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
     # vocabulary matching writes models that are not trained
     first = recipe.phases[0] if recipe.phases else Phase()
     for name, objective in first.objectives.items():
-        if OBJECTIVES[name].self_labeled and objective.weight and asks and not recipe.model.start_from:
+        if name == "dwa" and objective.weight and asks and not recipe.model.start_from:
             logger.warning(
                 "Phase %r has %s, and the model starts from random weights: it labels the words of translations "
                 "itself, and before it has learned anything the labels are noise (XLM-Align, section 6). Set "
@@ -153,7 +153,7 @@ def _language_fields(recipe: Recipe, known: set[str], tokenizer: PreTrainedToken
         return {}
     settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
     settings["special_token_ids"] = sorted(set(tokenizer.all_special_ids))
-    if any(OBJECTIVES[name].languages == 1 for phase in recipe.phases for name in phase.objectives):
+    if any({"camlm", "btmlm"} & phase.objectives.keys() for phase in recipe.phases):
         settings["languages"] = recipe_languages(recipe)
     return settings
 
@@ -161,9 +161,8 @@ def _language_fields(recipe: Recipe, known: set[str], tokenizer: PreTrainedToken
 def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> None:
     """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed,
     and for none where they are needed."""
-    kinds = [(phase, [OBJECTIVES[name] for name in phase.objectives]) for phase in recipe.phases]
     if not getattr(config, "num_languages", 0):
-        if any(kind.generates for _, found in kinds for kind in found):
+        if any("btmlm" in phase.objectives for phase in recipe.phases):
             raise ValueError(
                 f"{source} has num_languages 0, and btmlm writes in one. Name them as model.config.languages."
             )
@@ -186,9 +185,9 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
         )
     start = recipe.model.start_from
     learned = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
-    for phase, found in kinds:
-        learned = learned or any(kind.one_sided for kind in found)
-        if any(kind.generates for kind in found) and not learned:
+    for phase in recipe.phases:
+        learned = learned or "camlm" in phase.objectives
+        if "btmlm" in phase.objectives and not learned:
             logger.warning(
                 "Phase %r generates pseudo tokens, and neither it nor a phase before it learns to translate (camlm), "
                 "nor has the checkpoint: they will be noise. Start from a model that has been through the first stage.",
