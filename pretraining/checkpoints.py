@@ -46,24 +46,19 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
     # the lock, and what a killed start had begun to write, have a dot in front
     is_empty = not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir())
     if is_empty and resume:
-        raise ValueError(f"there is nothing to resume: {str(folder)!r} is empty or missing. Start without --resume.")
+        raise ValueError(f"there is nothing to resume: {str(folder)!r} is empty or missing.")
     if is_empty:
         return
     if not resume:
-        raise ValueError(
-            f"the run folder {str(folder)!r} is not empty: continue it with --resume, or give another output_dir."
-        )
+        raise ValueError(f"{str(folder)!r} is not empty. Continue the run with --resume, or give another output_dir.")
     if not (folder / "recipe.yaml").exists():
-        raise ValueError(f"{str(folder)!r} holds no recipe.yaml: it is not a run folder. Give another output_dir.")
+        raise ValueError(f"{str(folder)!r} is not a run folder: it holds no recipe.yaml.")
     before = recipe_of_run(folder / "recipe.yaml", Recipe)
     changed = [line for line in recipe_differences(before, asdict(recipe)) if not line.startswith(FREE_ON_RESUME)]
     if changed:
-        raise ValueError(
-            f"the recipe is not the one this run was started with: {'; '.join(changed)}. Restore these fields, or "
-            "start a new run in another output_dir."
-        )
+        raise ValueError(f"the recipe is not the one this run was started with: {'; '.join(changed)}.")
     if (folder / "model").exists():
-        raise ValueError(f"the run in {str(folder)!r} is finished: model/ is there. Nothing is left to resume.")
+        raise ValueError(f"the run in {str(folder)!r} is finished: model/ is there.")
 
 
 def start_run_folder(recipe: Recipe) -> None:
@@ -101,10 +96,7 @@ def checked_checkpoint(folder: Path) -> Path | None:
         logger.warning("%s is damaged: %s", checkpoint, found)
         damaged.append(checkpoint)
     if damaged:
-        raise ValueError(
-            f"no checkpoint of {str(folder)!r} can be resumed; in {checkpoint.name}, {found}. Restore one from a copy, "
-            "or start anew in another output_dir."
-        )
+        raise ValueError(f"no checkpoint of {str(folder)!r} can be resumed; in {checkpoint.name}, {found}.")
     return None
 
 
@@ -153,10 +145,8 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
         # tied weights are written once, hence not strict
         missing, unexpected = load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
         if unexpected or set(missing) - set(model._tied_weights_keys):
-            raise ValueError(
-                f"the checkpoint {input_dir} lacks {sorted(missing)[:3]} or holds {unexpected[:3]} besides: it is not "
-                "of this model. Resume from another one, or start anew."
-            )
+            names = f"lacks {sorted(missing)[:3]} or holds {unexpected[:3]} besides"
+            raise ValueError(f"the checkpoint {input_dir} is not of this model: it {names}.")
         model.tie_weights()
 
     accelerator.register_save_state_pre_hook(save)

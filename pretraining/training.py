@@ -89,7 +89,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         if accelerator.is_main_process:
             start_run_folder(recipe)
             if matched and carries_rows(recipe.model.meta_pretrained):
-                report_match(matched, tokenizer, corpora, Path(recipe.output_dir))
+                report_match(matched, tokenizer, recipe)
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
         Training(recipe, model, tokenizer, corpora, accelerator, argv or [], teachers).run(checkpoint)
         accelerator.end_training()
@@ -240,11 +240,8 @@ class Training:
             with accelerator.autocast():  # of a sharded model accelerate leaves it to us
                 output = self.model(**batch, objective_weights=weights)
             if not output.loss.requires_grad:
-                raise ValueError(
-                    f"phase {phase.name!r} trains {', '.join(phase.trainable)}, and its losses "
-                    f"({', '.join(output.token_losses)}) pass through none of these parameters: widen its `trainable`, "
-                    "or give it an objective that uses them."
-                )
+                losses, trained = ", ".join(output.token_losses), ", ".join(phase.trainable)
+                raise ValueError(f"phase {phase.name!r} trains {trained}, and its losses ({losses}) pass through none.")
             accelerator.backward(output.loss)
         return output
 
@@ -252,10 +249,8 @@ class Training:
         """Scale the summed gradients, clip, step; returns the gradient norm before clipping."""
         accelerator = self.accelerator
         if not predictions:
-            raise ValueError(
-                f"step {self.step + 1} predicts nothing: no token of its global batch was masked, or the teacher could "
-                "be asked about none. Raise batch_size or mask_probability, or leave out texts of a word or two."
-            )
+            advice = "Raise batch_size or mask_probability, or leave out texts of a word or two."
+            raise ValueError(f"step {self.step + 1} predicts nothing: no token of its batch was masked. {advice}")
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         # DDP and FSDP2 have averaged over processes what the rule sums

@@ -76,10 +76,7 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
                 read.skipped[reason] += 1
     if not pairs:
         why = ", ".join(f"{count:,} {reason}" for reason, count in read.skipped.items()) or "it is empty"
-        raise ValueError(
-            f"the dictionary {dictionary.path} holds no pair of words ({why}). A line is a word and its translation, "
-            "apart by a tab or a space."
-        )
+        raise ValueError(f"the dictionary {dictionary.path} holds no pair of words ({why}).")
     read.pairs = len(pairs)
     for word, translation in pairs:
         for form, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
@@ -112,8 +109,6 @@ def _word_is_first(dictionary: Dictionary) -> bool:
     language, pair = dictionary.language.lower(), Path(dictionary.path).name.lower().partition(".")[0]
     is_first, is_second = pair.startswith(f"{language}-"), pair.endswith(f"-{language}")
     if is_first == is_second:
-        raise ValueError(
-            f"the name of the dictionary {dictionary.path} neither begins with {language}- nor ends with -{language}, "
-            "or does both: which side of a line is the word is not known. Set `first` to word or to translation."
-        )
+        name = f"the name of the dictionary {dictionary.path} does not say on which side {language} stands"
+        raise ValueError(f"{name}. Set `first` to word or to translation.")
     return is_first

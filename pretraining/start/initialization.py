@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 # XLM-R's checkpoints have the parameter names of ours: every model of the zoo can start from one.
 ALSO_LOADS = "xlm-roberta"
+IN_RUN_FOLDER = "A run folder keeps its model in model/."
 
 
 def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
@@ -29,8 +30,7 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
     if not name:
         raise ValueError(
             "the recipe names no tokenizer, and no checkpoint to take one from. Set `tokenizer`, such as "
-            "FacebookAI/xlm-roberta-base, or train one: python -m pretraining.tools.train_tokenizer --config RECIPE "
-            "--vocab_size 8000 --output DIR."
+            "FacebookAI/xlm-roberta-base, or train one with pretraining.tools.train_tokenizer."
         )
     tokenizer = read_tokenizer(name, "tokenizer" if recipe.tokenizer else "model.start_from", recipe.hub_root)
     if tokenizer.mask_token_id is None:
@@ -84,10 +84,8 @@ def build_config(
         of_tokenizer["mask_token_id"] = tokenizer.mask_token_id
     for name, value in of_tokenizer.items():
         if getattr(config, name) != value:
-            raise ValueError(
-                f"{source} has {name} {getattr(config, name)}, and the tokenizer {value}. Use the tokenizer that "
-                "belongs to the model."
-            )
+            found = f"{source} has {name} {getattr(config, name)}, and the tokenizer {value}"
+            raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
     for index, phase in enumerate(recipe.phases):
         for name in phase.objectives:
             _check_objective(recipe, config, phase, name, f"phases.{index}.objectives.{name}", source)
@@ -109,15 +107,12 @@ def _check_objective(
         raise ValueError(f"{place} needs cross-attention: {source} sets model.config.cross_attention to false.")
     if name in ("camlm", "btmlm") and "flash" in recipe.model.attention:
         raise ValueError(
-            f"{place} has an attention mask of its own, which model.attention={recipe.model.attention} ignores. Use "
-            "sdpa, or flex_attention on a GPU."
+            f"{place} has masks of its own, which model.attention={recipe.model.attention} ignores. Use sdpa."
         )
-    length = phase.objectives[name].max_length
-    if not kind.reads and length > config.longest_input:
-        raise ValueError(
-            f"{place}.max_length is {length}, and the model has {config.longest_input} positions. Lower it, or raise "
-            "model.config.max_position_embeddings (not with start_from)."
-        )
+    length, longest = phase.objectives[name].max_length, config.longest_input
+    if not kind.reads and length > longest:
+        advice = "Lower it, or raise model.config.max_position_embeddings"
+        raise ValueError(f"{place}.max_length is {length}, and the model has {longest} positions. {advice}.")
 
 
 def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
@@ -127,20 +122,16 @@ def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
     for index, phase in enumerate(recipe.phases):
         learned = [name for name, objective in phase.objectives.items() if objective.weight]
         if not asks and all(name == "dwa" for name in learned):
-            raise ValueError(
-                f"phases.{index} learns {', '.join(learned)} alone, and model.config.query_positions is none. Give "
-                "another objective a weight, or choose query_positions."
-            )
+            names = ", ".join(learned)
+            raise ValueError(f"phases.{index} learns {names} alone, and model.config.query_positions is none.")
     # vocabulary matching writes models that are not trained
     first = recipe.phases[0] if recipe.phases else Phase()
     for name, objective in first.objectives.items():
         if name == "dwa" and objective.weight and asks and not recipe.model.start_from:
             logger.warning(
-                "Phase %r has %s, and the model starts from random weights: it labels the words of translations "
-                "itself, and before it has learned anything the labels are noise (XLM-Align, section 6). Set "
-                "model.start_from to a pretrained model, or put a phase of mlm and tlm before this one.",
-                first.name,
-                name,
+                f"Phase {first.name!r} has {name}, and the model starts from random weights: before it has learned "
+                "anything its labels are noise (XLM-Align, section 6). Set model.start_from to a pretrained model, or "
+                "put a phase of mlm and tlm before this one."
             )
 
 
@@ -167,31 +158,21 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
                 f"{source} has num_languages 0, and btmlm writes in one. Name them as model.config.languages."
             )
         if recipe.evaluation.back_translation:
-            raise ValueError(
-                f"evaluation.back_translation is {recipe.evaluation.back_translation}, and the {recipe.model.type!r} "
-                "model has no languages. Name them in model.config.languages of an 'ernie_m' model, or leave it out."
-            )
+            raise ValueError(f"evaluation.back_translation is set, and {source} has no languages to write in.")
         return
     if config.languages is None:
-        raise ValueError(
-            f"{source} has {config.num_languages} languages without names. Name them in order, as in "
-            "model.config.languages=[en, de]."
-        )
+        raise ValueError(f"{source} has languages without names. Name them in order in model.config.languages.")
     if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
-        raise ValueError(
-            f"the recipe has text in {unknown[0]!r}, and {source} the languages {', '.join(config.languages)}. "
-            f"{nearest(unknown[0], config.languages)} Call the corpus by one of them, add it to "
-            "model.config.languages, or start from a checkpoint that has it."
-        )
+        has = ", ".join(config.languages)
+        raise ValueError(f"the recipe has text in {unknown[0]!r}, which is no language of {source} ({has}).")
     start = recipe.model.start_from
     learned = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
     for phase in recipe.phases:
         learned = learned or "camlm" in phase.objectives
         if "btmlm" in phase.objectives and not learned:
             logger.warning(
-                "Phase %r generates pseudo tokens, and neither it nor a phase before it learns to translate (camlm), "
-                "nor has the checkpoint: they will be noise. Start from a model that has been through the first stage.",
-                phase.name,
+                f"Phase {phase.name!r} generates pseudo tokens, and neither it nor a phase before it learns to "
+                "translate (camlm), nor has the checkpoint: they will be noise."
             )
 
 
@@ -201,20 +182,12 @@ def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any
     try:
         found, _ = PreTrainedConfig.get_config_dict(path)
     except OSError as error:
-        raise ValueError(
-            f"model.start_from {start!r} holds no config.json: {str(error).splitlines()[0]} A run folder keeps its "
-            "model in model/."
-        ) from error
-    if found.get("model_type") not in (recipe.model.type, ALSO_LOADS):
-        raise ValueError(
-            f"model.start_from {start!r} is a checkpoint of {found.get('model_type')!r}. Start from a "
-            f"{recipe.model.type!r} or an {ALSO_LOADS!r} checkpoint; a run folder keeps its model in model/."
-        )
+        raise ValueError(f"model.start_from {start!r} holds no config.json. {IN_RUN_FOLDER}") from error
+    if (found_type := found.get("model_type")) not in (recipe.model.type, ALSO_LOADS):
+        wanted = f"not of {recipe.model.type!r} or {ALSO_LOADS!r}"
+        raise ValueError(f"model.start_from {start!r} is a checkpoint of {found_type!r}, {wanted}. {IN_RUN_FOLDER}")
     if found.get("decoder_layers") is not None:
-        raise ValueError(
-            f"model.start_from {start!r} is a translation model, or an encoder loaded from one: its cross-attention is "
-            "its decoder's. Start from the encoder that it was made of."
-        )
+        raise ValueError(f"model.start_from {start!r} is a translation model. Start from the encoder it was made of.")
     if found.get("num_languages"):
         # the checkpoint's rows have their meaning
         languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
@@ -269,7 +242,7 @@ def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     if report["mismatched_keys"]:
         name = min(report["mismatched_keys"])
         raise ValueError(
-            f"weights of {start!r} have other shapes than model.config asks for ({name}). Leave the sizes out of it."
+            f"{name} of {start!r} has another shape than model.config asks for. Leave the sizes out of it."
         )
     if report["missing_keys"]:
         logger.info("%d parameters are not in %s and start fresh.", len(report["missing_keys"]), start)

@@ -16,8 +16,6 @@ from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.prepared import prepared_corpora
 from pretraining.data.sources import open_sources
-from pretraining.data.stored import Corpus
-from pretraining.data.streams import StreamedCorpus
 from pretraining.data.tokenized import TokenColumn, TokenizedColumn, tokenizer_fingerprint
 from pretraining.recipe import Recipe
 from pretraining.start.token_texts import Vocabulary, read_vocabulary, script_of
@@ -39,10 +37,10 @@ def report(
 ) -> dict[str, Any]:
     """The facts of a matching, for JSON.
 
-    text_counts: (V) how often each token occurs in the text of a language, by language (`token_counts`); None where
-    it is streamed. With them, `coverage` says for each language which share of the tokens that its text uses, and of
-    the running text, has a row of the old vocabulary; and `left_random` names the most frequent tokens without one,
-    else tokens from all of the vocabulary. `not_counted` names the languages that are streamed.
+    text_counts: (V) how often each token occurs in the text of a language, by language (`recipe_token_counts`); None
+    where it is streamed (`not_counted`). With them, `coverage` says for each language which share of the tokens that
+    its text uses, and of the running text, has a row of the old vocabulary; and `left_random` names the most frequent
+    tokens without one, else tokens from all of the vocabulary.
     """
     counted = {language: counts for language, counts in (text_counts or {}).items() if counts is not None}
     olds, news = (read_vocabulary(tokenizer, name) for tokenizer, name in zip((old, new), NAMES, strict=True))
@@ -78,18 +76,9 @@ def report(
     }
 
 
-def token_counts(corpora: Iterable[Corpus | StreamedCorpus], size: int) -> dict[str, np.ndarray | None]:
-    """{language: (V) int64 how often each token occurs in its text}, of corpora that are kept on disk; None for a
-    language whose text is streamed, all of it."""
-    corpora = list(corpora)
-    streamed = [language for corpus in corpora if corpus.streaming for language in corpus.languages]
-    stored = [corpus for corpus in corpora if not corpus.streaming]
-    sides = (side for corpus in stored for side in zip(corpus.languages, corpus.columns, strict=True))
-    return dict.fromkeys(streamed) | _count(sides, size)
-
-
 def recipe_token_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
-    """As `token_counts`, of a recipe's corpora, which need not say how they are trained on; streams are not opened."""
+    """{language: (V) int64 how often each token occurs in its text}, of a recipe's corpora, which need not say how they
+    are trained on; None for a language whose text is streamed, all of it: streams are not opened."""
     fingerprint, streamed = tokenizer_fingerprint(tokenizer), []
     if recipe.prepared is not None:
         found = ((source.languages, columns) for source, columns in prepared_corpora(recipe, fingerprint))

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from pretraining.data.stored import Corpus
 from pretraining.recipe import MetaPretrained, Recipe
-from pretraining.start.matching_report import report, token_counts, write_report
+from pretraining.start.matching_report import recipe_token_counts, report, write_report
 from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies
 from zoo_core.provenance import folder_fingerprint
@@ -107,10 +106,8 @@ def start_settings(start: MetaPretrained, given: dict[str, Any], padding_id: int
     bound = {"embeddings": OF_ALL, "none": ()}.get(start.initialize, (*OF_ALL, *OF_BODY))
     for name in bound:
         if name in given and given[name] != settings[name]:
-            raise ValueError(
-                f"model.config.{name} is {given[name]}, and the checkpoint {start.path!r}, whose weights are carried "
-                f"over (initialize {start.initialize}), has {settings[name]}. Leave it out of model.config."
-            )
+            theirs = f"the checkpoint {start.path!r}, which is carried over, has {settings[name]}"
+            raise ValueError(f"model.config.{name} is {given[name]}, and {theirs}. Leave it out of model.config.")
     return settings
 
 
@@ -204,10 +201,8 @@ def _copy(mine: dict, theirs: dict, names: Iterable[str], source: str) -> None:
     for name in names:
         if name not in theirs or theirs[name].shape != mine[name].shape:
             found = tuple(theirs[name].shape) if name in theirs else "not there"
-            raise ValueError(
-                f"{name} is {found} in the checkpoint {source!r} and {tuple(mine[name].shape)} in the new model. Leave "
-                "the sizes out of model.config, or take a checkpoint of that shape."
-            )
+            wanted = f"{tuple(mine[name].shape)} in the new model"
+            raise ValueError(f"{name} is {found} in the checkpoint {source!r} and {wanted}.")
         mine[name].copy_(theirs[name])
 
 
@@ -240,14 +235,13 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
     return [f"{longer} positions beyond the {count} of the checkpoint start random"] if longer > 0 else []
 
 
-def report_match(matched: tuple[Source, Matching], tokenizer: Any, corpora: list[Corpus], folder: Path) -> None:
-    """Writes vocabulary_matching.json and .txt into a folder."""
+def report_match(matched: tuple[Source, Matching], tokenizer: Any, recipe: Recipe) -> None:
+    """Writes vocabulary_matching.json and .txt into the run folder."""
     source, matching = matched
     filled, rows = sum(map(bool, matching.sources)), len(matching.sources)
-    logger.info(
-        f"start: {filled:,} of {rows:,} rows of the vocabulary are those of {source.name} (vocabulary_matching.txt)"
-    )
-    write_report(report(matching, source.tokenizer, tokenizer, token_counts(corpora, len(tokenizer))), folder)
+    logger.info(f"start: {filled:,} of {rows:,} rows of the vocabulary are those of {source.name}")
+    counts = recipe_token_counts(recipe, tokenizer)
+    write_report(report(matching, source.tokenizer, tokenizer, counts), Path(recipe.output_dir))
 
 
 def start_facts(recipe: Recipe) -> dict[str, str | None] | None:

@@ -78,10 +78,7 @@ def read_config(name: str, field: str, hub_root: str | None) -> PreTrainedConfig
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=True)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{field} {name!r} holds no configuration that transformers can read: {_reason(error)} A run folder keeps "
-            "its model in model/."
-        ) from error
+        raise ValueError(f"{field} {name!r} holds no configuration that can be read: {_reason(error)}") from error
 
 
 def read_masked_lm(

@@ -16,7 +16,7 @@ from pretraining import run
 from pretraining.data.tokenized import Example
 from pretraining.evaluation import ENCODINGS, aligned_tokens, alignment_accuracy, cross_attention_alignment
 from pretraining.tools import controlled_pair
-from pretraining.tracking import plot_curves, read_events
+from pretraining.tracking import read_events
 
 TWIN = 20  # id of a token's twin - id of the token
 TOKENIZER = SimpleNamespace(cls_token_id=0, pad_token_id=1, sep_token_id=2)
@@ -187,36 +187,15 @@ def pair_recipe(sample_corpus_dir, tmp_path):
     controlled_pair.main(
         ["--dataset", str(sample_corpus_dir), "--config", "en", "--output", pair, "--vocab_size", "300"]
     )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sides = {side: {"path": pair, "config": name} for side, name in (("source", "en"), ("target", "fake"))}
+    phase = {"name": "tlm", "steps": 4, "learning_rate": 1e-3}
     return {
         "output_dir": str(tmp_path / "run"),
-        "model": {
-            "type": "veco",
-            "config": {
-                "hidden_size": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "intermediate_size": 64,
-                "max_position_embeddings": 130,
-            },
-        },
+        "model": {"type": "veco", "config": sizes | {"max_position_embeddings": 130}},
         "tokenizer": f"{pair}/tokenizer",
-        "bitext": [
-            {
-                "source_language": "en",
-                "target_language": "fake",
-                "source": {"path": pair, "config": "en"},
-                "target": {"path": pair, "config": "fake"},
-                "join_on": "id",
-            }
-        ],
-        "phases": [
-            {
-                "name": "tlm",
-                "steps": 4,
-                "objectives": {"tlm": {"batch_size": 4, "max_length": 64}},
-                "learning_rate": 1e-3,
-            }
-        ],
+        "bitext": [{"source_language": "en", "target_language": "fake", "join_on": "id", **sides}],
+        "phases": [phase | {"objectives": {"tlm": {"batch_size": 4, "max_length": 64}}}],
         "evaluation": {"held_out_fraction": 0.1, "max_examples": 20, "every_steps": 2, "alignment": True},
     }
 
@@ -226,7 +205,7 @@ def pretrain(recipe, tmp_path):
     run.main(["--config", str(tmp_path / "recipe.yaml")])
 
 
-def test_a_run_logs_draws_and_prints_it(pair_recipe, tmp_path, capfd, monkeypatch):
+def test_a_run_logs_and_prints_it(pair_recipe, tmp_path, capfd):
     pair_recipe["phases"][0]["objectives"]["ca_mlm_pairs"] = {"batch_size": 4, "max_length": 32}
     pretrain(pair_recipe, tmp_path)
     events = [event for event in read_events(tmp_path / "run") if "alignment_joint/en-fake" in event]
@@ -237,23 +216,7 @@ def test_a_run_logs_draws_and_prints_it(pair_recipe, tmp_path, capfd, monkeypatc
             assert len(by_layer) == 3 and event[f"alignment_{encoding}/en-fake"] == max(by_layer)
             assert all(0 <= accuracy <= 1 for accuracy in by_layer)
         assert len(event["alignment_cross_by_layer/en-fake"]) == 2  # the embeddings have no cross-attention
-    printed = capfd.readouterr().err
-    assert re.search(
-        r"step 4 .*alignment_joint/en-fake 0\.\d{3}  alignment_separate/en-fake 0\.\d{3}  alignment_cross", printed
-    )
-
-    from matplotlib.figure import Figure
-
-    titles, add_subplot = [], Figure.add_subplot
-
-    def recording(figure, *arguments):
-        axes = add_subplot(figure, *arguments)
-        titles.append(axes)
-        return axes
-
-    monkeypatch.setattr(Figure, "add_subplot", recording)
-    plot_curves(tmp_path / "run")
-    assert sum("alignment accuracy" in axes.get_title() for axes in titles) == 3
+    assert re.search(r"step 4 .*alignment_joint/en-fake 0\.\d{3}  alignment_separate/en-fake", capfd.readouterr().err)
 
 
 def test_a_run_on_pairs_that_do_not_correspond_says_so(pair_recipe, sample_corpus_dir, tmp_path, capsys):

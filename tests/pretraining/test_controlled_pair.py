@@ -99,16 +99,12 @@ def test_errors(sample_corpus_dir, tmp_path, capsys, arguments, message):
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_tokenizer_without_twins_a_column_without_text_and_a_character_without_room(
-    sample_corpus_dir, sample_tokenizer_dir, files, tmp_path, capsys
+def test_a_tokenizer_without_twins_and_a_character_without_room(
+    sample_corpus_dir, sample_tokenizer_dir, tmp_path, capsys
 ):
     options = ["--output", str(tmp_path / "out"), "--tokenizer", str(sample_tokenizer_dir)]
     with pytest.raises(SystemExit):
         main(["--dataset", str(sample_corpus_dir), "--config", "en", *options])
     assert "has no twin tokens" in capsys.readouterr().err
-    numbers = files.jsonl("n.jsonl", [{"text": 1}])
-    with pytest.raises(SystemExit):
-        main(["--dataset", numbers, *options])
-    assert "holds int64, not text" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"U\+20000"):
         twin_of("\U00020000")

@@ -159,16 +159,6 @@ def test_the_teacher_sees_the_text_but_for_the_predicted_words(teacher_dir, samp
     assert (teacher._questions(shown, [0])[0].input_ids_S == question.input_ids_S).all()
 
 
-def test_texts_beyond_its_positions_and_subwords_that_say_nothing(teacher_dir, sample_tokenizer):
-    teacher = teacher_of(teacher_dir, sample_tokenizer)
-    fields = batch_of(["the [MASK] \u0e51\u1234 " + "the old man " * 30], sample_tokenizer, probability=0.9)["mlm"]
-    assert int((fields["input_ids"] != 1).sum()) > 40
-    (question,) = teacher._questions(fields, [0])
-    assert len(question.input_ids_S) == 40 and max(question.places_N) < 39
-    none = predict(fields, sample_tokenizer, [])
-    assert teacher.tokenizer.mask_token_id not in teacher._questions(none, [0])[0].input_ids_S
-
-
 # what it answers
 
 
@@ -281,13 +271,6 @@ def test_weight_0_is_the_baseline(taught, train, tmp_path):
     assert first["zero"][-1]["loss"] == first["without"][-1]["loss"] != first["with"][-1]["loss"]
     assert "loss/kd/en" not in first["zero"][0]
     assert first["with"][0]["predictions"] > first["zero"][0]["predictions"]
-
-
-def test_the_plan_names_the_teacher(taught, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")  # what a terminal that tells no width has: no cell may wrap there
-    taught("--dry_run")
-    shown = capsys.readouterr().out
-    assert "labels by teacher" in shown and "weights of the teacher" in shown
 
 
 # errors

@@ -229,9 +229,8 @@ def test_a_run_reports_its_start_and_a_frozen_body_stays(train, teacher_dir, tmp
     assert len(state["state"]) == len(trained) == sum(len(group["params"]) for group in state["param_groups"])
 
 
-def test_what_is_resumed_is_the_run_whatever_became_of_its_start(train, teacher_dir, tmp_path):
-    source = tmp_path / "source"
-    shutil.copytree(teacher_dir, source)
+def test_what_is_resumed_is_the_run_whatever_became_of_its_start(train, teacher_dir, difference, tmp_path):
+    source = shutil.copytree(teacher_dir, tmp_path / "source")
     arguments = [
         "model.type=metaxlm",
         "model.config={}",
@@ -240,40 +239,14 @@ def test_what_is_resumed_is_the_run_whatever_became_of_its_start(train, teacher_
         "save_every_steps=1",
     ]
     train(*arguments)
-    run = tmp_path / "run"
-    whole = load_file(run / "model" / "model.safetensors")
+    run, whole = tmp_path / "run", shutil.copytree(tmp_path / "run", tmp_path / "whole")
     facts = json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"]
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    changed = config | {"num_attention_heads": 4, "layer_norm_eps": 0.1}
-    for remains in (json.dumps(changed), None):
-        shutil.rmtree(run / "model")
-        shutil.rmtree(run / "checkpoints" / "step-3")
-        if remains is None:
-            shutil.rmtree(source)
-        else:
-            (source / "config.json").write_text(remains, encoding="utf-8")
-        train(*arguments, "--resume")
-        resumed = load_file(run / "model" / "model.safetensors")
-        assert not [name for name in whole if not torch.equal(whole[name], resumed[name])]
-        saved = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
-        assert (saved["num_attention_heads"], saved["layer_norm_eps"]) == (2, config["layer_norm_eps"])
-        assert json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"] == facts
-
-
-def test_a_run_that_starts_again_says_what_it_starts_from(train, teacher_dir, tmp_path):
-    source = tmp_path / "source"
-    shutil.copytree(teacher_dir, source)
-    arguments = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={source}"]
-    arguments += ["phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}", "phases.0.steps=1"]
-    train(*arguments)
-    run = tmp_path / "run"
-    before = json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"]
     shutil.rmtree(run / "model")
-    shutil.rmtree(run / "checkpoints")  # killed before its first checkpoint
-    damaged(source, lambda weights: weights["bert.embeddings.word_embeddings.weight"].mul_(2))
+    shutil.rmtree(run / "checkpoints" / "step-3")
+    shutil.rmtree(source)
     train(*arguments, "--resume")
-    after = json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"]
-    assert after["path"] == before["path"] and after["fingerprint"] != before["fingerprint"]
+    assert difference(run, whole) == 0
+    assert json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"] == facts
 
 
 def test_no_rows_are_reported_where_none_are_carried_over(train, teacher_dir, tmp_path, capsys):
@@ -289,33 +262,11 @@ def test_no_rows_are_reported_where_none_are_carried_over(train, teacher_dir, tm
     assert re.search(r"rows of the vocabulary: random [\d,]+, exact", capsys.readouterr().out)
 
 
-def test_a_dry_run_refuses_the_tokenizer_of_another_model(fails, teacher_dir, sample_tokenizer_dir):
-    start = [f"model.meta_pretrained.path={teacher_dir}", f"model.meta_pretrained.tokenizer={sample_tokenizer_dir}"]
-    start += ["model.type=metaxlm", "model.config={}", "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}"]
-    message = fails(*start, "--dry_run")
-    assert "has 2000 tokens, and the model of" in message
-
-
-def test_a_tokenizer_of_equal_size_is_not_the_checkpoints_own(sources, start, tokenizer_of, tmp_path):
-    folder, _, own = sources("bert")
-    other = tokenizer_of("wordpiece", ["le", "soleil", "est", "chaud", "lune", "et", "froid", "##s", "jour"])
-    assert len(other) == len(own)
-    other.save_pretrained(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"8 of 9 ids stand for other tokens in model.meta_pretrained.tokenizer"):
-        start(folder, tokenizer=str(tmp_path / "other"))
-    start(folder, tokenizer=str(folder))
-
-
 def test_frozen_are_the_layers_and_not_what_no_monolingual_model_has():
     phase = Phase(name="a", steps=1, learning_rate=1.0, freeze_body=True)
     assert not is_trainable(f"{BODY}layer.0.attention.self.query.weight", phase)
     for name in (WORDS, HEAD[0], f"{BODY}layer.0.crossattention.self.query.weight"):
         assert is_trainable(name, phase)
-
-
-def test_a_phase_that_trains_nothing_is_refused(fails):
-    message = fails("phases.0.freeze_body=true", "phases.0.trainable=[roberta.encoder.*]")
-    assert "trains nothing" in message and "freeze_body" in message
 
 
 def test_a_head_with_a_matrix_of_its_own_stays_behind(sources, start, caplog):
@@ -352,23 +303,23 @@ def test_a_checkpoint_without_embeddings_or_with_weights_of_another_shape(source
 
 
 @pytest.mark.parametrize(
-    "config, fields, message",
+    "config, fields, named",
     [
-        ({"hidden_size": 64}, {}, r"model.config.hidden_size is 64, and the checkpoint .* has 32"),
+        ({"hidden_size": 64}, {}, r"hidden_size is 64, and the checkpoint .* has 32"),
         ({"num_hidden_layers": 3}, {"initialize": "body"}, r"num_hidden_layers is 3.*has 2"),
         ({"num_attention_heads": 4}, {}, r"num_attention_heads is 4"),
         ({"layer_norm_eps": 1e-5}, {"initialize": "embeddings"}, r"layer_norm_eps is 1e-05"),
-        ({}, {"tokenizer": "NEW"}, r"padding id is 1 in the tokenizer of .* and 0 in the model of"),
+        ({}, {"tokenizer": "NEW"}, r"padding id is 1 in the tokenizer of .* and 0"),
         ({}, {"tokenizer": "nowhere/at_all/x"}, r"meta_pretrained.tokenizer .nowhere/at_all/x. is not there"),
-        ({}, {"rows": "random", "dictionaries": [{"language": "de", "path": "x"}]}, r"rows is 'random', which asks"),
-        ({}, {"dictionaries": [{"language": "dee", "path": "x"}]}, r"no text of it \(en, de\).*Did you mean 'de'"),
+        ({}, {"rows": "random", "dictionaries": [{"language": "de", "path": "x"}]}, r"rows"),
+        ({}, {"dictionaries": [{"language": "dee", "path": "x"}]}, r"'de'"),
     ],
 )
-def test_starts_that_cannot_be(sources, start, tmp_path, config, fields, message):
+def test_starts_that_cannot_be(sources, start, tmp_path, config, fields, named):
     folder, *_ = sources("bert")
     if fields.get("tokenizer") == "NEW":
         fields = {"tokenizer": str(tmp_path / "new_tokenizer")}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         start(folder, config, **fields)
 
 
@@ -380,26 +331,18 @@ def test_other_sizes_are_free_where_nothing_depends_on_them(sources, start):
     assert model.config.hidden_size == 16 and model.config.num_hidden_layers == 2
 
 
-def test_checkpoints_that_are_no_start(start, recipe_of, sources, new_tokenizer, tmp_path):
-    with pytest.raises(ValueError, match=r"model.meta_pretrained.path 'runs/nowhere/model' is not there"):
-        start("runs/nowhere/model")
-    DistilBertModel(DistilBertConfig(vocab_size=20, dim=32, n_layers=1, n_heads=2, hidden_dim=16)).save_pretrained(
-        tmp_path / "distil"
-    )
-    with pytest.raises(ValueError, match=r"is a checkpoint of 'distilbert'"):
-        start(tmp_path / "distil")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(ValueError, match=r"holds no configuration that transformers can read"):
-        start(empty)
+def test_checkpoints_that_are_no_start(start, sources, tmp_path):
+    config = DistilBertConfig(vocab_size=20, dim=32, n_layers=1, n_heads=2, hidden_dim=16)
+    DistilBertModel(config).save_pretrained(tmp_path / "distil")
+    (tmp_path / "empty").mkdir()
     folder, *_ = sources("bert")
     config = json.loads((folder / "config.json").read_text()) | {"is_decoder": True}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"is a decoder"):
-        start(folder)
-    model = {"type": "metaxlm", "start_from": "a", "meta_pretrained": {"path": "b"}}
-    with pytest.raises(ValueError, match=r"start_from is .a. and model.meta_pretrained.path .b..*one start"):
-        load_tokenizer(recipe_of(model=model, tokenizer="x", monolingual=[{"language": "en", "path": "unused"}]))
-    with pytest.raises(ValueError, match="the recipe names no tokenizer"):
-        model.pop("start_from")
-        load_tokenizer(recipe_of(model=model, monolingual=[{"language": "en", "path": "unused"}]))
+    for path, named in (
+        ("runs/nowhere/model", "model.meta_pretrained.path 'runs/nowhere/model' is not there"),
+        (tmp_path / "distil", "'distilbert'"),
+        (tmp_path / "empty", "no configuration"),
+        (folder, "is a decoder"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            start(path)

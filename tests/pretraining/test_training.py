@@ -222,10 +222,16 @@ def test_training_learns_and_shows_it(train, tmp_path):
     assert facts["steps"] == 30 and facts["parameters"] > 0 and len(facts["corpora"]) == 5
 
 
-def test_dry_run_prints_the_plan_and_writes_nothing(train, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "name, parts",
+    [
+        ("ca-mlm", ["cross-attention", "masked-LM head", "Adam", "predictions", "en-zh", "<mask>"]),
+        ("metaxlm", ["embeddings", "labels by teacher", "weights of the teacher"]),
+    ],
+)
+def test_dry_run_prints_the_plan_and_writes_nothing(train, settings_of, tmp_path, capsys, monkeypatch, name, parts):
     monkeypatch.setenv("COLUMNS", "200")
-    train("--dry_run", "model.type=veco")
+    train("--dry_run", *settings_of(name))
     printed = capsys.readouterr().out
-    for part in ("embeddings", "cross-attention", "masked-LM head", "Adam", "predictions", "en-zh", "<mask>"):
-        assert part in printed
+    assert all(part in printed for part in parts)
     assert not (tmp_path / "run").exists()

@@ -21,7 +21,7 @@ def test_run_folder_errors(train, fails, recipe_file, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     assert "is not empty" in fails(f"output_dir={tmp_path / 'mine'}")
-    assert "not a run folder" in fails(f"output_dir={tmp_path / 'mine'}", "--resume")
+    assert "is not a run folder" in fails(f"output_dir={tmp_path / 'mine'}", "--resume")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     assert "is a file" in fails(f"output_dir={recipe_file}")
 
@@ -58,6 +58,7 @@ VECO = ["model.type=veco", "phases.0.objectives.ca_mlm_pairs={batch_size: 4}"]
         (["phases.0.objectives.mlm.mask_probability=1.5"], "mask_probability"),
         (["model.config.hiden_size=32"], "'hidden_size'"),
         (["phases.0.trainable=['*crosattention*']"], "*crosattention*"),
+        (["phases.0.freeze_body=true", "phases.0.trainable=[roberta.encoder.*]"], "freeze_body"),
         (["phases.0.objectives.mlm.max_length=500"], "max_length is 500"),
         (["precision=fp16"], "precision"),
         (["model.attention=flex_attention"], "flex_attention"),
@@ -99,7 +100,7 @@ def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path):
     assert "'xlm_align'" in fails(*start, "model.type=veco")
     train_tokenizer((f"word {number}" for number in range(200)), tmp_path / "small", 40)
     assert "vocab_size" in fails(*start, f"tokenizer={tmp_path / 'small'}", "model.config={}")
-    assert "other shapes" in fails(*start, "model.config={intermediate_size: 48}")
+    assert "another shape" in fails(*start, "model.config={intermediate_size: 48}")
     assert "model/" in fails(f"model.start_from={tmp_path / 'run'}", start[1])
     damaged = shutil.copytree(tmp_path / "run" / "model", tmp_path / "damaged")
     (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:1000])

@@ -1,7 +1,6 @@
 """Vocabulary matching on hand-made vocabularies: each route, their order, and what must stay as it is."""
 
 import pytest
-from transformers import AutoTokenizer
 
 from pretraining.recipe import Dictionary, MetaPretrained
 from pretraining.start.vocabulary_matching import match_vocabularies
@@ -184,11 +183,6 @@ def test_a_vocabulary_is_matched_to_itself_row_by_row(tokenizer_of, kind):
     assert set(found.routes) == {"special", "exact"}
 
 
-def test_the_sample_tokenizer_is_matched_to_itself(sample_tokenizer):
-    found = Matched(sample_tokenizer, sample_tokenizer, rows="matched_or_subwords").matching
-    assert found.sources == [(number,) for number in range(len(sample_tokenizer))]
-
-
 def test_the_lowest_id_of_a_text_that_stands_twice(tokenizer_of):
     old = tokenizer_of("unigram", ["▁a", "▁b", "▁a"])
     found = Matched(old, tokenizer_of("wordpiece", ["a"])).matching
@@ -208,32 +202,6 @@ def test_rows(tokenizer_of, dictionary):
     assert routes("matched_or_subwords") == [exact, cut, left, left, left, left, ("special", "[CLS]")]
     assert routes("subwords") == [("subwords", "rain"), cut, left, left, left, left, ("special", "[CLS]")]
     assert routes("random") == [left] * 7
-
-
-def test_the_sample_corpus_with_its_dictionaries(tokenizer_of, sample_tokenizer, sample_corpus_dir):
-    words = ["rain", "bread", "sun", "soup", "the", "computer", "train", "team"]
-    folder = sample_corpus_dir / "dictionaries"
-    dictionaries = [Dictionary(language, str(folder / f"en-{language}.txt")) for language in ("de", "fr", "es", "zh")]
-    matched = Matched(tokenizer_of("wordpiece", words), sample_tokenizer, dictionaries=dictionaries)
-    for word, english in (
-        ("▁Regen", "rain"),
-        ("▁pain", "bread"),
-        ("▁sol", "sun"),
-        ("电脑", "computer"),
-        ("队", "team"),
-    ):
-        if word in sample_tokenizer.get_vocab():
-            assert matched[word] == ("dictionary", english)
-    assert matched.matching.routes.count("dictionary") > 8
-
-
-def test_tokenizers_that_are_read_from_a_folder_give_the_same(tokenizer_of, tmp_path):
-    old, new = tokenizer_of("wordpiece", ["a", "##b"]), tokenizer_of("byte_level", ["Ġa", "b"])
-    expected = Matched(old, new).matching
-    for name, tokenizer in (("old", old), ("new", new)):
-        tokenizer.save_pretrained(tmp_path / name)
-    again = Matched(AutoTokenizer.from_pretrained(tmp_path / "old"), AutoTokenizer.from_pretrained(tmp_path / "new"))
-    assert again.matching == expected
 
 
 def test_an_unknown_kind_says_whose_tokenizer_it_is(tokenizer_of):
