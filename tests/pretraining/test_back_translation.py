@@ -314,7 +314,7 @@ def test_unnamed_languages_of_a_checkpoint_are_refused(train, fails, recipe_file
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "languages": None}), encoding="utf-8")
     start = [f"model.start_from={path.parent}", f"output_dir={tmp_path / 'never'}", "model.config={}"]
-    assert "has 3 languages without names" in " ".join(fails(*start).split())
+    assert "languages without names" in " ".join(fails(*start).split())
     named = "model.config={languages: [en, de, zh]}"
     train(start[0], named, f"output_dir={tmp_path / 'named'}", "phases.0.steps=1", "phases.1.steps=1")
 

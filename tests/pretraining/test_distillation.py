@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, models
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from tokenizers import ByteLevelBPETokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, RobertaConfig, RobertaForMaskedLM
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.collators import MlmCollator
@@ -318,13 +311,10 @@ def without_head(folder):
     AutoModel.from_pretrained(folder).save_pretrained(folder)
 
 
-def resized(rows):
-    def change(folder):
-        model = AutoModelForMaskedLM.from_pretrained(folder)
-        model.resize_token_embeddings(model.config.vocab_size + rows, mean_resizing=False)
-        model.save_pretrained(folder)
-
-    return change
+def with_fewer_rows(folder):
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    model.resize_token_embeddings(model.config.vocab_size - 5, mean_resizing=False)
+    model.save_pretrained(folder)
 
 
 def without_mask(folder):
@@ -336,15 +326,6 @@ def without_mask(folder):
 def without_tokenizer(folder):  # transformers makes one of its special tokens alone
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
         (folder / name).unlink(missing_ok=True)
-
-
-def of_whole_words(folder):
-    vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
-    for path in folder.glob("*vocab*"):
-        path.unlink()
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    specials = {"mask_token": "[MASK]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **specials).save_pretrained(folder)
 
 
 def of_another_script(folder):
@@ -373,17 +354,13 @@ def pickled(folder):
         (without_head, {}, r"lacks \d+ weights of a masked language model"),
         (str, {"intermediate_size": 48}, "in another shape"),
         (file_of("model.safetensors", b"half"), {}, "weights of teacher.path .* cannot be read"),
-        (lambda folder: (folder / "model.safetensors").unlink(), {}, "weights of teacher.path .* cannot be read"),
         (pickled, {}, "weights of teacher.path .* cannot be read"),
-        (resized(-5), {}, "has 600 tokens, and the model .* 595"),
-        (resized(200), {}, "has 600 tokens, and the model .* 800"),
+        (with_fewer_rows, {}, "has 600 tokens, and the model .* 595"),
         (str, {"pad_token_id": 3}, "padding id is 0 in the tokenizer.* and 3"),
         (without_mask, {}, "has no mask token"),
         (without_tokenizer, {}, "has 5 tokens"),
-        (of_whole_words, {}, "tokenizer of the teacher is a WordLevel model"),
         (of_another_script, {}, "no token of the teacher"),
         (file_of("tokenizer.json", b"{}"), {}, "no tokenizer could be loaded from teacher.path"),
-        (file_of("tokenizer.json", b"["), {}, "no tokenizer could be loaded from teacher.path"),
     ],
 )
 def test_folders_that_are_no_teacher(broken, sample_tokenizer, change, config, named):

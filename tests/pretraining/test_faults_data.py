@@ -270,7 +270,7 @@ def whole_of_stream(whole, streamed):
     return whole(*streamed()[0])
 
 
-WAITS = "from pretraining import retry\nretry.WAITS_SECONDS = {waits}\n"
+WAITS = "from pretraining.data import retry\nretry.WAITS_SECONDS = {waits}\n"
 
 
 # Holds a step until the test has done what it does meanwhile: the run does not get through before.

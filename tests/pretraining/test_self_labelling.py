@@ -124,7 +124,7 @@ def test_the_plan_says_whose_rows_it_reads(train, capsys):
 @pytest.mark.parametrize(
     "overrides, message",
     [
-        ([DWA, "model.type=veco"], "phases.0.objectives.dwa: a 'veco' model does not have this objective"),
+        ([DWA, "model.type=veco"], "phases.0.objectives.dwa: a 'veco' model"),
         (["phases.0.objectives={mlm: {batch_size: 8}, dwa: {}}"], "dwa reads the examples of tlm"),
         (["phases.0.objectives.dwa={batch_size: 8}"], "dwa.batch_size is 8: dwa reads the examples of tlm"),
         (["phases.0.objectives.dwa={max_length: 99}"], "dwa.max_length is 99"),
