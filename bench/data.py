@@ -156,7 +156,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     (corpus,) = load_corpora(recipe, tokenizer)
     objective = recipe.phases[0].objectives["mlm"]
     collate = MlmCollator(tokenizer, ("bench",))
-    collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=objective.mask_probability)
+    collate_rows = DataCollatorForLanguageModeling(tokenizer, mlm_probability=objective.mask_probability)
     rng = np.random.default_rng(0)
     order = np.sort(rng.permutation(len(corpus.lengths))[: flags.batch])
     order = order[np.argsort(corpus.lengths[order], kind="stable")]  # as the sampler sorts a batch
@@ -169,7 +169,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
         batches["ours"] = collate(texts, objective)
 
     def peer(number: int) -> None:
-        batches["peer"] = collate(rows)
+        batches["peer"] = collate_rows(rows)
 
     times = 20  # a batch takes a millisecond or two
     ways = {"ours": lambda n: [ours(n) for _ in range(times)], "peer": lambda n: [peer(n) for _ in range(times)]}

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
+from finetuning.tasks.registry import KINDS, kind_of, task_module
 from zoo_core.recipes import load_recipe, user_errors
 
 NAME = "finetuning"
@@ -63,13 +64,6 @@ def tables(hub_root: str | None) -> dict[str, list[str]]:
 
 def _tables(kind: str, train: dict[str, Any], evaluation: dict[str, Any]) -> list[str]:
     return [f"kind={kind}", f"train={json.dumps([train])}", f"evaluation={json.dumps([evaluation])}"]
-
-
-def recipe_class(overrides: list[str]) -> type:
-    """The class of a recipe of these overrides."""
-    from finetuning.recipe import Recipe, TaggingRecipe
-
-    return TaggingRecipe if "kind=tagging" in overrides else Recipe
 
 
 def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
@@ -122,7 +116,7 @@ class Contest:
         sizes = [f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"]
         rows = [f"max_evaluation_examples={flags.evaluated}", f"hub_root={flags.hub_root or 'null'}"]
         self.recipe = load_recipe(
-            recipe_class(overrides), None, [*settings, "training.epochs=1", *sizes, *rows, *overrides]
+            KINDS[kind_of(overrides)].recipe_class, None, [*settings, "training.epochs=1", *sizes, *rows, *overrides]
         )
         self.kind, path, _, self.tokenizer, _ = open_run(self.recipe)
         self.data = self.kind.encode(self.kind.read(self.recipe), self.tokenizer, self.recipe)
@@ -359,11 +353,12 @@ def main(argv: list[str] | None = None) -> None:
 
 def texts_of(overrides: list[str], flags: argparse.Namespace) -> list[str]:
     """All texts of a recipe's evaluated rows, for the tokenizer."""
-    import importlib
 
     needed = ["model=none", "output_dir=none", "task=bench", "selection=last", "training.learning_rate=1"]
-    recipe = load_recipe(recipe_class(overrides), None, [*needed, f"hub_root={flags.hub_root or 'null'}", *overrides])
-    data = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").read(recipe)
+    recipe = load_recipe(
+        KINDS[kind_of(overrides)].recipe_class, None, [*needed, f"hub_root={flags.hub_root or 'null'}", *overrides]
+    )
+    data = task_module(recipe.kind).read(recipe)
     texts = []
     for rows in (data.train, *data.evaluation.values()):
         if "words" in rows.column_names:

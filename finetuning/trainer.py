@@ -1,6 +1,5 @@
 """The Trainer of one seed, its model, selection of a checkpoint, scores by language; for every kind but translation."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
 from finetuning.seeds import check_weights, finish, recompute_activations, training_arguments
 from finetuning.tasks.kind import Kind
+from finetuning.tasks.registry import task_module
 from finetuning.used_rows import TrainsUsedRows
 from zoo_core.masking import IGNORED
 
@@ -214,7 +214,7 @@ def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
 
     Raises ValueError as `check_setting`, `describe_start` and `check_plug_in`.
     """
-    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").KIND
+    kind = task_module(recipe.kind).KIND
     check_setting(recipe, kind)
     path, config, tokenizer, identity = describe_start(recipe, recipe.max_length)
     check_plug_in(recipe, config)

@@ -5,7 +5,6 @@ and what is cut, split, left out or out of reach are printed by part and languag
 Nothing is trained or written.
 """
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from finetuning.results.files import Table, print_table, table_names
 from finetuning.tasks.question_answering.reach import NAME
+from finetuning.tasks.registry import recipe_module, task_module
 
 # counts of the protocol, by part and language, and how the report calls them; a count that is 0 everywhere is left out
 COUNTS = {
@@ -40,7 +40,7 @@ def report_data(recipe: Any) -> None:
     """
     from accelerate import PartialState
 
-    module = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task")
+    module = task_module(recipe.kind)
     if hasattr(module, "KIND"):
         data, table = _by_language(recipe)
     elif recipe.kind == "translation":
@@ -119,10 +119,9 @@ def _translation(recipe: Any, module: Any) -> tuple[Any, Table]:
 
 
 def _of_features(recipe: Any, module: Any) -> tuple[Any, Table]:
-    from finetuning.run import KINDS
     from finetuning.tasks.features import models as feature_models
 
-    importlib.import_module(KINDS[recipe.kind][0]).check_recipe(recipe)
+    recipe_module(recipe.kind).check_recipe(recipe)
     models = feature_models.describe_models(recipe)
     data = module.read(recipe)
     module.complete_protocol(data, recipe, models[recipe.seeds[0]].config.num_hidden_layers)

@@ -18,9 +18,9 @@ from typing import Any
 from finetuning.results import by_language as results
 from finetuning.results.files import FORMAT, load_results, markdown_table, run_name, summary, with_deviation
 from finetuning.results.layer_curves import AVERAGE, plot_layers
-from finetuning.run import KINDS
 from finetuning.tasks.features import results as feature_results
 from finetuning.tasks.mining import results as mining_results
+from finetuning.tasks.registry import KINDS
 from finetuning.tasks.retrieval import results as retrieval_results
 from finetuning.tasks.translation import results as translation_results
 from finetuning.tasks.word_alignment import results as alignment_results

@@ -11,7 +11,6 @@ checkpoint. Every recipe and every finished run is checked before anything is ru
 
 import argparse
 import functools
-import importlib
 import re
 import statistics
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 
 from finetuning.results.files import Table, load_results, print_table, summary
 from finetuning.results.published_rows import complete_published
-from finetuning.run import KINDS, kind_of, run_by_language
+from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import folder_fingerprint
 from zoo_core.recipes import load_recipe
 from zoo_core.tables import resolve_hub_path
@@ -147,7 +146,7 @@ def run_all(grid: Grid, runs: list[GridRun]) -> dict[str, dict[str, Any]]:
     Raises ValueError for a recipe that cannot be read or run, for a finished run of another recipe or of other weights,
     for a model that is not there, and where a run fails: with its name and its own message.
     """
-    execute = KINDS[_kind(grid)][2]
+    execute = KINDS[_kind(grid)].run_function
     recipes = {run: read_recipe(grid, run) for run in runs}
     for run, recipe in recipes.items():
         run.adjust(recipe)
@@ -190,8 +189,7 @@ def read_recipe(grid: Grid, run: GridRun) -> Any:
 
     Fine-tuned models are not kept unless an override asks for them: there are many.
     """
-    module, class_name, _ = KINDS[_kind(grid)]
-    recipe_class = getattr(importlib.import_module(module), class_name)
+    recipe_class = KINDS[_kind(grid)].recipe_class
     own = [f"model={run.model}", f"output_dir={run.folder}"]
     keep = ["save_models=false"] if "save_models" in recipe_class.__dataclass_fields__ else []
     recipe = load_recipe(recipe_class, grid.config, [*keep, *grid.overrides, *own])
@@ -242,8 +240,8 @@ def _read(folder: Path) -> dict[str, Any]:
 def check_kind(grid: Grid) -> None:
     """Raises ValueError for a kind of task that is not trained in one language and evaluated in others."""
     kind = _kind(grid)
-    if KINDS[kind][2] is not run_by_language:
-        fitting = [name for name, (_, _, execute) in KINDS.items() if execute is run_by_language]
+    if not KINDS[kind].is_by_language:
+        fitting = [name for name, other in KINDS.items() if other.is_by_language]
         raise ValueError(
             f"{grid.config} is of kind {kind}, which has no language to be trained in. Here each run is fine-tuned in "
             f"a language of its own. Give a recipe of kind {', '.join(fitting)}."

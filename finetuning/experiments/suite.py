@@ -18,7 +18,6 @@ Writes into output_dir: results.json, results.md, results.csv and results.png of
 import argparse
 import dataclasses
 import functools
-import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from typing import Any
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
 from finetuning.results.files import run_name
 from finetuning.results.published_rows import complete_published
+from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, user_errors
 from zoo_core.tables import Table, describe
@@ -171,10 +171,8 @@ def _default_output(model: str, suite: Path) -> Path:
 
 def _recipe_class(config: str) -> tuple[type, bool]:
     """The class of a recipe file, and whether its kind of task trains anything."""
-    from finetuning.run import KINDS, kind_of, run_features
-
-    module, name, execute = KINDS[kind_of(["--config", config])]
-    return getattr(importlib.import_module(module), name), execute is not run_features
+    kind = KINDS[kind_of(["--config", config])]
+    return kind.recipe_class, kind.is_trained
 
 
 def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
@@ -369,9 +367,7 @@ def check_length(name: str, recipe: Any) -> None:
 
 
 def _execute(recipe: Any) -> Callable[..., Any]:
-    from finetuning.run import KINDS
-
-    return KINDS[recipe.kind][2]
+    return KINDS[recipe.kind].run_function
 
 
 def state_of(recipe: Any, fingerprint: Callable[[str], str], is_lenient: bool = True) -> str:

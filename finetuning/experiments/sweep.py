@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.results.files import FORMAT, Table, markdown_table, print_table, write_files
+from finetuning.tasks.registry import task_module
 from zoo_core.recipes import change_recipe, read_yaml
 
 # What a model is trained with. Anything else would give points other data, or scores that measure something else.
@@ -148,7 +149,6 @@ def check_point(point: Point, recipe: Any, start: tuple[str, Any, Any, dict[str,
 
     `start` is the model's, as `describe_start` returns it.
     """
-    import importlib
 
     from finetuning.checkpoints import check_positions
     from finetuning.seeds import check_hardware
@@ -158,7 +158,7 @@ def check_point(point: Point, recipe: Any, start: tuple[str, Any, Any, dict[str,
     path, config, tokenizer, _ = start
     try:
         check_hardware(recipe.training.precision)
-        check_setting(recipe, importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").KIND)
+        check_setting(recipe, task_module(recipe.kind).KIND)
         check_positions(recipe.max_length, config, path)
         if recipe.kind == "question_answering":
             longest = (recipe.max_question_length, recipe.max_answer_length)

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 
 from pretraining.collators import COLLATORS, Collator
 from pretraining.data.loading import CarefulLoader
-from pretraining.data.packing import PackedCorpus
 from pretraining.data.prepared import prepared_corpora
 from pretraining.data.sampling import (
     Draw,
@@ -27,7 +26,7 @@ from pretraining.data.sampling import (
     target_languages,
 )
 from pretraining.data.sources import Source, match_corpora, open_sources
-from pretraining.data.stored import Corpus, stored_corpus
+from pretraining.data.stored import Corpus, PackedCorpus, stored_corpus
 from pretraining.data.streams import StreamCursor, StreamedCorpus
 from pretraining.data.tokenized import Example, Texts, TokenColumn, TokenizedColumn, text_length, tokenizer_fingerprint
 from pretraining.recipe import (

@@ -51,6 +51,21 @@ PROBES = (
 )
 
 
+def encode_texts(texts: list[str | None], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Token ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown token."""
+    encoded = tokenizer(
+        [text or "" for text in texts],
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        verbose=False,  # texts longer than the model are cut later
+    )["input_ids"]
+    # split_special_tokens leaves them to the unigram model, whose vocabulary holds them as well
+    special = set(tokenizer.all_special_ids)
+    unknown = tokenizer.unk_token_id
+    return [ids if special.isdisjoint(ids) else [unknown if i in special else i for i in ids] for ids in encoded]
+
+
 class FastTokens:
     """The ids of texts, without special tokens, as `encode_texts` gives them: see the head of this file.
 
@@ -227,8 +242,6 @@ def _steps(step: dict | None, name: str) -> list[dict]:
 
 
 def _ask(texts: Sequence[str | None], tokenizer: PreTrainedTokenizerBase) -> list[bytes]:
-    from pretraining.data.tokenized import encode_texts  # which encodes with this file
-
     return [array.array("i", ids).tobytes() for ids in encode_texts(list(texts), tokenizer)] if len(texts) else []
 
 

@@ -6,15 +6,7 @@ that computes nothing at padding (`model.skip_padding`) spends no time on their 
 Legend: `N` texts, `K` bins.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Texts
-from zoo_core.masking import keyed_rng
-
-if TYPE_CHECKING:
-    from pretraining.data.stored import Corpus
 
 
 def best_fit(lengths: np.ndarray, room: int) -> np.ndarray:
@@ -50,39 +42,3 @@ def best_fit(lengths: np.ndarray, room: int) -> np.ndarray:
             rooms |= 1 << left
     bin_of[~alone] = found
     return bin_of
-
-
-class PackedCorpus:
-    """The training texts of a corpus in bins; for sampling a bin is an example.
-
-    The bins are the same in every epoch and process: texts are put into them in an order keyed by the seed. `lengths`
-    (K,) are the positions that their texts take, special tokens included; `size` is that of the corpus, so that draws
-    are shared out as without packing: a draw is a bin, and languages with short texts get more texts of it.
-    """
-
-    streaming = False
-
-    def __init__(self, corpus: "Corpus", seed: int):
-        self.corpus, self.name, self.languages, self.size = corpus, corpus.name, corpus.languages, corpus.size
-        specials = SPECIALS_OF_TEXT if len(corpus.columns) == 1 else SPECIALS_OF_PAIR
-        order = keyed_rng(seed, "packing", corpus.name).permutation(len(corpus.lengths))
-        positions = corpus.lengths[order].astype(np.int64) + specials
-        bin_of = best_fit(positions, corpus.max_length)
-        # texts by bin, and where each bin begins among them
-        self.texts = order[np.argsort(bin_of, kind="stable")]
-        self.first = np.concatenate([[0], np.cumsum(np.bincount(bin_of))])
-        self.lengths = np.bincount(bin_of, weights=positions).astype(np.int32)
-
-    def read(self, epochs: np.ndarray, bins: np.ndarray) -> Texts:
-        """The texts of some bins, one bin behind the other."""
-        counts = self.first[bins + 1] - self.first[bins]
-        indices = np.concatenate([self.texts[self.first[number] : self.first[number + 1]] for number in bins.tolist()])
-        return self.corpus.read(np.repeat(epochs, counts), indices)
-
-    def __str__(self) -> str:
-        """How well it went."""
-        filled = self.lengths.sum(dtype=np.int64) / (len(self.lengths) * self.corpus.max_length)
-        return (
-            f"{len(self.texts):,} texts in {len(self.lengths):,} bins of {self.corpus.max_length} positions, "
-            f"{filled:.1%} full"
-        )

@@ -88,21 +88,6 @@ def text_length(name: str, objective: Objective) -> int:
     return int((objective.max_length - SPECIALS_OF_PAIR) / (1 + objective.pseudo_share)) + SPECIALS_OF_TEXT
 
 
-def encode_texts(texts: list[str | None], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Token ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown token."""
-    encoded = tokenizer(
-        [text or "" for text in texts],
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        verbose=False,  # texts longer than the model are cut later
-    )["input_ids"]
-    # split_special_tokens leaves them to the unigram model, whose vocabulary holds them as well
-    special = set(tokenizer.all_special_ids)
-    unknown = tokenizer.unk_token_id
-    return [ids if special.isdisjoint(ids) else [unknown if i in special else i for i in ids] for ids in encoded]
-
-
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """Changes with whatever changes the ids of a text; the same for a copy of the tokenizer in another folder."""
     if getattr(tokenizer, "backend_tokenizer", None) is not None:

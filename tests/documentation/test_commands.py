@@ -125,14 +125,13 @@ def only_flags(words: list[str]) -> None:
 
 def planted(words: list[str]) -> None:
     """A table of many runs, each of which is as if it had been run: its results are those of another one."""
-    from finetuning.experiments import grid
+    from finetuning import running
 
     def run(recipe, resume: bool, command: list[str]) -> None:
         shutil.copytree("runs/suite/topics", recipe.output_dir)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "KINDS", {kind: (*entry[:2], run) for kind, entry in grid.KINDS.items()})
-        patch.setattr(grid, "run_by_language", run)
+        patch.setattr(running, "run_by_language", run)
         call(words[2], *words[3:])
     assert list(Path(words[words.index("--output") + 1]).glob("*.png"))
 

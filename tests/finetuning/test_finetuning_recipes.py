@@ -13,8 +13,8 @@ from finetuning.data.task_tables import filled
 from finetuning.experiments import sweep
 from finetuning.recipe import Recipe
 from finetuning.results.published_rows import complete_published
-from finetuning.run import KINDS, kind_of
 from finetuning.tasks.classification.task import KIND
+from finetuning.tasks.registry import KINDS, kind_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import check_setting
 from zoo_core.recipes import load_recipe, read_yaml
@@ -59,8 +59,7 @@ LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa
 
 def load(name, *overrides):
     path = str(RECIPES / f"{name}.yaml")
-    module, recipe_class, _ = KINDS[kind_of(["--config", path])]
-    return load_recipe(getattr(importlib.import_module(module), recipe_class), path, ["model=somewhere", *overrides])
+    return load_recipe(KINDS[kind_of(["--config", path])].recipe_class, path, ["model=somewhere", *overrides])
 
 
 def own_fields(name):

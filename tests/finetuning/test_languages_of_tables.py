@@ -43,7 +43,7 @@ def hub_root(tmp_path):
 
 def read(hub_root, module, train, evaluation):
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1", f"hub_root={hub_root}"]
-    kind = module.__name__.rpartition(".")[2]
+    kind = module.__name__.split(".")[-2]
     recipe_class = TaggingRecipe if kind == "tagging" else Recipe
     tables = [
         f"train={json.dumps([{'path': 'owner/words', **train}])}",

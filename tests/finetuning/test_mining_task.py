@@ -11,12 +11,13 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.experiments import compare_runs as compare
-from finetuning.run import kind_of, main
+from finetuning.run import main
 from finetuning.seeds import load_metric
 from finetuning.tasks.mining import task as mining
 from finetuning.tasks.mining.recipe import MiningRecipe, check_recipe
 from finetuning.tasks.mining.search import Mined, mine
 from finetuning.tasks.mining.task import Pool, chance_level, divide
+from finetuning.tasks.registry import kind_of
 from finetuning.tasks.retrieval.recipe import expanded
 from hub_cards.card import write_card
 from zoo_core.recipes import load_recipe

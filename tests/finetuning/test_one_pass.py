@@ -14,7 +14,8 @@ from finetuning import trainer as trainer_module
 from finetuning.checkpoints import describe_model
 from finetuning.data.task_tables import TaskData
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.run import main, run_by_language
+from finetuning.run import main
+from finetuning.running import run_by_language
 from finetuning.tasks.classification import task as classification
 from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe

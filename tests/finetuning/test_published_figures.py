@@ -1,6 +1,5 @@
 """Figures that a recipe names by paper, table and row: looked up for every kind of task, and what is refused."""
 
-import importlib
 import json
 from pathlib import Path
 
@@ -9,9 +8,10 @@ import pytest
 from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.results.by_language import published_figures, published_notes
 from finetuning.results.published_rows import column_title, complete_published
-from finetuning.run import KINDS, kind_of, main
+from finetuning.run import main
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.registry import KINDS, kind_of
 from finetuning.tasks.retrieval.results import score_table
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
@@ -141,8 +141,7 @@ def test_references_that_do_not_fit_are_refused(changes, message):
 
 @pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_s_references_are_there(path):
-    module, name, _ = KINDS[kind_of(["--config", str(path)])]
-    recipe = load_recipe(getattr(importlib.import_module(module), name), str(path), ["model=somewhere"])
+    recipe = load_recipe(KINDS[kind_of(["--config", str(path)])].recipe_class, str(path), ["model=somewhere"])
     complete_published(recipe)
     published = getattr(recipe, "published", None) or []
     for item in published if isinstance(published, list) else [published]:

@@ -16,8 +16,9 @@ from finetuning.experiments import compare_runs as compare
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import layer_curves
 from finetuning.results.files import summary
-from finetuning.run import kind_of, main
+from finetuning.run import main
 from finetuning.seeds import load_metric
+from finetuning.tasks.registry import kind_of
 from finetuning.tasks.retrieval import results as retrieval_results
 from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, check_recipe, expanded

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-import finetuning.run
+import finetuning.running
 from finetuning.experiments.step_curves import main
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "selection=last", "seeds=[1]", "max_evaluation_examples=9")
@@ -51,14 +51,13 @@ def recipe(topics, tmp_path):
 @pytest.fixture
 def executed(monkeypatch):
     """The output folders of the runs that were really executed."""
-    module, name, execute = finetuning.run.KINDS["classification"]
-    folders = []
+    run, folders = finetuning.running.run_by_language, []
 
     def counted(recipe, resume, command):
         folders.append(recipe.output_dir.rsplit("/", 2)[-2:])
-        return execute(recipe, resume, command)
+        return run(recipe, resume, command)
 
-    monkeypatch.setitem(finetuning.run.KINDS, "classification", (module, name, counted))
+    monkeypatch.setattr(finetuning.running, "run_by_language", counted)
     return folders
 
 

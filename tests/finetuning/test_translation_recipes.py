@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from finetuning.results.published_rows import complete_published
-from finetuning.run import kind_of
+from finetuning.tasks.registry import kind_of
 from finetuning.tasks.translation.recipe import TranslationRecipe, check_recipe
 from finetuning.tasks.translation.task import check_tables
 from zoo_core.recipes import load_recipe

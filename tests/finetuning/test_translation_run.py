@@ -13,7 +13,8 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DistilBertConfig, MarianConfig
 
-from finetuning.run import kind_of, main
+from finetuning.run import main
+from finetuning.tasks.registry import kind_of
 from finetuning.tasks.translation.model import average_weights, check_architecture
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.translation.trainer import TranslationTrainer

@@ -1,7 +1,6 @@
 """finetuning/run.py with kind word_alignment: from files and gold to results, and everything that reads them."""
 
 import csv
-import importlib
 import json
 import math
 import re
@@ -15,8 +14,9 @@ from transformers import AutoModel, AutoTokenizer
 from finetuning.align.files import read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.experiments import compare_runs as compare
-from finetuning.run import kind_of, main
+from finetuning.run import main
 from finetuning.seeds import load_metric
+from finetuning.tasks.registry import kind_of
 from finetuning.tasks.word_alignment import task as word_alignment
 from finetuning.tasks.word_alignment.layers import sweep
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe, check_recipe
@@ -356,4 +356,3 @@ def test_help_shows_the_fields_of_the_kind(capsys):
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert "compare_with" in shown and "pairs.N.gold_base" in shown and "learning_rate" not in shown
-    assert importlib.import_module("finetuning.run").KINDS["word_alignment"][1] == "WordAlignmentRecipe"

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches, unigram_entropy
+from pretraining.data.fast_tokenize import encode_texts
 from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import Example, TokenizedColumn, cut_pair, encode_texts, tokenize, tokenizer_fingerprint
+from pretraining.data.tokenized import Example, TokenizedColumn, cut_pair, tokenize, tokenizer_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

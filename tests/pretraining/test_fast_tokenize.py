@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from pretraining.data import fast_tokenize as module
-from pretraining.data.fast_tokenize import PROBES, FastTokens
-from pretraining.data.tokenized import encode_texts
+from pretraining.data.fast_tokenize import PROBES, FastTokens, encode_texts
 
 LANGUAGES = ("en", "de", "fr", "es", "zh")
 

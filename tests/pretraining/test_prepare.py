@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file
 
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
+from pretraining.data.fast_tokenize import encode_texts
 from pretraining.data.prepared import MANIFEST, PROGRESS
 from pretraining.data.shards import CorruptShard
-from pretraining.data.tokenized import encode_texts
 from pretraining.run_lock import run_lock
 from pretraining.tools import prepare as command
 from pretraining.tools.prepare import prepare, verify
