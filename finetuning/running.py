@@ -121,7 +121,5 @@ def report(recipe, folder, identity, data, before, records, results_module) -> N
     if PartialState().is_main_process:
         protocol = {**data.protocol, "fine_tuned_before": before}
         results = results_module.build_results(recipe, identity, protocol, records, data.warnings)
-            recipe, identity, {**data.protocol, "fine_tuned_before": before}, records, data.warnings
-        )
         results_module.write_results(results, folder.path)
         results_module.print_results(results, folder.path)

@@ -38,7 +38,7 @@ def training(record: Record) -> dict[str, Any]:
     corpora = learned_corpora(record)
     return {
         "start": _start(record),
-        "phases": markdown(["phase", "updates", "objectives (examples per step)", "learning rate"], _phases(recipe)),
+        "phases": markdown(["phase", "steps", "objectives (examples per step)", "learning rate"], _phases(recipe)),
         "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
         "notes": [*_unread(run, corpora), *_facts(recipe, run), *(line for one in own for line in _fine_tuning(one))],
         "curves": record.curves,

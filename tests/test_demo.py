@@ -7,6 +7,10 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig):
     environment = os.environ | {"COLUMNS": "200"}

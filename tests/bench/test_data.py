@@ -64,6 +64,7 @@ def test_anonymous_memory_is_what_was_allocated():
     assert anonymous_bytes() - before == pytest.approx(held.nbytes, rel=0.2)
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_figures(in_this_process, sample_tokenizer_dir, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))  # which the command changes
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")

@@ -35,6 +35,7 @@ def contest(tmp_path_factory):
     return Contest(overrides, folder, flags, folder / "out")
 
 
+@pytest.mark.slow
 def test_padding_adds_nothing_that_is_read_or_scored(contest):
     for row, other in zip(contest.data.train, contest.whole.train, strict=True):
         length = row["length"]
@@ -56,6 +57,7 @@ def test_a_round_is_drawn_from_a_whole_epoch_of_each_way(contest):
     assert contest.batches(OURS, 1) == contest.batches(GROUPED, 1) != contest.batches(OURS, 2)
 
 
+@pytest.mark.slow
 def test_ways_train_what_they_say(contest):
     found = {name: contest.train(name, 0) for name in TRAINING}
     assert found[WHOLE]["positions"] == 40 >= found[LONGEST]["positions"] > found[GROUPED]["positions"]
@@ -67,6 +69,7 @@ def test_ways_train_what_they_say(contest):
     assert type(contest.theirs).__module__.startswith("transformers.")
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_figures(tmp_path, capsys):
     output = tmp_path / "results" / "finetuning.json"
     sizes = [item for name, value in SIZES.items() for item in (f"--{name}", str(value))]

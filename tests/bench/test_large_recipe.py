@@ -88,6 +88,7 @@ def test_the_bytes_that_layers_keep_are_those_that_autograd_keeps(crosses):
     assert counted == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_command_writes(pytestconfig, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(pytestconfig.rootpath)
     large_recipe.main(["--markdown", str(tmp_path / "page.md")])
@@ -100,6 +101,7 @@ def test_the_page_is_what_the_command_writes(pytestconfig, tmp_path, monkeypatch
     assert (tmp_path / "page.md").read_text(encoding="utf-8") != page
 
 
+@pytest.mark.slow
 def test_days_go_with_gpus_and_mfu():
     flags = large_recipe.read_flags(["--mfu", "0.4", "--gpus", "8", "16"])
     _, time, memory, *_ = large_recipe.sections(flags)

@@ -126,6 +126,7 @@ def test_a_part_that_does_not_fit_is_made_smaller():
         that_fits(size, part, pairs_M2, 2, 1, 2**30)
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys):
     bench, output = in_this_process("masked_lm_step"), tmp_path / "results" / "step.json"
     sizes = ["--layers", "1", "--hidden", "64", "--vocab", "300", "--pairs", "2", "--rounds", "2", "--batches", "1"]

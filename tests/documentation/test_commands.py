@@ -196,6 +196,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
 
 
 # huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 def test_each_command_runs(command, place, pages, request):
     words = shlex.split(command, comments=True)
@@ -208,6 +209,7 @@ def test_each_command_runs(command, place, pages, request):
 
 
 # the exporters of torch and transformers, and PEFT, call what those deprecate
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_each_example_of_python_runs(python_block, place):
     exec(compile(python_block, "the documentation", "exec"), {"__name__": "example"})

@@ -215,6 +215,7 @@ def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monk
     assert pairs.read_text(encoding="utf-8").splitlines() == PAIRS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, 1, 63, 64, 100, 128, 199, 200])
 def test_a_killed_run_is_gone_on_with(run, many, tmp_path, kept):
     whole, links = tmp_path / "whole.txt", tmp_path / "links.txt"
@@ -271,6 +272,7 @@ def test_fewer_pairs_than_lines_are_noticed_without_a_digest(run, refused, many,
     assert "has 192 lines, the input 150" in refused(many, "--output", links, "--batch-size", "1", "--resume")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 16, 64])
 def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch, batch_size):
     monkeypatch.setattr(alignment_output, "SAVE_EVERY_SECONDS", 0.0)
@@ -351,6 +353,7 @@ def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_afte
     assert links.read_text() == run(many, "--batch-size", "1").out
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
     many.write_text(many.read_text() * 2)  # some 200 kB of JSON, more than a pipe holds
     with subprocess.Popen(

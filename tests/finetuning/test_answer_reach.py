@@ -5,6 +5,7 @@ import json
 
 import datasets
 import numpy as np
+import pytest
 
 from finetuning.run import main
 from finetuning.tasks.question_answering.reach import (
@@ -51,6 +52,7 @@ def test_counts_are_by_part_and_language_and_exact_ones_are_not_listed():
     assert reach.fact().startswith("2 of 3 evaluated answers are no span") and "1 not in its context" in reach.fact()
 
 
+@pytest.mark.slow
 def test_a_run_counts_and_lists_them(topics, tmp_path):
     context = "A girl is dancing with a dog in the street."
     rows = [

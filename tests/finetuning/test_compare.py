@@ -69,6 +69,7 @@ def test_seeds_of_several_folders_are_one_run(folders, tmp_path, capsys, monkeyp
     assert "differs: model" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_classification_runs_show_languages_and_their_average(tmp_path, topics, capsys):
     from finetuning.run import main as fine_tune
 

@@ -75,6 +75,7 @@ def of_kinds(*kinds):
     return [name for name in NAMES if kind_of(["--config", str(RECIPES / f"{name}.yaml")]) in kinds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", of_kinds(*KINDS))
 def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
     recipe = load(name)
@@ -100,6 +101,7 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
         assert any(place.is_file() for place in places), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", of_kinds(*TRAINED))
 def test_every_recipe_that_trains_is_consistent_and_names_real_columns(name):
     recipe = load(name)
@@ -165,6 +167,7 @@ def test_every_model_has_every_task_that_its_paper_evaluates():
     assert expected <= set(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in of_kinds(*TRAINED) if re.match("veco/(?!sample|sick)", name)])
 def test_veco_is_searched_as_its_appendix_c_prints(name):
     recipe = load(name)
@@ -292,6 +295,7 @@ def test_translations_go_by_the_code_of_a_language_that_has_a_name_in_the_benchm
     ]
 
 
+@pytest.mark.slow
 def test_conll_is_read_from_the_folders_that_its_header_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     labels = datasets.ClassLabel(names=["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"])
@@ -319,6 +323,7 @@ def test_conll_is_read_from_the_folders_that_its_header_names(tmp_path, monkeypa
     assert data.label_names == labels.names
 
 
+@pytest.mark.slow
 def test_parts_of_speech_are_selected_on_the_languages_that_have_development_rows(tmp_path):
     folder = tmp_path / "google" / "xtreme"
     lines = []
@@ -338,6 +343,7 @@ def test_parts_of_speech_are_selected_on_the_languages_that_have_development_row
     assert list(tagging.read(load("xtreme/udpos", *here)).dev) == ["en"]
 
 
+@pytest.mark.slow
 def test_no_recipe_names_a_folder_of_a_machine():
     for name in NAMES:
         text = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8")

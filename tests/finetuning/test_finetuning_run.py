@@ -73,6 +73,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics, tmp_path, capsy
     assert "Seed 2: 216 training rows" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics, tmp_path, sample_corpus_dir):
     main([*topics, "seeds=[1]"])
     folder = tmp_path / "out" / "seed-1" / "model"
@@ -97,6 +98,7 @@ def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics, tmp_p
     assert not (folder.parent / "checkpoints").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [4, 8])  # in the middle of the first seed (of 5 steps) and of the second
 def test_a_killed_run_goes_on_to_the_same_weights(topics, tmp_path, monkeypatch, update):
     main([*topics, f"output_dir={tmp_path / 'whole'}"])
@@ -120,6 +122,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(topics, tmp_path, monkeypatch,
     assert len(json.loads((out / "run.json").read_text())["sessions"]) == 2
 
 
+@pytest.mark.slow
 def test_a_run_killed_between_seeds_goes_on_with_the_next_and_seeds_can_be_added(topics, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, 6, [])
@@ -143,6 +146,7 @@ def test_half_written_checkpoints_are_passed_over(tmp_path):
     assert last_complete_checkpoint(tmp_path / "nowhere") is None
 
 
+@pytest.mark.slow
 def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, capsys, refused):
     model = tmp_path / "model"
     shutil.copytree(tiny_model, model)
@@ -164,6 +168,7 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, capsys
     assert "is a file" in refused([*topics, f"output_dir={foreign / 'notes.txt'}"])
 
 
+@pytest.mark.slow
 def test_changed_data_are_noticed(topics, tmp_path, sample_corpus_dir, refused):
     corpus = tmp_path / "corpus"
     shutil.copytree(sample_corpus_dir, corpus)
@@ -208,6 +213,7 @@ def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sa
     assert "lacks 32 weights of the encoder" in refused([*topics, f"model={foreign}"])
 
 
+@pytest.mark.slow
 def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, tmp_path):
     main([*topics, "seeds=[1]", "training.max_steps=1"])
     first = tmp_path / "out" / "seed-1" / "model"
@@ -230,6 +236,7 @@ def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, tmp_path):
     assert any("was not evaluated" in warning for warning in results["warnings"])
 
 
+@pytest.mark.slow
 def test_accumulated_micro_batches_are_the_same_update(topics, tmp_path):
     one = [*topics, "seeds=[1]", "selection=last", "training.max_steps=2", "training.max_grad_norm=0.01"]
     main(one)
@@ -239,6 +246,7 @@ def test_accumulated_micro_batches_are_the_same_update(topics, tmp_path):
     assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
 
 
+@pytest.mark.slow
 def test_two_processes_are_the_same_update(topics, tmp_path, in_two_processes):
     # all 240 rows at once, so that both runs see the same examples in a step
     one = [*topics, "seeds=[1]", "selection=last", "training.batch_size=240", "training.max_steps=1"]
@@ -272,6 +280,7 @@ def test_help_teaches_without_loading_torch():
     assert "| torch" not in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_model_of_the_zoo_keeps_its_code(topics, tmp_path, sample_tokenizer):
     from modeling.configuration_veco import VecoConfig
     from modeling.modeling_veco import VecoForPreTraining

@@ -159,6 +159,7 @@ def test_a_decay_out_of_range_is_refused(topics, refused, decay):
     assert f"training.layerwise_decay is {float(decay)}" in refused([*topics, f"training.layerwise_decay={decay}"])
 
 
+@pytest.mark.slow
 def test_a_translation_run_decays_too(captions, tmp_path, monkeypatch):
     seen = []
     create = TranslationTrainer.create_optimizer
@@ -179,6 +180,7 @@ def test_a_translation_run_decays_too(captions, tmp_path, monkeypatch):
     assert results["hyperparameters"]["layerwise_decay"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_classification_run_decays(topics, tmp_path, monkeypatch):
     from finetuning.trainer import FineTuningTrainer
 

@@ -311,6 +311,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_models_stand_side_by_side_and_on_cards(mined, tmp_path, tiny_model, refused):
     main([*mined, f"output_dir={tmp_path / 'base'}"])
     main([*mined, "name=VECO", f"compare_with={{XLM: [{tmp_path / 'base'}]}}"])

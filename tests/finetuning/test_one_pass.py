@@ -139,6 +139,7 @@ def test_predictions_come_back_to_their_rows_from_batches_of_any_width():
     assert join([np.array([5, 6]), np.array([7])], np.array([2, 0, 1])).tolist() == [6, 7, 5]
 
 
+@pytest.mark.slow
 def test_evaluated_rows_are_not_read_by_a_run_that_only_selects(topics, tmp_path, monkeypatch):
     parts, score = [], classification.KIND.score
     watched = lambda recipe, data, part, *more: parts.append(part) or score(recipe, data, part, *more)  # noqa: E731
@@ -150,6 +151,7 @@ def test_evaluated_rows_are_not_read_by_a_run_that_only_selects(topics, tmp_path
     assert all(0 <= record["selection_score"] <= 100 for record in records)
 
 
+@pytest.mark.slow
 def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, tmp_path):
     main(topics)
     main([*topics, f"output_dir={tmp_path / 'again'}", "seeds=[2, 1]"])
@@ -168,6 +170,7 @@ def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, tmp_path):
     assert not any(torch.equal(weights[name], other[name]) for name in weights if "classifier" in name)
 
 
+@pytest.mark.slow
 def test_what_is_not_read_from_the_model_is_said(topics, tmp_path, tiny_model, capsys):
     main([*topics, "training.max_steps=1"])
     out = tmp_path / "out"

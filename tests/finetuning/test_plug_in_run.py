@@ -277,6 +277,7 @@ def plug_in_topics(sample_corpus_dir, plug_in_veco, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_plug_in_run_from_recipe_to_results(plug_in_topics, tmp_path, sample_corpus_dir, monkeypatch):
     seen = []
     step = FineTuningTrainer.training_step
@@ -384,6 +385,7 @@ def test_batches_pad_each_side_by_itself(sample_tokenizer):
     assert batch["labels"].tolist() == [0, 1] and "length" not in batch
 
 
+@pytest.mark.slow
 def test_selection_reads_the_translations_of_the_development_rows(plug_in_topics, tmp_path, sample_corpus_dir):
     table = f"path: {sample_corpus_dir}, config: '{{language}}', label_column: topic"
     joined = f"translations: {{path: {sample_corpus_dir}, config: en}}"
@@ -401,6 +403,7 @@ def test_selection_reads_the_translations_of_the_development_rows(plug_in_topics
     assert means and recorded["selection_score"] == pytest.approx(max(means))
 
 
+@pytest.mark.slow
 def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_topics, tmp_path, sample_corpus_dir):
     main([*plug_in_topics, "training.max_steps=1"])
     first = tmp_path / "out" / "seed-1" / "model"

@@ -159,6 +159,7 @@ def plug_in_people(plug_in_veco, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_leaves_scores_that_the_saved_model_gives_beside_the_translations(plug_in_people, tmp_path):
     main(plug_in_people)
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
@@ -218,6 +219,7 @@ def test_both_sides_are_learned_from_in_one_update_however_their_words_are_divid
     assert not torch.allclose(whole["classifier.weight"], other["classifier.weight"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_selection_reads_development_rows_with_their_translations(plug_in_people, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()

@@ -139,6 +139,7 @@ def test_references_that_do_not_fit_are_refused(changes, message):
         completed(Recipe, published={**XNLI, **changes}, task=task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_s_references_are_there(path):
     recipe = load_recipe(KINDS[kind_of(["--config", str(path)])].recipe_class, str(path), ["model=somewhere"])

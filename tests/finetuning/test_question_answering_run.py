@@ -68,6 +68,7 @@ def results_of(folder):
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path):
     main([*places, "training.layerwise_decay=0.8"])
     out = tmp_path / "out"
@@ -111,6 +112,7 @@ def weights(folder):
     return load_file(folder / "seed-1" / "model" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_accumulated_micro_batches_are_the_same_update(places, tmp_path):
     one = [*places, "training.max_steps=2", "training.max_grad_norm=0.01"]
     main(one)

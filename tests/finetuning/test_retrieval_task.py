@@ -120,6 +120,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys
     assert load_recipe(RetrievalRecipe, str(out / "recipe.yaml"), []) == parsed(found)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_brute_force(found, tmp_path, tiny_model, sample_corpus_dir, monkeypatch):
     monkeypatch.setattr(
         "finetuning.tasks.features.neighbors.nearest.__defaults__", ("cpu", 7)
@@ -280,6 +281,7 @@ def two_seeds(tiny_model, tmp_path):
     return f"model={tmp_path}/run-{{seed}}/model"
 
 
+@pytest.mark.slow
 def test_models_and_seeds_stand_side_by_side_and_on_cards(found, two_seeds, tmp_path, monkeypatch, refused):
     main([*found, f"output_dir={tmp_path / 'base'}"])
     drawn = {}

@@ -28,6 +28,7 @@ def of_kind(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_kind", KINDS, indirect=True)
 def test_an_infinite_gradient_norm_does_not_make_a_run_unfinishable(of_kind, tmp_path, monkeypatch):
     log = Trainer.log
@@ -58,6 +59,7 @@ def test_fp16_is_refused_on_a_cpu_before_anything_is_written(of_kind, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_kind", KINDS, indirect=True)
 def test_bf16_and_gradient_checkpointing_run_on_a_cpu(of_kind, tmp_path, monkeypatch):
     seen, step = [], Trainer.training_step
@@ -91,6 +93,7 @@ def test_one_process_with_several_gpus_is_refused(monkeypatch):
         with_gpus(2, DistributedType.NO)
 
 
+@pytest.mark.slow
 def test_an_encoder_of_another_shape_leaves_nothing_and_the_corrected_command_runs(
     captions, tmp_path, sample_tokenizer, refused
 ):

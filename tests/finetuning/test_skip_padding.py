@@ -38,6 +38,7 @@ def results_of(folder, seed=1):
     return results, {name: weight for name, weight in weights.items() if not name.endswith("key.bias")}
 
 
+@pytest.mark.slow
 def test_scores_and_weights_of_a_run_are_the_same(topics, plug_in_veco, tmp_path, padded):
     settings = [f"model={plug_in_veco}", "seeds=[1]", "training.learning_rate=1e-3"]
     main([*topics, *settings, f"output_dir={tmp_path / 'ours'}"])
@@ -49,6 +50,7 @@ def test_scores_and_weights_of_a_run_are_the_same(topics, plug_in_veco, tmp_path
     torch.testing.assert_close(weights, padded_weights, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_translations_and_weights_are_the_same(captions, plug_in_veco, tmp_path, padded):
     settings = [f"model={plug_in_veco}", "training.learning_rate=1e-3"]
     main([*captions, *settings, f"output_dir={tmp_path / 'ours'}"])

@@ -61,6 +61,7 @@ def executed(monkeypatch):
     return folders
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_run_once_and_stands_in_the_curve(recipe, pretrained, executed, tmp_path, capsys):
     xlm, meta = pretrained("xlm", (20, 4), 30), pretrained("meta", (4,), 4)
     asked = [*recipe, "--run", "XLM", str(xlm), "--run", "MetaXLM", str(meta)]
@@ -102,6 +103,7 @@ def test_every_checkpoint_is_run_once_and_stands_in_the_curve(recipe, pretrained
     assert again["runs"]["XLM"] == found["runs"]["XLM"][:1]
 
 
+@pytest.mark.slow
 def test_seeds_of_pretraining_are_pooled_at_the_steps_that_all_have(recipe, pretrained, tmp_path):
     first, second = pretrained("xlm-1", (2, 4, 6), 0), pretrained("xlm-2", (4, 6, 8), 0)
     perturb(second / "checkpoints" / "step-4" / "model")
@@ -131,6 +133,7 @@ def test_what_is_scored_without_training_has_its_average(pretrained, sample_corp
     assert "| step | run | average |" in (tmp_path / "out" / "curves.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_finished_runs_of_something_else_are_refused(recipe, pretrained, executed, tmp_path, capsys):
     def message(*arguments):
         capsys.readouterr()

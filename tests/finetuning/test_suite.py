@@ -62,6 +62,7 @@ def results(tmp_path, task=""):
     return json.loads((tmp_path / "out" / task / "results.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
     suite("topics.training.batch_size=4")
     shown = capsys.readouterr().out
@@ -90,6 +91,7 @@ def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
     assert len(rows) == 1 + 2 + 2 + 6  # languages of two tasks, and two pairs with three scores of the reported layer
 
 
+@pytest.mark.slow
 def test_two_processes_run_what_trains_and_what_does_not(suite, tmp_path, in_two_processes):
     def one_fails(arguments):
         # what the main process alone finds out, the other one has to know, or it waits for ever
@@ -103,6 +105,7 @@ def test_two_processes_run_what_trains_and_what_does_not(suite, tmp_path, in_two
     assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "retrieval"]
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_run_again(suite, tmp_path, capsys):
     suite("--tasks", "topics")
     scores = tmp_path / "out" / "topics" / "seed-1" / "scores.json"
@@ -123,6 +126,7 @@ def test_what_is_finished_is_not_run_again(suite, tmp_path, capsys):
     assert "[1/" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_is_told_and_the_others_are_run(suite, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         suite("topics.train.0.label_column=subject")
@@ -135,6 +139,7 @@ def test_a_task_that_fails_is_told_and_the_others_are_run(suite, tmp_path, capsy
     assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "retrieval"]
 
 
+@pytest.mark.slow
 def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_path):
     absent = "topics.evaluation.0.languages=[en, xx]"
     suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
@@ -207,6 +212,7 @@ def test_a_chain_is_run_from_its_first_link(tmp_path, tiny_model):
     assert list(read_recipes(suite, path, [f"model={tiny_model}"], ["c"])) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_seeds_that_are_added_to_a_source_are_noticed(suite, tmp_path, capsys):
     suite("topics.seeds=[1,2]")
     record = results(tmp_path, "topics")
@@ -217,6 +223,7 @@ def test_seeds_that_are_added_to_a_source_are_noticed(suite, tmp_path, capsys):
     assert "further failed" in (shown := " ".join(capsys.readouterr().err.split())) and "seeds were added" in shown
 
 
+@pytest.mark.slow
 def test_tasks_of_two_models_are_not_put_into_one_table(suite, tmp_path, tiny_model, capsys):
     suite("--tasks", "topics")
     other = shutil.copytree(tiny_model, tmp_path / "other")
@@ -243,6 +250,7 @@ def test_tasks_that_start_from_each_other_are_refused(tmp_path):
         load_suite(str(path))
 
 
+@pytest.mark.slow
 def test_init_from_wants_a_finished_run_of_the_same_model(suite, tmp_path, tiny_model, capsys):
     suite("--tasks", "topics")
     other = shutil.copytree(tiny_model, tmp_path / "other")
@@ -264,6 +272,7 @@ def test_init_from_wants_a_finished_run_of_the_same_model(suite, tmp_path, tiny_
     assert "that run kept no models" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in SUITES.glob("*.yaml")))
 def test_shipped_suites_score_retrieval_and_mining_as_their_papers(name):
     """XTREME's script searches Tatoeba with English and takes the mean of all states, and BUCC by <s>; VECO's authors

@@ -54,6 +54,7 @@ def reviews(tiny_model, tmp_path):
     return ["--config", str(config), "--output", str(tmp_path / "out"), "--model", f"XLM={tiny_model}"]
 
 
+@pytest.mark.slow
 def test_each_language_and_domain_has_runs_of_its_own(reviews, tmp_path, capsys):
     main([*reviews, "--languages", "en", "ja", "--domains", "books", "dvd"])
     out = tmp_path / "out"
@@ -96,6 +97,7 @@ def test_the_published_average_stands_beside_the_same_cells_alone():
     assert published_of(None, ["en"]) == {}
 
 
+@pytest.mark.slow
 def test_text_without_domains_holds_out_development_rows(reviews, tmp_path):
     """A zero-shot recipe does, as long as its training table names the language."""
     tables = [f"{part}.0.where={{}}" for part in ("train", "evaluation")]

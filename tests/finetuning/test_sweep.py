@@ -49,6 +49,7 @@ def recipe(topics):
     return load_recipe(Recipe, None, [*topics, GRID])
 
 
+@pytest.mark.slow
 def test_the_grid_is_run_and_its_best_point_with_all_seeds(topics, tmp_path, capsys, monkeypatch):
     predicted = []
     score = FineTuningTrainer.score
@@ -93,6 +94,7 @@ def test_the_grid_is_run_and_its_best_point_with_all_seeds(topics, tmp_path, cap
     assert read_json(out / "results.json")["protocol"]["selection"]["sweep"] == stamped
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_where_it_stopped(topics, tmp_path, monkeypatch):
     argv = [*topics, GRID, "--sweep", "seeds=[1]"]
     steps, update = [], FineTuningTrainer.training_step
@@ -151,6 +153,7 @@ def test_a_choice_is_stamped_on_runs_with_its_values_alone(recipe, tmp_path):
     assert sweep.stamp(best, model, protocol) == {}
 
 
+@pytest.mark.slow
 def test_points_with_other_data_are_not_compared(topics, sample_corpus_dir, tmp_path, monkeypatch):
     corpus = tmp_path / "corpus"
     shutil.copytree(sample_corpus_dir, corpus)

@@ -54,6 +54,7 @@ def people(tiny_model, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     main(people)
     out = tmp_path / "out"
@@ -98,6 +99,7 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     assert tagging.score(recipe, data, "evaluation", "de", predictions) == pytest.approx(record["all_scores"]["de"])
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_pads_on_the_left_gives_the_same_scores(people, tiny_model, tmp_path):
     left = shutil.copytree(tiny_model, tmp_path / "left")
     settings = json.loads((left / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -112,6 +114,7 @@ def test_a_tokenizer_that_pads_on_the_left_gives_the_same_scores(people, tiny_mo
     assert scores[0] == scores[1]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_weights_and_scores(people, tmp_path, monkeypatch):
     class Killed(Exception):
         pass
@@ -136,6 +139,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_scores(people, tmp_path, m
     assert whole["metrics"] == resumed["metrics"]
 
 
+@pytest.mark.slow
 def test_accumulated_micro_batches_are_the_same_update_though_their_words_are_not_as_many(people, tmp_path):
     one = [*people, "selection=last", "training.max_steps=2", "training.max_grad_norm=0.01", "evaluate_every_steps=0"]
     main(one)

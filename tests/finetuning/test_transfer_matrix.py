@@ -36,6 +36,7 @@ def refusal(recipe, tiny_model, capsys):
     return message
 
 
+@pytest.mark.slow
 def test_each_language_is_the_source_once(recipe, tiny_model, tmp_path, capsys):
     other = shutil.copytree(tiny_model, tmp_path / "other")
     asked = [*recipe, "--model", f"XLM={tiny_model}", "--model", f"MetaXLM={other}", "--languages", "zh", "en"]

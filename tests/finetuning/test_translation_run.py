@@ -35,6 +35,7 @@ def same(one, other, tolerance=0.0):
     return one.keys() == other.keys() and all(torch.allclose(one[k], other[k], rtol=0, atol=tolerance) for k in one)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path, capsys):
     main([*dev_captions, "seeds=[1, 2]", "dev_bleu_examples=4", "training.max_steps=3"])
     out = tmp_path / "out"
@@ -79,6 +80,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path,
     assert load_recipe(TranslationRecipe, str(out / "recipe.yaml"), []).seeds == [1, 2]
 
 
+@pytest.mark.slow
 def test_translations_are_those_of_the_saved_model_on_the_sources(captions, tmp_path):
     main(captions)
     folder = tmp_path / "out" / "seed-1"
@@ -98,6 +100,7 @@ def test_translations_are_those_of_the_saved_model_on_the_sources(captions, tmp_
     assert not (folder / "checkpoints").exists() and not (folder / "model" / "training_args.bin").exists()
 
 
+@pytest.mark.slow
 def test_it_learns_a_small_set_by_heart(captions, tmp_path):
     lines = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier")]
     for name in ("train", "test"):
@@ -111,6 +114,7 @@ def test_it_learns_a_small_set_by_heart(captions, tmp_path):
     assert found == ["eins", "zwei", "drei", "vier"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [3, 9])  # in the middle of the first seed (of 6 steps) and of the second
 def test_a_killed_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch, update):
     arguments = [*captions, "seeds=[1, 2]", "training.dropout=0.1", "training.gradient_accumulation_steps=2"]
@@ -134,6 +138,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatc
     assert scores[0] == scores[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_while_it_translated_is_not_trained_further(captions, tmp_path, monkeypatch):
     def killed(*args, **kwargs):
         raise Killed
@@ -154,12 +159,14 @@ ONE_UPDATE = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.l
 ONE_UPDATE += ["training.dropout=0", "training.attention_dropout=0", "training.warmup_steps=0", "training.epsilon=1e-6"]
 
 
+@pytest.mark.slow
 def test_accumulated_micro_batches_are_the_same_update(captions, tmp_path):
     main([*captions, *ONE_UPDATE])
     main([*captions, *ONE_UPDATE, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
     assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
 
 
+@pytest.mark.slow
 def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(captions, tmp_path):
     small = [*captions, *ONE_UPDATE, "training.max_tokens=60"]  # two or three pairs
     main(small)
@@ -167,6 +174,7 @@ def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(capti
     assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_are_the_same_update_and_give_the_same_scores(dev_captions, tmp_path, in_two_processes):
     arguments = [*dev_captions, *ONE_UPDATE, "dev_bleu_examples=4", "generation.max_tokens=60"]
     main(arguments)
@@ -178,6 +186,7 @@ def test_two_processes_are_the_same_update_and_give_the_same_scores(dev_captions
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
 
 
+@pytest.mark.slow
 def test_the_loss_of_dev_is_the_mean_over_its_tokens(dev_captions, tmp_path):
     main([*dev_captions, "generation.max_tokens=60"])
     record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
@@ -195,6 +204,7 @@ def test_the_loss_of_dev_is_the_mean_over_its_tokens(dev_captions, tmp_path):
     assert record["curve"][-1]["loss"] == pytest.approx(total / count, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["dev_loss", "dev_bleu"])
 def test_the_best_evaluated_weights_are_selected(dev_captions, tmp_path, monkeypatch, rule):
     values = {2: (3.0, 5.0), 4: (2.0, 9.0), 6: (4.0, 7.0)}  # step 4 is best by both
@@ -215,6 +225,7 @@ def test_the_best_evaluated_weights_are_selected(dev_captions, tmp_path, monkeyp
     assert all(torch.equal(stored[name], saved[4][name]) for name in stored)
 
 
+@pytest.mark.slow
 def test_the_mean_of_the_last_checkpoints_is_selected(captions, tmp_path, monkeypatch):
     saved, save = {}, TranslationTrainer.save_model
 
@@ -253,6 +264,7 @@ def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
         average_weights(untied, folders)
 
 
+@pytest.mark.slow
 def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     main([*captions, "decoder_layers=1", "tie_decoder=false", "task=first"])
     first = tmp_path / "out" / "seed-1" / "model"
@@ -283,6 +295,7 @@ def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     check_architecture(load_recipe(TranslationRecipe, None, [*second, *confirmed]))
 
 
+@pytest.mark.slow
 def test_random_weights_are_drawn_from_the_seed(captions, tmp_path):
     still = [*captions, "training.max_steps=1", "training.learning_rate=1e-12"]
     main([*still, "initialize=random", "seeds=[1, 2]"])
@@ -293,6 +306,7 @@ def test_random_weights_are_drawn_from_the_seed(captions, tmp_path):
     assert not same(one, weights(tmp_path / "veco" / "seed-1"), 1e-3)
 
 
+@pytest.mark.slow
 def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_path, sample_corpus_dir):
     train = next(item for item in captions if item.startswith("train="))
     masked = "source_mask_probability: 0.3"
@@ -370,6 +384,7 @@ def test_models_that_do_not_fit_are_refused(captions, tiny_veco, tmp_path, refus
     assert "Model folder not found" in refused([*captions, f"model={tmp_path / 'modle'}"])
 
 
+@pytest.mark.slow
 def test_results_of_two_recipes_are_not_mixed(captions, refused):
     main(captions)
     assert "is not empty" in refused(captions)

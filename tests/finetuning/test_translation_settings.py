@@ -22,6 +22,7 @@ def record_of(folder):
     return json.loads((folder / "seed-1" / "scores.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_label_smoothing_is_part_of_the_loss(captions, tmp_path, tiny_veco, sample_tokenizer):
     losses = []
     for smoothing in (0.0, 0.5):
@@ -41,6 +42,7 @@ def test_label_smoothing_is_part_of_the_loss(captions, tmp_path, tiny_veco, samp
     assert abs(losses[0] - losses[1]) > 1e-4 * losses[0]
 
 
+@pytest.mark.slow
 def test_dev_and_test_are_searched_with_beams_of_their_own(dev_captions, tmp_path, monkeypatch):
     calls, generate = [], VecoForConditionalGeneration.generate
 
@@ -59,6 +61,7 @@ def test_dev_and_test_are_searched_with_beams_of_their_own(dev_captions, tmp_pat
         assert (json.loads(settings)["num_beams"], json.loads(settings)["length_penalty"]) == (4, 0.5)
 
 
+@pytest.mark.slow
 def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
     rates, step = [], TranslationTrainer.training_step
 
@@ -72,6 +75,7 @@ def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
     assert rates == pytest.approx([1e-2 * share for share in shares])
 
 
+@pytest.mark.slow
 def test_epochs_are_updates_in_place_of_max_steps(captions, tmp_path, capsys):
     two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0"]
     main([*captions, *two_and_a_half, "training.max_tokens=2000", "selection=average", "average_checkpoints=3"])

@@ -95,6 +95,7 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", MODELS)
 def test_checkpoints_and_model_are_those_of_training_all_rows(name, head, tmp_path):
@@ -252,6 +253,7 @@ def run_of(topics, folder, *overrides):
     return results, weights(folder / "seed-1" / "model")
 
 
+@pytest.mark.slow
 def test_a_run_has_the_scores_and_folders_of_training_all_rows(topics, tmp_path, capsys):
     (ours, weights_of_used), (full, weights_of_all) = (
         run_of(topics, tmp_path / name, "seeds=[1]", "training.batch_size=10", *more)
@@ -268,6 +270,7 @@ def test_a_run_has_the_scores_and_folders_of_training_all_rows(topics, tmp_path,
     AutoModelForSequenceClassification.from_pretrained(tmp_path / "used" / "seed-1" / "model")
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same_rows(topics, tmp_path, in_two_processes):
     settings = ["seeds=[1]", "training.batch_size=10", "max_train_examples=40", "training.weight_decay=0.1"]
     in_two_processes(*topics, *settings, f"output_dir={tmp_path / 'used'}")

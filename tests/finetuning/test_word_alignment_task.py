@@ -244,6 +244,7 @@ def test_seeds_have_to_be_of_one_depth(aligned, two_seeds, tmp_path, refused):
     assert "have [2, 1] layers" in " ".join(refused([*aligned, two_seeds, "seeds=[1, 2]"]).split())
 
 
+@pytest.mark.slow
 def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused, monkeypatch):
     from finetuning.results import layer_curves
 

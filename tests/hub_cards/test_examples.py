@@ -81,6 +81,7 @@ def printed(folders: dict, cwd) -> dict[str, dict[str, str]]:
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm"])
 def test_every_example_of_a_pre_trained_model_runs(zoo_model_dir, tmp_path, sample_tokenizer, model_type):
     folder = zoo_model_dir(model_type, copy=True)
@@ -114,6 +115,7 @@ def test_every_example_of_a_pre_trained_model_runs(zoo_model_dir, tmp_path, samp
         assert (tmp_path / "translation-model" / "config.json").is_file()
 
 
+@pytest.mark.slow
 def test_every_example_of_a_fine_tuned_model_runs(zoo_model_dir, tmp_path):
     labels = {"0": "so", "1": "so"}
     heads = {

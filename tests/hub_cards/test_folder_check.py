@@ -329,6 +329,7 @@ def test_faults_that_only_loading_shows(zoo_model_dir, change, reason):
     assert reason in " ".join(what for _, what, _, _ in load_folder(str(folder)))
 
 
+@pytest.mark.slow
 def test_what_a_fresh_process_finds_is_told(ready_folder):
     folder = ready_folder()
     tensors = load_file(folder / "model.safetensors")
@@ -408,6 +409,7 @@ def test_a_folder_that_is_none(tmp_path):
 # the command
 
 
+@pytest.mark.slow
 def test_the_command_says_that_a_folder_is_whole(ready_folder, capsys):
     folder = ready_folder()
     (folder / "__pycache__").mkdir()

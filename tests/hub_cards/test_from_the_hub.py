@@ -52,6 +52,8 @@ except OSError:
 print(json.dumps(found))
 """
 
+pytestmark = pytest.mark.slow
+
 
 def run_fresh(script, arguments, environment, folder):
     done = subprocess.run(

@@ -163,6 +163,7 @@ def test_a_line_that_breaks_for_a_moment(hub, run, fault, ready_folder):
     assert broken.status is None and 0 < broken.size < whole[0].size
 
 
+@pytest.mark.slow
 def test_a_line_that_breaks_for_good_and_the_same_command_again(hub, run, fault, split_folder):
     folder = split_folder
     fault("PUT", "/storage/", "drop", after=1, times=1000)
@@ -179,6 +180,7 @@ def test_a_line_that_breaks_for_good_and_the_same_command_again(hub, run, fault,
     assert hub.stored()[0] not in str(hub.requests[requests:])
 
 
+@pytest.mark.slow
 def test_what_is_interrupted_goes_on(hub, run, fault, split_folder, hub_server, tmp_path):
     """Ctrl-C in a process of its own, when one of two large files has arrived and the other one does not go on."""
     fault("PUT", "/storage/", "hang", after=1)
@@ -346,6 +348,7 @@ def test_a_public_repository_is_not_made_private_in_silence(hub, run, ready_fold
     assert len(hub.titles(REPO)) == 1 and not hub.repos["model", REPO].private
 
 
+@pytest.mark.slow
 def test_revisions(hub, run, ready_folder):
     folder = ready_folder()
     status, printed = run(folder, "--revision", "trial/1")  # into a new repository

@@ -66,6 +66,7 @@ def our_vectors(folder, layer, pooling="mean", texts=TEXTS):
     return encoder.vectors(encoder.tokens(texts), [layer])[layer]
 
 
+@pytest.mark.slow
 def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(zoo_model_dir, tmp_path):
     home = tmp_path / "home"
     home.mkdir()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SIZES = {"desktop": (1200, 900), "phone": (390, 844)}
 ENGLISH = "My brother bought fresh bread at the market."

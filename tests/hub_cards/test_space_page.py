@@ -97,6 +97,7 @@ def test_its_sentences_are_parallel(space):
 # ---- the running page
 
 
+@pytest.mark.slow
 def test_a_public_page_asks_for_no_names_and_one_without_model_does(zoo_model_dir):
     """Both are built, and a wrong --model ends the command, in one process of its own."""
     program = """

@@ -42,6 +42,7 @@ def without_prefix(weights):
     return {key.removeprefix("roberta."): value for key, value in weights.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", HEADS)
 @pytest.mark.parametrize("model_type", MODELS)
 def test_every_head_loads_through_every_auto_class(model_type, saved, sample_tokenizer, tmp_path):
@@ -87,6 +88,7 @@ def test_the_folder_names_every_auto_class_and_carries_its_code(tmp_path):
         assert (tmp_path / f"{target.split('.')[0]}.py").exists()
 
 
+@pytest.mark.slow
 def test_importing_modeling_registers_nothing():
     script = (
         "import transformers, modeling.modeling_veco, modeling.modeling_ernie_m, modeling.modeling_xlm_align, "

@@ -351,6 +351,7 @@ def command_line():
     logging.enable_progress_bar()
 
 
+@pytest.mark.slow
 def test_command_line_end_to_end(originals, command_line, sample_tokenizer_dir, tmp_path, pytestconfig, capfd):
     path = originals.saved(tmp_path, originals.fairseq_state())
     encoder, translation = str(tmp_path / "encoder"), str(tmp_path / "translation")

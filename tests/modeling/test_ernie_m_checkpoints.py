@@ -149,6 +149,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", ["ErnieMModel", "ErnieMForSequenceClassification"])
 def test_one_command_and_the_auto_classes_load_it(cls, ernie_m_oracle, tmp_path, capsys):
     main([str(ernie_m_oracle.save(cls, tmp_path / "old")), str(tmp_path / "new")])

@@ -168,6 +168,7 @@ print(json.dumps([tokenizer(json.loads(sys.argv[3])).input_ids, again(json.loads
 """
 
 
+@pytest.mark.slow
 def test_the_folder_carries_its_code(ernie_m_oracle, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "saved")
     (tmp_path / "elsewhere").mkdir()

@@ -67,6 +67,7 @@ def own_subwords(tokens):
 # Generation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("padding", ["left", "right"])
 @pytest.mark.parametrize("tie", [True, False])
@@ -241,6 +242,7 @@ print(json.dumps(result))
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_the_folder_and_generates_the_same(veco_dir, translator, sources, tmp_path):
     source, mask = sources()
     folders, expected = {}, {}

@@ -105,6 +105,7 @@ print(json.dumps({"loss": loss.item(), "bytes": 1024 * (resource.getrusage(resou
 """
 
 
+@pytest.mark.slow
 def test_peak_memory_is_a_third_of_full_logits(pytestconfig):
     """8 x 128 tokens, |V| = 250,002, base width: bytes above inputs and weights, gradients included."""
 

@@ -29,6 +29,7 @@ TEXTS = ["The house is small.", "Das Haus ist klein, und der Garten ist groß.",
 BATCHES = [(TEXTS, "right"), (TEXTS[::-1], "left"), (TEXTS[:1], "right"), (TEXTS * 2, "right"), (["a " * 50], "right")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_an_exported_model_gives_the_same_numbers(zoo_model_dir, tmp_path, case):
     model_type, auto_class, options = CASES[case]
@@ -59,6 +60,7 @@ def test_an_exported_model_gives_the_same_numbers(zoo_model_dir, tmp_path, case)
             torch.testing.assert_close(torch.from_numpy(value), expected[name], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_step_of_translation_gives_the_same_logits(zoo_model_dir, tmp_path):
     """What is exported is the forward pass; the search for a translation, `generate`, is the library's own."""
     from modeling.modeling_veco import VecoForConditionalGeneration

@@ -81,6 +81,7 @@ def test_hidden_states_loss_and_gradients_equal_xlmr(model_type, attention, padd
     assert_parity(reference, ours, padding, exact=True)  # the same operations in the same order
 
 
+@pytest.mark.slow
 def test_parity_at_base_size(tmp_path):
     base = dict(vocab_size=250002, max_position_embeddings=514)
     reference = xlmr(**base)

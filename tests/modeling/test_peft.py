@@ -106,6 +106,7 @@ def trained(folder, task, rows, out):
     return model.eval(), auto_class
 
 
+@pytest.mark.slow
 def test_adapters_of_every_model_train_load_and_merge(folders, sample_tokenizer, fresh_process, tmp_path):
     texts = ["The house is small.", "Das Haus ist klein, und der Garten ist groß.", "x", "y z"]
     rows = {

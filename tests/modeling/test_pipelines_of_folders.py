@@ -58,6 +58,7 @@ def of_folder(folder, name, suffix):
     return getattr(module, PREFIXES[name] + suffix).from_pretrained(folder).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PREFIXES)
 def test_fill_mask_is_the_softmax_of_the_head(folders, found, sample_tokenizer, name):
     found, model = found[name], of_folder(folders[name], name, "ForMaskedLM")

@@ -369,6 +369,7 @@ print(json.dumps({"logits": logits, "refusal": refusal, "sum": states.sum().item
 """
 
 
+@pytest.mark.slow
 def test_a_saved_classifier_reloads_in_a_fresh_process_and_still_wants_y(tmp_path):
     model, batch = make(cross_stream="causal"), sides()
     folder, elsewhere = tmp_path / "plugged_in", tmp_path / "elsewhere"

@@ -55,6 +55,8 @@ for name, folder in folders.items():
 torch.save(found, sys.argv[1])
 """
 
+pytestmark = pytest.mark.slow
+
 
 def oldest_admitted(package):
     """The lower bound of a dependency in pyproject.toml."""

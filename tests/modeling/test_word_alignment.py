@@ -221,6 +221,7 @@ def test_layers_and_methods_at_once_give_what_one_by_one_gives(encoder, encoding
     assert any(found[0]["ot"].links != found[2]["ot"].links for found in together)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_neither_batches_nor_order_move_a_link(encoding, encoder, sample_tokenizer, sample_corpus_dir):
     import datasets

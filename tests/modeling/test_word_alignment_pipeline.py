@@ -61,6 +61,7 @@ def as_json(found):
     return json.loads(json.dumps(found))
 
 
+@pytest.mark.slow
 def test_every_saved_folder_brings_the_aligner(sample_tokenizer, tmp_path):
     expected, folders = {}, {name: tmp_path / name for name in MODELS}
     for model_type, prefix in MODELS.items():
@@ -92,6 +93,7 @@ def test_converted_and_pretrained_folders_bring_it_too(sample_tokenizer, tmp_pat
         assert (tmp_path / f"{name}.py").exists()
 
 
+@pytest.mark.slow
 def test_a_plain_xlm_r_checkpoint(sample_tokenizer, tmp_path):
     torch.manual_seed(0)
     sizes = dict(max_position_embeddings=514, type_vocab_size=1)

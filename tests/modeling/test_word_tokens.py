@@ -58,6 +58,7 @@ def test_plain_text_is_split():
     assert split_words("カメラ") == ["カ", "メ", "ラ"] and split_words("고양이") == ["고양이"] and split_words("") == []
 
 
+@pytest.mark.slow
 def test_windows_cover_both_sides_and_decide_every_pair_of_tokens_once():
     cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33], [True, False], [0.0, 0.3, 0.5, 0.9])
     for source, target, room, is_joint, overlap in cases:

@@ -190,6 +190,7 @@ def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_both_stages_and_resumed_at_every_step(train, recipe_file, tmp_path):
     two_stages(recipe_file)
     train()
@@ -223,6 +224,7 @@ def test_both_stages_and_resumed_at_every_step(train, recipe_file, tmp_path):
             assert torch.equal(tensor, weights(resumed)[name]), name
 
 
+@pytest.mark.slow
 def test_the_masked_lm_in_use_has_the_loss_that_training_reports(train, recipe_file, tmp_path, sample_tokenizer):
     """The pipeline `fill-mask` gives no language_ids: after steps at a rate at which they matter."""
     two_stages(recipe_file)
@@ -245,6 +247,7 @@ def test_the_masked_lm_in_use_has_the_loss_that_training_reports(train, recipe_f
         assert loss == pytest.approx(reported[f"held_out/{objective}/{corpus_name}"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_second_stage_starts_from_a_checkpoint_of_the_first(train, fails, recipe_file, tmp_path, caplog):
     two_stages(recipe_file)
     first = ["phases.0.objectives.camlm.weight=1", f"output_dir={tmp_path / 'first'}"]
@@ -282,6 +285,7 @@ def small_xlm_r(folder, tokenizer):
     return folder
 
 
+@pytest.mark.slow
 def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path, sample_tokenizer):
     """XLM-R's, as the paper's recipes start, and one of this zoo; the weights are kept, the embedding starts from 0."""
     two_stages(recipe_file, evaluation={})
@@ -307,6 +311,7 @@ def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path
     assert weights(tmp_path / "with")["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
 
 
+@pytest.mark.slow
 def test_unnamed_languages_of_a_checkpoint_are_refused(train, fails, recipe_file, tmp_path):
     two_stages(recipe_file, evaluation={})
     train("phases.0.steps=1", "phases.1.steps=1")
@@ -319,6 +324,7 @@ def test_unnamed_languages_of_a_checkpoint_are_refused(train, fails, recipe_file
     train(start[0], named, f"output_dir={tmp_path / 'named'}", "phases.0.steps=1", "phases.1.steps=1")
 
 
+@pytest.mark.slow
 def test_bfloat16_checkpointing_and_temperature(train, recipe_file, tmp_path):
     """The pass that generates shares its autocast and its layers with the one that learns."""
     two_stages(recipe_file, evaluation={})
@@ -368,6 +374,7 @@ def test_back_translation_needs_a_model_with_languages(fails):
     assert "evaluation.back_translation" in " ".join(fails(*share).split())
 
 
+@pytest.mark.slow
 def test_two_corpora_of_a_language_and_of_a_pair(train, recipe_file, tmp_path):
     """Each has its figures; from prepared shards and resumed, the run is the same."""
     two_stages(recipe_file)
@@ -408,6 +415,7 @@ def test_two_corpora_of_a_language_and_of_a_pair(train, recipe_file, tmp_path):
         assert all(torch.equal(again[name], tensor) for name, tensor in weights(run).items())
 
 
+@pytest.mark.slow
 def test_languages_without_pairs_are_named(train, recipe_file, tmp_path, caplog):
     two_stages(recipe_file, evaluation={})
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))

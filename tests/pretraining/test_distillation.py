@@ -184,6 +184,7 @@ def test_answers_are_the_teachers_own_over_the_common_subwords(teacher_dir, samp
     assert german["mlm"]["teacher"]["log_probabilities_NC"].shape == (0, len(theirs))
 
 
+@pytest.mark.slow
 def test_a_model_that_is_its_own_teacher_learns_nothing(train, tmp_path, sample_tokenizer):
     """A pre-training folder of this zoo as the teacher; where words are masked whole, both read the same."""
     train("model.type=metaxlm", "phases.0.steps=1")
@@ -215,6 +216,7 @@ def taught(train, teacher_dir):
     return command
 
 
+@pytest.mark.slow
 def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir, tmp_path):
     copy = tmp_path / "teacher"
     shutil.copytree(teacher_dir, copy)
@@ -255,6 +257,7 @@ def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir
     assert "the teacher" in changed and "changed since the run" in changed
 
 
+@pytest.mark.slow
 def test_weight_0_is_the_baseline(taught, train, tmp_path):
     """XLM with the same text, masks and steps; the teacher is not asked."""
     taught("phases.0.steps=2", f"output_dir={tmp_path / 'with'}")

@@ -285,6 +285,8 @@ def held(self, predictions):
 training.Training._step = held
 """
 
+pytestmark = pytest.mark.slow
+
 
 def take_away(run, path, elsewhere, gate):
     run.until(lambda printed: "step 1/" in printed)

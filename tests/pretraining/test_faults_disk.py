@@ -190,6 +190,8 @@ def held(*arguments, **keywords):
 training.{name} = held
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["load_corpora", "save_checkpoint"])

@@ -192,6 +192,8 @@ told = lambda: interruption.received() or os.kill(os.getpid(), signal.SIGTERM)
 os.register_at_fork(after_in_parent=told, after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

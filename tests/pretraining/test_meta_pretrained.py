@@ -201,6 +201,7 @@ def test_vecos_cross_attention_starts_random_and_the_seed_decides_how(sources, s
     assert torch.equal(models[0].get_parameter(same), models[2].get_parameter(same))
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_start_and_a_frozen_body_stays(train, teacher_dir, tmp_path):
     arguments = [
         "model.type=metaxlm",
@@ -229,6 +230,7 @@ def test_a_run_reports_its_start_and_a_frozen_body_stays(train, teacher_dir, tmp
     assert len(state["state"]) == len(trained) == sum(len(group["params"]) for group in state["param_groups"])
 
 
+@pytest.mark.slow
 def test_what_is_resumed_is_the_run_whatever_became_of_its_start(train, teacher_dir, difference, tmp_path):
     source = shutil.copytree(teacher_dir, tmp_path / "source")
     arguments = [
@@ -249,6 +251,7 @@ def test_what_is_resumed_is_the_run_whatever_became_of_its_start(train, teacher_
     assert json.loads((run / "run.json").read_text(encoding="utf-8"))["meta_pretrained"] == facts
 
 
+@pytest.mark.slow
 def test_no_rows_are_reported_where_none_are_carried_over(train, teacher_dir, tmp_path, capsys):
     arguments = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={teacher_dir}"]
     arguments += ["phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}", "phases.0.steps=1"]

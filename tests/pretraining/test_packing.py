@@ -129,6 +129,7 @@ def test_what_will_be_packed_is_planned(train, capsys):
     assert "packed for mlm: zh, 240 texts in " in planned and "8 bins" in planned and "packed for tlm" not in planned
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_in_one_and_in_two_micro_batches(train, tmp_path):
     packed = [f"phases.0.objectives.{name}.packed=true" for name in ("mlm", "tlm")]
     packed += [f"phases.0.objectives.{name}.batch_size=4" for name in ("mlm", "tlm")]

@@ -68,6 +68,7 @@ def tables(recipe):
     return [*recipe.monolingual, *(corpus.table for corpus in recipe.bitext)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
 def test_languages_and_pairs(recipes, name):
     recipe = recipes[name]
@@ -153,6 +154,7 @@ def test_ernie_m_has_two_stages(recipes, name, steps, bilingual):
     assert second.objectives["btmlm"].pseudo_share == 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, rows",
     [
@@ -318,6 +320,7 @@ def open_once():
     return load
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
 def test_dry_run(recipes, hub_root, sample_tokenizer, tmp_path, capsys, monkeypatch, open_once, name):
     monkeypatch.setattr(sources, "load_table", open_once)

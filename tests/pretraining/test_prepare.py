@@ -152,6 +152,7 @@ def test_text_that_corpora_share_is_written_once(recipe, tmp_path):
     assert len(set(sum(columns.values(), []))) == 8
 
 
+@pytest.mark.slow
 def test_training_and_resuming_give_the_same_weights(train, tmp_path, recipe_file, capsys):
     folder, runs = str(tmp_path / "shards"), {name: str(tmp_path / name) for name in ("raw", "prepared", "resumed")}
     train(f"output_dir={runs['raw']}", "save_every_steps=2")
@@ -169,6 +170,7 @@ def test_training_and_resuming_give_the_same_weights(train, tmp_path, recipe_fil
     assert facts[0]["corpora"] == facts[1]["corpora"]
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_writes_the_same_bytes(recipe, streamed, tmp_path, files):
     for name, one in (("tables", recipe), ("streams", streamed)):
         alone = small(one, tmp_path / name / "alone")
@@ -213,6 +215,7 @@ def interrupted(recipe, folder, lines, num_workers):
     process.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_killed_at_any_moment_it_goes_on(recipe, streamed, tmp_path, num_workers, sample_tokenizer):
     both = replace(recipe, monolingual=recipe.monolingual[:1], bitext=recipe.bitext[:1] + streamed.bitext)
@@ -381,6 +384,7 @@ def test_prepare_refuses_folders_that_are_others(recipe, tmp_path):
     small(recipe, busy)
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(recipe, tmp_path):
     wanted, folder = contents(small(recipe, tmp_path / "wanted")), tmp_path / "shards"
     sizes = sorted(path.stat().st_size for path in shards_in(tmp_path / "wanted"))

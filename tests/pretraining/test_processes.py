@@ -97,6 +97,8 @@ import hashlib, os, sys
 from pathlib import Path
 from pretraining import run, training
 
+pytestmark = pytest.mark.slow
+
 run_phase = training.Training._run_phase
 
 def recorded(self):

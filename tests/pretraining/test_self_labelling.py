@@ -37,6 +37,7 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer
     assert (again["draws"].flip(0) == draws).all()  # by example, however they are batched
 
 
+@pytest.mark.slow
 def test_a_run_learns_logs_and_resumes(train, recipe_file, tmp_path, caplog):
     """With a phase of MLM and TLM first, as a cold start; killed after any step, bit-equal."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
@@ -67,6 +68,7 @@ def test_a_run_learns_logs_and_resumes(train, recipe_file, tmp_path, caplog):
             assert torch.equal(tensor, weights(resumed)[name]), name
 
 
+@pytest.mark.slow
 def test_the_baseline_of_a_run_has_its_text_and_masks(train, recipe_file, tmp_path):
     """Weight 0 is -DWA: the same TLM losses at the first step as with it, and those of a recipe without."""
     for name, overrides in {"with": [DWA], "zero": [DWA, "phases.0.objectives.dwa.weight=0"], "without": []}.items():
@@ -86,6 +88,7 @@ def test_minus_tlm_still_reads_the_pairs(train, tmp_path):
     assert "loss/dwa/en-de" in line and "loss/tlm/en-de" not in line
 
 
+@pytest.mark.slow
 def test_a_cold_start_is_warned_of(train, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         train(DWA, "--dry_run")
@@ -101,6 +104,7 @@ def test_a_cold_start_is_warned_of(train, tmp_path, caplog):
     assert "labels are noise" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_of_before_a_field_was_there_can_be_resumed(train, tmp_path):
     """A field that a saved recipe lacks had its default."""
     train("phases.0.steps=2", "save_every_steps=1")
@@ -149,6 +153,7 @@ def test_recipe_errors(fails, overrides, message):
     assert message in " ".join(fails(*overrides).split())
 
 
+@pytest.mark.slow
 def test_the_recipe_for_ones_own_translations(recipe_file, train, tmp_path, monkeypatch, pytestconfig):
     """`source ||| target` lines, no monolingual text: two steps from a model of this zoo."""
     train("phases.0.steps=1", f"output_dir={tmp_path / 'start'}")

@@ -87,6 +87,7 @@ def test_micro_batches_differ_in_their_predictions(recipe_file):
     assert len(counts) == 6 and any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
 
 
+@pytest.mark.slow
 def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
     """Cross-attention alone, by the cross terms alone; then all by all terms. Resumed at every step, bit-equal."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
@@ -126,6 +127,7 @@ def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
         assert [event["step"] for event in read_events(resumed)] == [event["step"] for event in events]
 
 
+@pytest.mark.slow
 def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_path):
     """Two phases have the learning rates of one as long as both, also where the second is resumed in its midst."""
     rate, objectives = "learning_rate: 1.0e-3, warmup_steps: 2", "objectives: {mlm: {batch_size: 8, max_length: 64}}"
@@ -153,6 +155,7 @@ def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_
     assert rates("fresh") == pytest.approx([0.0, 5e-4, 0.0, 5e-4, 1e-3, 5e-4]) and moments("fresh") == {4}
 
 
+@pytest.mark.slow
 def test_a_half_written_checkpoint_is_never_picked_up(train, tmp_path):
     train("save_every_steps=1")
     folder = tmp_path / "run"
@@ -184,6 +187,7 @@ def test_a_run_folder_of_version_0_1_is_resumed(train, difference, cut_back, tmp
     assert events == whole and sum(figure is not None for _, figure in whole) == 2
 
 
+@pytest.mark.slow
 def test_bfloat16_and_gradient_checkpointing_train_the_same_model(train, difference, tmp_path):
     train(f"output_dir={tmp_path / 'fp32'}")
     train(f"output_dir={tmp_path / 'checkpointed'}", "model.gradient_checkpointing=true")
@@ -197,6 +201,7 @@ def test_bfloat16_and_gradient_checkpointing_train_the_same_model(train, differe
     assert abs(first - second) < 0.01 * first
 
 
+@pytest.mark.slow
 def test_training_learns_and_shows_it(train, tmp_path):
     train(
         "phases.0.steps=30",

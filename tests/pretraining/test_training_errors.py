@@ -11,6 +11,7 @@ from pretraining.tools.train_tokenizer import train_tokenizer
 from pretraining.tracking import read_events
 
 
+@pytest.mark.slow
 def test_run_folder_errors(train, fails, recipe_file, tmp_path):
     assert "nothing to resume" in fails("--resume")
     train()
@@ -83,6 +84,7 @@ def test_recipe_errors_name_the_field(fails, overrides, named):
     assert named in " ".join(fails(*overrides).split())
 
 
+@pytest.mark.slow
 def test_a_translation_model_is_no_start(train, fails, tmp_path):
     from modeling.modeling_veco import VecoForConditionalGeneration
 
@@ -94,6 +96,7 @@ def test_a_translation_model_is_no_start(train, fails, tmp_path):
         assert "is a translation model" in fails(*start, f"model.config={config}")
 
 
+@pytest.mark.slow
 def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path):
     train()
     start = [f"model.start_from={tmp_path / 'run' / 'model'}", f"output_dir={tmp_path / 'never'}"]
@@ -111,6 +114,7 @@ def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path):
     assert read_events(tmp_path / "continued")[0]["loss"] < first
 
 
+@pytest.mark.slow
 def test_divergence_stops_and_keeps_the_last_good_checkpoint(fails, tmp_path):
     settings = ("phases.0.steps=8", "log_every_steps=8", "save_every_steps=1", "phases.0.warmup_steps=1")
     assert "not finite" in fails("phases.0.learning_rate=1e30", *settings)
@@ -118,6 +122,7 @@ def test_divergence_stops_and_keeps_the_last_good_checkpoint(fails, tmp_path):
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())
 
 
+@pytest.mark.slow
 def test_resuming_on_changed_text_is_refused(train, fails, tmp_path):
     text = tmp_path / "mine.txt"
     text.write_text("one line of text\nand another line\n", encoding="utf-8")
