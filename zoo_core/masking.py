@@ -116,7 +116,7 @@ def mask_rows(
         leave: candidates of a row that are not predicted, however few there are.
 
     Deviations from the papers: special tokens are never predicted, although XLM-Align's code let them be, and a random
-    replacement is never a special token (PAPERS.md, "Common ground").
+    replacement is never a special token.
     """
     width = input_ids_BT.shape[1]
     size_B = np.count_nonzero(candidates_BT, axis=1)

@@ -31,7 +31,7 @@ def build_results(
     records: list[dict[str, Any]],
     warnings: list[str],
 ) -> dict[str, Any]:
-    """The record of one task: one entry of results.json (DESIGN.md, "results.json").
+    """The record of one task: one entry of results.json (ARCHITECTURE.md, "Results").
 
     `records` are the seeds' scores.json. The transfer gap is the source language's score minus the mean of the
     others; standard deviations are over seeds (n - 1), None for a single one.

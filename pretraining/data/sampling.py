@@ -95,7 +95,7 @@ class Languages:
     def targets(self, language: str, rule: str) -> tuple[list[str], np.ndarray]:
         """Codes that a text of `language` may be back-translated into, and their probabilities.
 
-        rule: `paired`, the languages that a translation corpus pairs it with (PAPERS.md, "ERNIE-M"); `all`, every other
+        rule: `paired`, the languages that a translation corpus pairs it with; `all`, every other
         language of the translation corpora. N of a language is the size of its pairs that count.
         """
         sizes = dict.fromkeys(target_languages(language, [pair for _, pair in self.pairs], rule), 0.0)

@@ -51,7 +51,7 @@ def test_wmt14_is_trained_as_in_the_paper(name, pair, tokens, rate, bleu, sacreb
     assert (training.max_steps, training.warmup_steps, training.schedule) == (100_000, 16_000, "linear")
     assert (recipe.selection, recipe.average_checkpoints, recipe.generation.beams) == ("average", 10, 5)
     assert (recipe.decoder_layers, recipe.decoder_layer_selection, recipe.tie_decoder) == (None, None, True)
-    # from the released scripts (PAPERS.md, "VECO"): Adam (0.9, 0.999), and dropout by pair
+    # from the released scripts: Adam (0.9, 0.999), and dropout by pair
     assert (training.label_smoothing, training.max_grad_norm, training.weight_decay) == (0.2, 0.1, 0.01)
     assert (training.betas, training.epsilon) == ([0.9, 0.999], 1e-8)
     assert training.dropout == {"en-de": 0.3, "en-fr": 0.1}[pair]

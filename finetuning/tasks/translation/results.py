@@ -33,7 +33,7 @@ def build_results(
     records: list[dict[str, Any]],
     warnings: list[str],
 ) -> dict[str, Any]:
-    """The record of one task: one entry of results.json (DESIGN.md, "results.json"), by pair in place of language.
+    """The record of one task: one entry of results.json (ARCHITECTURE.md, "Results"), by pair in place of language.
 
     `records` are the seeds' scores.json. Standard deviations are over seeds (n - 1), None for a single one.
     """
