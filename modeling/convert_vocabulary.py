@@ -38,7 +38,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     found = {subword: tokenizer.get_vocab().get(subword) for subword in expected}
     if found != expected:
         raise ValueError(
-            f"the tokenizer {name!r} has the special subwords {found}: the rows of the checkpoint are in XLM-R's "
+            f"the tokenizer {name!r} has the special tokens {found}: the rows of the checkpoint are in XLM-R's "
             f"order, {expected}. Give an XLM-R tokenizer."
         )
     return tokenizer
@@ -69,8 +69,8 @@ def read_vocabulary_map(path: str | Path, vocabulary: int) -> torch.Tensor:
         kept = torch.cat([torch.ones(len(SPECIALS), dtype=torch.bool), kept])
     elif len(kept) != vocabulary:
         raise ValueError(
-            f"{path} has {len(kept):,} lines and the tokenizer {vocabulary:,} subwords: a map has a line for every "
-            f"subword, or for the {vocabulary - LISTED_NOWHERE:,} of fairseq's dict.txt. Give the map and the idizer "
+            f"{path} has {len(kept):,} lines and the tokenizer {vocabulary:,} tokens: a map has a line for every "
+            f"token, or for the {vocabulary - LISTED_NOWHERE:,} of fairseq's dict.txt. Give the map and the idizer "
             "of one vocabulary."
         )
     if not kept[: len(SPECIALS)].all():
@@ -88,9 +88,9 @@ def tokens_of_rows(rows: int, vocabulary: int, kept: torch.Tensor | None) -> tor
     """
     subwords = torch.arange(vocabulary - 1) if kept is None else kept
     if rows not in (len(subwords), len(subwords) + 1):
-        source = f"the tokenizer has {vocabulary:,} subwords"
+        source = f"the tokenizer has {vocabulary:,} tokens"
         if kept is not None:
-            source = f"the vocabulary map keeps {len(kept):,} subwords beside <mask>"
+            source = f"the vocabulary map keeps {len(kept):,} tokens beside <mask>"
         raise ValueError(
             f"the checkpoint has {rows:,} word embeddings and {source}: it is not known which token a row stands for. "
             "Give the tokenizer of the checkpoint, and --vocabulary_map with the map it was pruned by."
@@ -261,8 +261,8 @@ def complete_rows(
         subwords = torch.cat([subwords, torch.tensor([vocabulary - 1])])
     if len(subwords) < vocabulary:
         notes.append(
-            f"vocabulary: {len(subwords):,} of {vocabulary:,} subwords. Text made of them is split as before; where a "
-            "longer subword was left out, it is split into shorter ones (VECO's fairseq scripts read <unk> there)"
+            f"vocabulary: {len(subwords):,} of {vocabulary:,} tokens. Text made of them is split as before; where a "
+            "longer token was left out, it is split into shorter ones (VECO's fairseq scripts read <unk> there)"
         )
     return words_RH, subwords
 
@@ -290,7 +290,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, subwords: torch.Tensor, f
     if model.get("type") != "Unigram" or len(model["vocab"]) != len(tokenizer):
         raise ValueError(
             f"the tokenizer is of type {model.get('type')!r} and cannot be pruned: only a unigram model is a list of "
-            "subwords that can be left out one by one. Give XLM-R's own tokenizer, or use --fill_vocabulary with "
+            "tokens that can be left out one by one. Give XLM-R's own tokenizer, or use --fill_vocabulary with "
             "--reference."
         )
     kept = subwords.tolist()

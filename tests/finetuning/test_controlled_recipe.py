@@ -36,7 +36,7 @@ def make_pair(recipe):
     header = recipe.read_text(encoding="utf-8").split("\n\n")[0].replace("\\\n#", "").replace("# ", "")
     assert f"--config finetuning/recipes/{recipe.name}" in header
     controlled_pair.main(
-        re.search(r"python -m pretraining\.controlled_pair (.*)", header)[1].replace("<folder>", "hub").split()
+        re.search(r"python -m pretraining\.tools\.controlled_pair (.*)", header)[1].replace("<folder>", "hub").split()
     )
 
 

@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional as F
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
-SUBWORDS = 2000  # of the sample tokenizer
+TOKENS = 2000  # of the sample tokenizer
 HIDDEN, HEADS, INNER, POSITIONS, LAYERS = 16, 4, 24, 40, 3
 ROOT = 4.0  # of HIDDEN
 
@@ -64,7 +64,7 @@ class Maker:
         state[f"{name}.{kinds[0]}"], state[f"{name}.{kinds[1]}"] = self(HIDDEN, offset=1.0), self(HIDDEN)
 
 
-def native_state(prefix="bert.", kinds=("gamma", "beta"), cross=True, layers=LAYERS, rows=SUBWORDS):
+def native_state(prefix="bert.", kinds=("gamma", "beta"), cross=True, layers=LAYERS, rows=TOKENS):
     make, state = Maker(), {}
     state[f"{prefix}embeddings.word_embeddings.weight"] = make(rows, HIDDEN)
     state[f"{prefix}embeddings.position_embeddings.weight"] = make(POSITIONS, HIDDEN)
@@ -96,7 +96,7 @@ def fairseq_layer(make, state, name):
     make.norm(state, f"{name}.final_layer_norm")
 
 
-def fairseq_state(layers=LAYERS, decoder=(0, 1, 2), tied=True, rows=SUBWORDS, words=0.4, aliases=True, seed=0):
+def fairseq_state(layers=LAYERS, decoder=(0, 1, 2), tied=True, rows=TOKENS, words=0.4, aliases=True, seed=0):
     """`decoder`: the encoder layer that each decoder layer is (`tied`) or began as."""
     make, state = Maker(seed), {"encoder.version": torch.tensor([3.0])}
     state["encoder.embed_tokens.weight"] = make(rows, HIDDEN, scale=words)
@@ -168,7 +168,7 @@ class FairseqForward:
 
 
 def ids(length, seed=1, rows=2):
-    return torch.randint(4, SUBWORDS - 1, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(4, TOKENS - 1, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
 def saved(tmp_path, state, args=None, name="checkpoint.pt"):
@@ -198,7 +198,7 @@ def folder_of(cls, tmp_path, **config):
     config = {"lm_head_transform": cls.__name__ != "VecoForConditionalGeneration"} | config
     model = cls(
         VecoConfig(
-            vocab_size=SUBWORDS,
+            vocab_size=TOKENS,
             hidden_size=HIDDEN,
             num_hidden_layers=LAYERS,
             num_attention_heads=HEADS,

@@ -28,7 +28,7 @@ def asked(monkeypatch):
         given.extend(texts)
         return encode_texts(texts, tokenizer)
 
-    monkeypatch.setattr("pretraining.data.tokenized.encode_texts", ask)
+    monkeypatch.setattr("pretraining.data.fast_tokenize.encode_texts", ask)
     return given
 
 
