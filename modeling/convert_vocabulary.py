@@ -70,7 +70,7 @@ def read_vocabulary_map(path: str | Path, vocabulary: int) -> torch.Tensor:
     elif len(kept) != vocabulary:
         raise ValueError(
             f"{path} has {len(kept):,} lines and the tokenizer {vocabulary:,} tokens: a map has a line for every "
-            f"token, or for the {vocabulary - LISTED_NOWHERE:,} of fairseq's dict.txt. Give the map and the idizer "
+            f"token, or for the {vocabulary - LISTED_NOWHERE:,} of fairseq's dict.txt. Give the map and the tokenizer "
             "of one vocabulary."
         )
     if not kept[: len(SPECIALS)].all():
