@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 PRIVATE = "metaxlm"
 
@@ -51,8 +53,6 @@ except OSError:
     found["refused"] = "without a token"
 print(json.dumps(found))
 """
-
-pytestmark = pytest.mark.slow
 
 
 def run_fresh(script, arguments, environment, folder):

@@ -15,6 +15,8 @@ import transformers
 from packaging.version import Version
 from transformers import AutoTokenizer
 
+pytestmark = pytest.mark.slow
+
 OLDEST = Path(sys.prefix) / "oldest-transformers"
 PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 AGAIN = "-again"
@@ -54,8 +56,6 @@ for name, folder in folders.items():
     found[name] = outputs
 torch.save(found, sys.argv[1])
 """
-
-pytestmark = pytest.mark.slow
 
 
 def oldest_admitted(package):

@@ -25,6 +25,8 @@ from pretraining.tools.prepare import prepare
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
 
+pytestmark = pytest.mark.slow
+
 STEPS = 6
 SETTINGS = [
     f"phases.0.steps={STEPS}",
@@ -284,8 +286,6 @@ def held(self, predictions):
     return step(self, predictions)
 training.Training._step = held
 """
-
-pytestmark = pytest.mark.slow
 
 
 def take_away(run, path, elsewhere, gate):

@@ -13,6 +13,8 @@ from pretraining.checkpoints import CHECKSUMS, _checksums, checkpoints_of, damag
 from pretraining.tracking import read_events
 from zoo_core.provenance import write_json
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [
     "phases.0.steps=5",
     "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, tlm: {batch_size: 4, max_length: 64}}",
@@ -189,8 +191,6 @@ def held(*arguments, **keywords):
     return really(*arguments, **keywords)
 training.{name} = held
 """
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from pretraining.checkpoints import checkpoints_of, damage, newest_checkpoint
 from pretraining.interruption import stop_signals
 from pretraining.tracking import read_events
 
+pytestmark = pytest.mark.slow
+
 STEPS = 8
 # Dropout is on: random states have to come back too. Evaluation and checkpoints at steps of their own.
 SETTINGS = [
@@ -191,8 +193,6 @@ from pretraining import interruption
 told = lambda: interruption.received() or os.kill(os.getpid(), signal.SIGTERM)
 os.register_at_fork(after_in_parent=told, after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
 """
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.mark.slow

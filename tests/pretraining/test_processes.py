@@ -17,6 +17,8 @@ from modeling.modeling_xlm_align import XlmAlignForPreTraining
 from pretraining import sharding
 from pretraining.checkpoints import checkpoints_of
 
+pytestmark = pytest.mark.slow
+
 # writes the (objective, corpus, example) of each batch as the loop takes it, a line each, to a file of this process
 RECORDING_DRIVER = """
 import json, os, sys
@@ -96,8 +98,6 @@ DIGEST_DRIVER = """
 import hashlib, os, sys
 from pathlib import Path
 from pretraining import run, training
-
-pytestmark = pytest.mark.slow
 
 run_phase = training.Training._run_phase
 
