@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pandas
 from accelerate import PartialState
 
-from finetuning.results.files import write_csv
 from zoo_core.provenance import run_facts, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
@@ -64,7 +64,7 @@ class RunFolder:
             save_recipe(self.recipe, self.path / "recipe.yaml")
             for name, rows in (lists or {}).items():
                 if rows:
-                    write_csv(self.path / f"{name}.csv", rows)
+                    pandas.DataFrame(rows).to_csv(self.path / f"{name}.csv", index=False)
         state.wait_for_everyone()
 
     def of_seed(self, seed: int) -> Path:

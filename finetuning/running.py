@@ -6,13 +6,12 @@ from typing import Any
 from accelerate import PartialState
 
 from finetuning.checkpoints import describe_model
-from finetuning.experiments import sweep
-from finetuning.experiments.compare_runs import MODULES, read_others, write_beside
-from finetuning.results import by_language
+from finetuning.experiments.compare_runs import read_others, write_beside
+from finetuning.experiments.sweep import sweep_facts
+from finetuning.results.report import build_results, print_results, write_results
 from finetuning.run_folder import RunFolder
 from finetuning.tasks.features import models as feature_models
 from finetuning.tasks.registry import recipe_module, task_module
-from finetuning.tasks.translation import results as translation_results
 from finetuning.tasks.translation import task as translation
 from finetuning.tasks.translation import trainer as translation_trainer
 from finetuning.tasks.translation.model import build_model, check_architecture
@@ -29,7 +28,7 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
     kind, path, config, tokenizer, identity = open_run(recipe)
     folder = RunFolder(recipe, identity, resume)
     data = kind.encode(kind.read(recipe), tokenizer, recipe)
-    data.protocol["selection"].update(sweep.stamp(recipe, identity, data.protocol))
+    data.protocol["selection"].update(sweep_facts(recipe))
     task_arguments(recipe, kind, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here
     before = list(getattr(config, "fine_tuned_on", None) or [])
 
@@ -42,7 +41,7 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command, data.lists), build, train)
     if evaluate:
-        report(recipe, folder, identity, data, before, records, by_language)
+        report(recipe, folder, identity, data, before, records)
     return records
 
 
@@ -67,7 +66,7 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
         return translation_trainer.run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, train)
-    report(recipe, folder, identity, data, before, records, translation_results)
+    report(recipe, folder, identity, data, before, records)
 
 
 def run_features(recipe: Any, resume: bool, command: list[str]) -> None:
@@ -91,7 +90,7 @@ def run_features(recipe: Any, resume: bool, command: list[str]) -> None:
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, evaluate)
     before = list(getattr(first.config, "fine_tuned_on", None) or [])
-    report(recipe, folder, identity, data, before, records, MODULES[recipe.kind])
+    report(recipe, folder, identity, data, before, records)
     if others:
         write_beside(recipe, others)
 
@@ -116,10 +115,10 @@ def each_seed(
     return list(records.values())
 
 
-def report(recipe, folder, identity, data, before, records, results_module) -> None:
+def report(recipe, folder, identity, data, before, records) -> None:
     """Results in the run's folder and on the screen, by the main process."""
     if PartialState().is_main_process:
         protocol = {**data.protocol, "fine_tuned_before": before}
-        results = results_module.build_results(recipe, identity, protocol, records, data.warnings)
-        results_module.write_results(results, folder.path)
-        results_module.print_results(results, folder.path)
+        results = build_results(recipe, identity, protocol, records, data.warnings)
+        write_results(results, folder.path)
+        print_results(results, folder.path)

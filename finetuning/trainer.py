@@ -218,6 +218,7 @@ def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
     check_setting(recipe, kind)
     path, config, tokenizer, identity = describe_start(recipe, recipe.max_length)
     check_plug_in(recipe, config)
+    kind.check_tokenizer(recipe, tokenizer)
     # heads read <s> at the first position, labels are counted from the left, and windows are cut from there
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     return kind, path, config, tokenizer, identity

@@ -102,10 +102,10 @@ def align(flags: argparse.Namespace) -> None:
         page.write(" and ".join(names), facts | {"encoding": flags.encoding}, total=output.lines)
         screen.print(f"page: {flags.html}", markup=False, soft_wrap=True)
     if gold:
-        from finetuning.tasks.word_alignment.layers import SCORES, score
+        from finetuning.tasks.word_alignment.layers import METRICS, score
 
         scores = score(found, gold)
-        shown = ", ".join(f"{name} {scores[key]:.1f}" for key, name in SCORES.items())
+        shown = ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
         print(f"{flags.gold}: {shown} (%, {len(gold):,} sentences)", file=sys.stderr)
 
 
@@ -136,20 +136,21 @@ def sweep_layers(flags: argparse.Namespace) -> None:
         aligner, _ = load_aligner(flags)
 
     from finetuning.results.files import print_table
-    from finetuning.results.layer_curves import plot_layers
-    from finetuning.tasks.word_alignment.layers import AER, sweep, sweep_table
+    from finetuning.results.plots import plot_lines
+    from finetuning.tasks.word_alignment.layers import best_layer, sweep, sweep_table
 
     with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
         scores = sweep(aligner, pairs, gold)
     aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
-    print_table("Word alignment by layer, %", sweep_table(scores, aligner.layer), [], "")
-    best = AER.best(aer)
+    print_table("Word alignment by layer, %", sweep_table(scores, aligner.layer), [])
+    best = best_layer(scores[aligner.method])
     print(
         f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {aligner.layer}, has {aer[aligner.layer]:.1f}."
     )
     if flags.plot:
         title = f"{aligner.method}, {aligner.encoding}"
-        plot_layers({"": {aligner.method: aer}}, flags.plot, AER, title, mark=aligner.layer)
+        mark = aligner.layer, f"default: {aligner.layer}"
+        plot_lines({"": {aligner.method: aer}}, flags.plot, title, "layer", "AER (%), lower is better", mark=mark)
         print(f"written: {flags.plot}")
 
 

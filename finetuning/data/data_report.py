@@ -48,11 +48,11 @@ def report_data(recipe: Any) -> None:
     else:
         data, table = _of_features(recipe, module)
     if PartialState().is_main_process:
-        print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings, "", names=2)
+        print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
         print("\n".join(source_lines(data.protocol)))
         if answers := list(_answer_lines(data.protocol)):
             title = f"gold answers, and those that no prediction can equal; a run lists them in {NAME}.csv"
-            print_table(title, as_table(answers), [], "", names=2)
+            print_table(title, as_table(answers), [])
             print("\n".join(_examples(data.lists[NAME])))
         print("The data can be used. Nothing was trained or written.")
 

@@ -4,8 +4,8 @@
         --run XLM runs/xlm/xtreme --run MetaXLM runs/metaxlm/xtreme
 
 --run takes a name and one or more folders of `finetuning/run.py --suite`; several folders are seeds of one experiment
-that were run apart. Writes benchmark.json, benchmark.md, benchmark.csv (a row for each run, task, metric, language and
-seed) and benchmark.png.
+that were run apart. Writes benchmark.json, benchmark.md, benchmark.csv (a row for each score), benchmark.png and
+benchmark-languages.png.
 
 Scores stand in one column only if they were measured in the same way: on the same rows, cut at the same length, by the
 same version of the same metric. Runs of which that is not true are refused. What may differ between models (the
@@ -13,20 +13,17 @@ setting, what they were fine-tuned on before) is marked in the table.
 """
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
-from finetuning.experiments.compare_runs import (
-    MODULES,
-    check_names,
-    check_protocols,
-    check_seeds,
-    differences,
-    read_results,
-)
-from finetuning.results.files import FORMAT, Table, markdown_table, print_table, summary, with_deviation, write_files
+import pandas
+
+from finetuning.results.differences import check_protocols, differences, join_seeds, named_folders, warnings_of
+from finetuning.results.files import Table, markdown_list, markdown_table, print_table
+from finetuning.results.plots import plot_bars, plot_heat_maps
+from finetuning.results.table import FORMAT, Results, Summary, load_results, mean_of, read_results, with_deviation
+from zoo_core.provenance import write_json
 from zoo_core.recipes import user_errors
 
 KIND = "benchmark"
@@ -38,7 +35,7 @@ FOOTNOTES = {
     PARTIAL: "not over all these tasks: averages of different tasks cannot be compared",
 }
 
-Results = dict[str, dict[str, list[dict[str, Any]]]]  # by run and task, the results.json of its folders
+Runs = dict[str, dict[str, Results]]  # by run and task
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -48,85 +45,78 @@ def main(argv: list[str] | None = None) -> None:
         "--run", nargs="+", action="append", required=True, metavar=("NAME", "DIR"), help="a name and its suite folders"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="where the table is written")
-    flags = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     with user_errors():
-        check_names(flags.run)
         suites, runs = {}, {}
-        for name, *folders in flags.run:
+        for name, folders in named_folders(options.run).items():
             suites[name], runs[name] = read_suite_folders(name, folders)
         report = build(suites, runs)
-        folder = Path(flags.output)
+        folder = Path(options.output)
         folder.mkdir(parents=True, exist_ok=True)
         write(report, runs, folder, "benchmark")
-        show(report, f"{folder}/benchmark.json, benchmark.md, benchmark.csv, benchmark.png")
 
 
-def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """What the suite of some folders is, and by task the results of every folder.
+def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], dict[str, Results]]:
+    """What the suite of some folders is, and by task the results of all of them.
 
     Raises ValueError for a folder without a suite's results, and for folders of different suites or experiments.
     """
-    found = []
+    suites = []
     for folder in folders:
         path = Path(folder) / "results.json"
-        record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        if record.get("kind") != KIND or record.get("format") != FORMAT:
+        content = load_results(path) if path.is_file() else {}
+        if content.get("kind") != KIND:
             raise ValueError(
-                f"{folder} holds no results of `finetuning/run.py --suite` (a results.json of kind {KIND}). A run of "
-                "one task has no place in this table. Name the output_dir of a suite, or compare single tasks with "
+                f"{folder} holds no results of `finetuning/run.py --suite`. Compare single tasks with "
                 "finetuning.experiments.compare_runs."
             )
-        found.append(record["suite"])
-    if any(suite["tasks"] != found[0]["tasks"] for suite in found):
-        raise ValueError(
-            f"--run {name} has folders of different suites: {', '.join(suite['name'] for suite in found)}. Their tasks "
-            "are not the same columns. Give each a --run of its own."
-        )
+        suites.append(content["suite"])
+    if any(suite["tasks"] != suites[0]["tasks"] for suite in suites):
+        names = ", ".join(suite["name"] for suite in suites)
+        raise ValueError(f"--run {name} has folders of different suites: {names}. Give each a --run of its own.")
     by_folder = []
     for folder in folders:
-        paths = {task["name"]: Path(folder) / task["name"] for task in found[0]["tasks"]}
-        records = {task: read_results(path) for task, path in paths.items() if (path / "results.json").is_file()}
-        check_one_model(folder, records)
-        by_folder.append(records)
-    results: dict[str, list[dict[str, Any]]] = {}
-    for task in [task["name"] for task in found[0]["tasks"]]:
-        records = [record for of in by_folder if (record := _with_seeds(of, task))]
-        # what trains nothing has the same scores whatever seeds the other tasks have
-        same = {json.dumps([record["model"], record["metrics"]]) for record in records if not _is_trained(record)}
-        if records := records[:1] if len(same) == 1 and not any(map(_is_trained, records)) else records:
-            check_seeds(f"{name}, {task}", records)
-            results[task] = records
-    return found[0], results
+        paths = {task["name"]: Path(folder) / task["name"] for task in suites[0]["tasks"]}
+        found = {task: read_results(path) for task, path in paths.items() if (path / "results.json").is_file()}
+        check_one_model(folder, found)
+        by_folder.append(found)
+    joined = {}
+    for task in dict.fromkeys(task for found in by_folder for task in found):
+        parts = [_with_seeds(found, task) for found in by_folder if task in found]
+        if not any(map(is_trained, parts)) and len({part["model"]["fingerprint"] for part in parts}) == 1:
+            parts = parts[:1]  # the same scores, whatever seeds the other tasks have
+        joined[task] = join_seeds(f"{name}, {task}", parts)
+    return suites[0], joined
 
 
-def _is_trained(record: dict[str, Any]) -> bool:
-    return bool(record["protocol"]["training_data"])
+def is_trained(results: Results) -> bool:
+    """Whether a task fine-tunes the model."""
+    return bool(results["protocol"]["training_data"])
 
 
-def _with_seeds(records: dict[str, dict[str, Any]], task: str) -> dict[str, Any] | None:
+def _with_seeds(found: dict[str, Results], task: str) -> Results:
     """The results of a task in one folder.
 
     What trains nothing has one seed, 1, in every folder: it gets that of the folder's other tasks, where they have one.
     """
-    record = records.get(task)
-    if record is None or _is_trained(record) or len(record["seeds"]) > 1:
-        return record
-    seeds = {tuple(other["seeds"]) for other in records.values() if _is_trained(other)}
-    return {**record, "seeds": list(next(iter(seeds)))} if len(seeds) == 1 and len(next(iter(seeds))) == 1 else record
+    results = found[task]
+    seeds = {tuple(other["seeds"]) for other in found.values() if is_trained(other)}
+    if is_trained(results) or len(results["seeds"]) > 1 or len(seeds) != 1 or len(min(seeds)) != 1:
+        return results
+    (seed,) = min(seeds)
+    return Results({**results, "seeds": [seed], "scores": [{**row, "seed": seed} for row in results["scores"]]})
 
 
-def check_one_model(folder: str, records: dict[str, dict[str, Any]]) -> None:
-    """Raises ValueError where the tasks of a folder were not all run with one model; `records` are results by task."""
-    models = {task: frozenset(record["model"]["fingerprint"].split("+")) for task, record in records.items()}
-    if len(set(models.values())) > 1:
-        names = "; ".join(f"{task}: {records[task]['model']['folder']}" for task in models)
+def check_one_model(folder: str, found: dict[str, Results]) -> None:
+    """Raises ValueError where the tasks of a folder were not all run with one model."""
+    if len({frozenset(results["model"]["fingerprint"].split("+")) for results in found.values()}) > 1:
+        names = "; ".join(f"{task}: {results['model']['folder']}" for task, results in found.items())
         raise ValueError(
-            f"The tasks in {folder} were not run with the same model ({names}). Their scores would stand in one row. "
-            "Run each model in an output_dir of its own."
+            f"The tasks in {folder} were not run with the same model ({names}). Run each in an output_dir of its own."
         )
 
 
-def build(suites: dict[str, dict[str, Any]], runs: Results, left_out: dict[str, str] | None = None) -> dict[str, Any]:
+def build(suites: dict[str, dict[str, Any]], runs: Runs, left_out: dict[str, str] | None = None) -> dict[str, Any]:
     """What benchmark.json holds: every run's scores by task, averages, warnings, and the published rows.
 
     `suites` are the suites' definitions, by run; `left_out` says by task what was not run of it, and why.
@@ -136,116 +126,78 @@ def build(suites: dict[str, dict[str, Any]], runs: Results, left_out: dict[str, 
     suite, left_out = next(iter(suites.values())), left_out or {}
     for name, other in suites.items():
         if [task["name"] for task in other["tasks"]] != [task["name"] for task in suite["tasks"]]:
-            raise ValueError(
-                f"{name} is of suite {other['name']}, {next(iter(suites))} of {suite['name']}: their tasks are not the "
-                "same. Averages over different tasks cannot be compared. Compare runs of one suite."
-            )
+            raise ValueError(f"{name} is of suite {other['name']}, {next(iter(suites))} of {suite['name']}.")
     differing = []
     for task in suite["tasks"]:
-        of_task = {name: results[task["name"]] for name, results in runs.items() if task["name"] in results}
-        check_protocols(of_task)
-        lines = differences(of_task)
+        alike = {name: found[task["name"]] for name, found in runs.items() if task["name"] in found}
+        check_protocols(alike)
+        lines = differences(alike)
         differing += [f"{task['name']}: {line}" for line in lines if not line.startswith(("model:", "hyperparameters"))]
-    measured = {task: records[0] for results in runs.values() for task, records in results.items()}
+    measured = {task: results for found in runs.values() for task, results in found.items()}
+    named = {f"{run}, {task}" if runs.keys() - {run} else task: r for run, of in runs.items() for task, r in of.items()}
     return {
         "format": FORMAT,
         "kind": KIND,
         "suite": suite,
         "left_out": left_out,
-        "runs": {name: _of_run(suite, results, left_out) for name, results in runs.items()},
+        "runs": {name: _of_run(suite, found, left_out) for name, found in runs.items()},
         "published": published_rows(suite, measured),
         "differences": differing,
         "warnings": [
             *([suite["note"]] if suite.get("note") else []),
             *(f"{task}: {reason}" for task, reason in left_out.items()),
-            *_said_once(runs),
+            *warnings_of(named),
         ],
     }
 
 
-def _said_once(runs: Results) -> list[str]:
-    """The warnings of all tasks of all runs, each once, with the tasks and, where not all have it there, the runs."""
-    said: dict[str, dict[str, list[str]]] = {}  # by line and run, the tasks
-    for name, results in runs.items():
-        for task, records in results.items():
-            for line in dict.fromkeys(line for record in records for line in record["warnings"]):
-                said.setdefault(line, {}).setdefault(name, []).append(task)
-    lines = []
-    for line, by_run in said.items():
-        if len(by_run) == len(runs) and len(set(map(tuple, by_run.values()))) == 1:
-            lines.append(f"{', '.join(next(iter(by_run.values())))}: {line}")
-        else:
-            lines += [f"{', '.join([name, *tasks])}: {line}" for name, tasks in by_run.items()]
-    return lines
-
-
-def _of_run(
-    suite: dict[str, Any], results: dict[str, list[dict[str, Any]]], left_out: dict[str, str]
-) -> dict[str, Any]:
+def _of_run(suite: dict[str, Any], found: dict[str, Results], left_out: dict[str, str]) -> dict[str, Any]:
     """Scores of one run by task, by category and on average; categories and average only over what there is."""
-    tasks = {task["name"]: of_task(task, results[task["name"]]) for task in suite["tasks"] if task["name"] in results}
-    categories = {
-        name: found
-        for name, members in _by_category(suite).items()
-        if (found := [task for task in members if task in tasks])
-    }
+    tasks = {task["name"]: of_task(task, found[task["name"]]) for task in suite["tasks"] if task["name"] in found}
     for task in tasks.keys() & left_out.keys():
         tasks[task]["marks"].append(LESS)
-    first = next(iter(results.values()))[0] if results else None
+    members = {name: [tasks[t] for t in names if t in tasks] for name, names in _by_category(suite).items()}
     return {
-        "model": first and first["model"],
+        "model": next((results["model"] for results in found.values()), None),
         "tasks": tasks,
-        "categories": {name: average([tasks[task] for task in members]) for name, members in categories.items()},
+        "categories": {name: average(own) for name, own in members.items() if own},
         "average": average(list(tasks.values())) if tasks else None,
         "missing": [task["name"] for task in suite["tasks"] if task["name"] not in tasks],
     }
 
 
-def of_task(task: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
     """The scores of a task: each the mean over its languages, by seed; their mean is the task's, as in XTREME.
 
     Raises ValueError for a score that the results do not have.
     """
-    first = records[0]
-    names = task["scores"] or [first["protocol"]["metric"]["name"]]
-    if unknown := [name for name in names if name not in first["metrics"]]:
-        raise ValueError(
-            f"Task {task['name']} of the suite shows {unknown[0]!r}, and its results have "
-            f"{', '.join(first['metrics'])}. There is nothing to show. Correct `scores` of the task."
-        )
-    by_name = {
-        name: [
-            statistics.fmean(entry["scores"][place] for entry in record["metrics"][name].values())
-            for record in records
-            for place in range(len(record["seeds"]))
-        ]
-        for name in names
-    }
-    gaps = [record["transfer_gap"] for record in records if record["transfer_gap"] is not None]
-    warned = [line for record in records for line in record["warnings"] if line.startswith("seed ")]
-    marks = [AT_CHANCE] * any(" at chance" in line or " is 0 in " in line for line in warned)
-    marks += [TUNED] * any(record["protocol"]["fine_tuned_before"] for record in records)
+    names = task["scores"] or [results.metric]
+    if unknown := [name for name in names if name not in results.metrics]:
+        known = ", ".join(results.metrics)
+        raise ValueError(f"Task {task['name']} of the suite shows {unknown[0]!r}, and its results have {known}.")
+    scores = {name: mean_of(results.of(language, name) for language in results.languages) for name in names}
+    protocol = results["protocol"]
+    of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
+    marks = [AT_CHANCE] * any(" at chance" in line or " is 0 in " in line for line in of_seeds)
     return {
-        "scores": {name: summary(scores) for name, scores in by_name.items()},
-        "score": summary([statistics.fmean(of_seed) for of_seed in zip(*by_name.values(), strict=True)]),
+        "scores": scores,
+        "score": mean_of(scores.values()),
         "languages": {
-            language: statistics.fmean(
-                statistics.fmean(record["metrics"][name][language]["mean"] for name in names) for record in records
-            )
-            for language in first["languages"]
+            language: statistics.fmean(results.of(language, name)["mean"] for name in names)
+            for language in results.languages
         },
-        "setting": first["setting"] + (", plug-in" if first["protocol"].get("plug_in") else ""),
-        "seeds": [seed for record in records for seed in record["seeds"]],
-        "is_trained": _is_trained(first),
-        "transfer_gap": statistics.fmean(gaps) if gaps else None,
-        "init_from": first["model"].get("init_from"),
-        "fine_tuned_before": first["protocol"]["fine_tuned_before"],
-        "evaluated_rows": sum(first["protocol"]["evaluated_rows"].values()),
-        "marks": marks,
+        "setting": results.setting,
+        "seeds": results["seeds"],
+        "is_trained": is_trained(results),
+        "transfer_gap": results.transfer_gap,
+        "init_from": results["model"].get("init_from"),
+        "fine_tuned_before": protocol["fine_tuned_before"],
+        "evaluated_rows": sum(protocol["evaluated_rows"].values()),
+        "marks": marks + [TUNED] * bool(protocol["fine_tuned_before"]),
     }
 
 
-def average(tasks: list[dict[str, Any]]) -> dict[str, Any]:
+def average(tasks: list[dict[str, Any]]) -> Summary:
     """The mean over tasks, seed by seed where all that are trained have the same seeds; else of their means alone.
 
     What trains nothing counts for every seed, unless it has a score of each.
@@ -253,16 +205,15 @@ def average(tasks: list[dict[str, Any]]) -> dict[str, Any]:
     seeds = {tuple(task["seeds"]) for task in tasks if task["is_trained"]} or {tuple(tasks[0]["seeds"])}
     if len(seeds) > 1:
         return {"scores": [], "mean": statistics.fmean(task["score"]["mean"] for task in tasks), "sd": None}
-    places = range(len(next(iter(seeds))))
+    count = len(min(seeds))
+    scores = [
+        task["score"]["scores"] if tuple(task["seeds"]) in seeds else [task["score"]["mean"]] * count for task in tasks
+    ]
+    return mean_of({"scores": of_task} for of_task in scores)
 
-    def of_seed(task: dict[str, Any], place: int) -> float:
-        return task["score"]["scores"][place] if tuple(task["seeds"]) in seeds else task["score"]["mean"]
 
-    return summary([statistics.fmean(of_seed(task, place) for task in tasks) for place in places])
-
-
-def published_rows(suite: dict[str, Any], measured: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The published rows of a suite with what they print for its tasks: [score, ...] each, None where there is none.
+def published_rows(suite: dict[str, Any], measured: dict[str, Results]) -> list[dict[str, Any]]:
+    """The published rows of a suite with what they print for its tasks: [score, ...] each, empty where there is none.
 
     `differs` says by task, in a few words, how they were measured otherwise than ours, `measured` by task.
     """
@@ -274,8 +225,7 @@ def published_rows(suite: dict[str, Any], measured: dict[str, dict[str, Any]]) -
         table, row = find(asked["paper"], asked["table"], asked["row"])
         if table.columns_are != "tasks":
             raise ValueError(
-                f"{asked['table']} of {asked['paper']} has a column for each of its {table.columns_are}. Its rows "
-                "cannot stand below a table of tasks. Name one whose columns are tasks."
+                f"{asked['table']} of {asked['paper']} has a column for each of its {table.columns_are}, not of tasks."
             )
         found = [table.scores(row, metric) for metric in table.metrics]
         tasks = {task["name"]: [of[task["name"]] for of in found if task["name"] in of] for task in suite["tasks"]}
@@ -293,29 +243,21 @@ def published_rows(suite: dict[str, Any], measured: dict[str, dict[str, Any]]) -
 
 def score_table(report: dict[str, Any]) -> Table:
     """Header and rows as papers print it: runs, then published rows; tasks, averages of categories and of all."""
-    suite = report["suite"]
-    names = [task["name"] for task in suite["tasks"]]
-    categories = _by_category(suite)
+    names = [task["name"] for task in report["suite"]["tasks"]]
+    categories = _by_category(report["suite"])
     columns = ["model", *names, *(f"avg. {name}" for name in categories), "average"]
 
-    def cell(entry: dict[str, Any] | None) -> str:
-        if entry is None:
-            return ""
-        parts = entry.get("scores", {})
-        shown = " / ".join(map(with_deviation, parts.values())) if isinstance(parts, dict) else with_deviation(entry)
-        return shown + "".join(entry.get("marks", []))
+    def task_cell(entry: dict[str, Any] | None) -> str:
+        return " / ".join(map(with_deviation, entry["scores"].values())) + "".join(entry["marks"]) if entry else ""
+
+    def average_cell(entry: Summary | None) -> str:
+        return with_deviation(entry) if entry else ""
 
     rows = []
     for name, run in report["runs"].items():
-        mark = PARTIAL if run["missing"] else ""
-        rows.append(
-            [
-                name,
-                *(cell(run["tasks"].get(task)) for task in names),
-                *(cell(run["categories"].get(category)) for category in categories),
-                cell(run["average"]) + mark,
-            ]
-        )
+        cells = [task_cell(run["tasks"].get(task)) for task in names]
+        cells += [average_cell(run["categories"].get(category)) for category in categories]
+        rows.append([name, *cells, average_cell(run["average"]) + (PARTIAL if run["missing"] else "")])
     for row in report["published"]:
         cells = [" / ".join(f"{score:.1f}" for score in row["tasks"].get(task, [])) for task in names]
         marks = [", ".join(row["differs"].get(task, [])) for task in names]
@@ -328,12 +270,11 @@ def score_table(report: dict[str, Any]) -> Table:
 def screen_table(report: dict[str, Any]) -> Table:
     """The same with a row a task, each category's average below its tasks: it fits a screen."""
     header, rows = score_table(report)
-    places = {name: place for place, name in enumerate(header)}
     names = []
     for category, tasks in _by_category(report["suite"]).items():
         names += [*tasks, *([f"avg. {category}"] if tasks[1:] else [])]
-    columns = ["task", *(row[0] for row in rows)]
-    return columns, [[name, *(row[places[name]] for row in rows)] for name in [*names, "average"]]
+    places = [header.index(name) for name in [*names, "average"]]
+    return ["task", *(row[0] for row in rows)], [[header[p], *(row[p] for row in rows)] for p in places]
 
 
 def _by_category(suite: dict[str, Any]) -> dict[str, list[str]]:
@@ -344,17 +285,16 @@ def _by_category(suite: dict[str, Any]) -> dict[str, list[str]]:
     return categories
 
 
-def task_table(run: dict[str, Any]) -> Table:
-    """Header and rows: a task each, with what a reader needs to know of its score."""
+def task_table(tasks: dict[str, dict[str, Any]]) -> Table:
+    """Header and rows: a task each (`of_task`, by name), with what a reader needs to know of its score."""
     rows = []
-    for name, task in run["tasks"].items():
-        gap = "" if task["transfer_gap"] is None else f"{task['transfer_gap']:.1f}"
+    for name, task in tasks.items():
         start = task["init_from"]
         rows.append(
             [
                 name,
                 ", ".join(f"{metric} {with_deviation(entry)}" for metric, entry in task["scores"].items()),
-                gap,
+                "" if task["transfer_gap"] is None else f"{task['transfer_gap']:.1f}",
                 task["setting"],
                 str(len(task["languages"])),
                 f"{task['evaluated_rows']:,}",
@@ -371,131 +311,69 @@ def footnotes(table: Table) -> list[str]:
     return [f"{mark} {meaning}" for mark, meaning in FOOTNOTES.items() if mark in text]
 
 
-def to_markdown(report: dict[str, Any], picture: str) -> str:
+def to_markdown(report: dict[str, Any], pictures: list[str]) -> str:
     """The report as a Markdown page."""
     table = score_table(report)
-    lines = [
-        f"# {report['suite']['name']}",
-        "",
-        *markdown_table(table),
-        "",
-        *(f"{line}  " for line in footnotes(table)),
-    ]
+    lines = [f"# {report['suite']['name']}", "", *markdown_table(table), ""]
+    lines += [f"{line}  " for line in footnotes(table)]
     for name, run in report["runs"].items():
-        lines += ["", f"## {name}", "", *markdown_table(task_table(run)), "", *markdown_table(language_table(run))]
-        if run["missing"]:
-            reasons = report.get("left_out", {})
-            lines += [
-                "",
-                *(f"- not run: {task}" + (f": {reasons[task]}" if task in reasons else "") for task in run["missing"]),
-            ]
-    for heading, entries in (("What differs between the runs", "differences"), ("Warnings", "warnings")):
-        lines += ["", f"## {heading}", "", *(f"- {line}" for line in report[entries])] if report[entries] else []
-    lines += ["", "Each task's protocol stands in the results.md of its own folder.", "", f"![scores]({picture})", ""]
-    return "\n".join(lines)
+        lines += ["", f"## {name}", "", *markdown_table(task_table(run["tasks"])), ""]
+        lines += [*markdown_table(language_table(run["tasks"])), ""]
+        for task in run["missing"]:
+            reason = report["left_out"].get(task)
+            lines.append(f"- not run: {task}" + (f": {reason}" if reason else ""))
+    lines += ["", *markdown_list("What differs between the runs", report["differences"])]
+    lines += markdown_list("Warnings", report["warnings"])
+    lines += ["Each task's protocol stands in the results.md of its own folder.", ""]
+    return "\n".join([*lines, *(line for picture in pictures for line in (f"![scores]({picture})", ""))])
 
 
-def to_rows(runs: Results) -> list[dict[str, Any]]:
-    """A row for each run, task, metric, language and seed, with the columns that all kinds of task have."""
-    shared = ("model", "task", "setting", "language", "seed", "metric", "score", "split")
-    return [
-        {"run": name, **{column: row[column] for column in shared}}
-        for name, results in runs.items()
-        for records in results.values()
-        for record in records
-        for row in MODULES[record["kind"]].to_rows(record)
-        if row.get("reported", True)
-    ]
+def write(report: dict[str, Any], runs: Runs, folder: Path, name: str) -> None:
+    """Writes <name>.json, <name>.md, <name>.csv and two plots into a folder, and shows the table.
 
-
-def write(report: dict[str, Any], runs: Results, folder: Path, name: str) -> None:
-    """Writes <name>.json, <name>.md, <name>.csv and <name>.png into a folder."""
-    write_files(report, to_markdown(report, f"{name}.png"), to_rows(runs), folder, name)
-    plot(report, folder / f"{name}.png")
-
-
-def show(report: dict[str, Any], written: str) -> None:
-    """The table, what its marks mean, the warnings and what was written where, on the screen."""
-    table = screen_table(report)
-    print_table(report["suite"]["name"], table, [*footnotes(table), *report["warnings"]], written)
-
-
-def plot(report: dict[str, Any], path: Path) -> None:
-    """Bars by task and run, with every seed and the published figures; below, each run's score by task and language."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # there may be no screen
-    import matplotlib.pyplot as plt
-
-    runs = {name: run for name, run in report["runs"].items() if run["tasks"]}
-    tasks = [
-        task["name"] for task in report["suite"]["tasks"] if any(task["name"] in run["tasks"] for run in runs.values())
-    ]
-    maps = {name: language_map(run) for name, run in runs.items()}
-    maps = {name: (languages, cells) for name, (languages, cells) in maps.items() if languages}
-    heights = [3.6, *(0.8 + 0.3 * len(cells) for _, cells in maps.values())]
-    figure, panels = plt.subplots(
-        len(heights),
-        1,
-        figsize=(max(7.0, 1.1 * len(tasks) + 2), sum(heights)),
-        layout="constrained",
-        gridspec_kw={"height_ratios": heights},
-        squeeze=False,
-    )
-    bars, *grids = panels[:, 0]
-    width = 0.8 / len(runs)
-    for number, (name, run) in enumerate(runs.items()):
-        shown = [task for task in tasks if task in run["tasks"]]
-        places = [tasks.index(task) + (number - (len(runs) - 1) / 2) * width for task in shown]
-        entries = [run["tasks"][task]["score"] for task in shown]
-        bars.bar(places, [entry["mean"] for entry in entries], width, label=name)
-        for place, entry in zip(places, entries, strict=True):
-            if entry["scores"][1:]:
-                bars.plot([place] * len(entry["scores"]), entry["scores"], "k.", markersize=4)
-    for number, row in enumerate(report["published"]):
-        shown = [task for task in tasks if row["tasks"].get(task)]
-        heights_of = [statistics.fmean(row["tasks"][task]) for task in shown]
-        label = f"{row['row']} ({row['paper']})"
-        marker = "DosP^v"[number % 6]
-        bars.plot([tasks.index(task) for task in shown], heights_of, marker, markeredgecolor="white", label=label)
-    bars.set_xticks(range(len(tasks)), tasks)
-    bars.set_ylim(0, 100)
-    bars.set_ylabel("score (%)")
-    bars.spines[["top", "right"]].set_visible(False)
-    bars.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=7, ncols=2, frameon=False)
-    for axes, (name, (languages, cells)) in zip(grids, maps.items(), strict=True):
-        values = [[cells[task].get(language, float("nan")) for language in languages] for task in cells]
-        axes.imshow(values, vmin=0, vmax=100, cmap="viridis", aspect="auto")
-        for y, row in enumerate(values):
-            for x, value in enumerate(row):
-                if value == value:  # no score for this language otherwise
-                    axes.text(
-                        x, y, f"{value:.0f}", ha="center", va="center", fontsize=7, color="w" if value < 60 else "k"
-                    )
-        axes.set_xticks(range(len(languages)), languages, fontsize=8)
-        axes.set_yticks(range(len(cells)), list(cells), fontsize=8)
-        axes.set_title(f"{name}: score by language", fontsize=9)
-    figure.suptitle(report["suite"]["name"], fontsize=10)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
-def language_map(run: dict[str, Any]) -> tuple[list[str], dict[str, dict[str, float]]]:
-    """The languages, and scores by task and language; of a pair with English, as de-en, by the other one."""
-    cells = {
-        name: {language.removesuffix("-en").removeprefix("en-"): score for language, score in task["languages"].items()}
-        for name, task in run["tasks"].items()
+    The CSV has the rows of the reported method and layer.
+    """
+    pictures = [f"{name}.png", f"{name}-languages.png"]
+    title = report["suite"]["name"]
+    shown = {run: of["tasks"] for run, of in report["runs"].items() if of["tasks"]}
+    groups = {run: {task: entry["score"] for task, entry in tasks.items()} for run, tasks in shown.items()}
+    marks = {
+        f"{row['row']} ({row['paper']})": {t: statistics.fmean(scores) for t, scores in row["tasks"].items() if scores}
+        for row in report["published"]
     }
-    return list(dict.fromkeys(language for scores in cells.values() for language in scores)), cells
+    plot_bars(groups, folder / pictures[0], title, "score (%)", marks=marks)
+    maps = {f"{run}: score by language": by_language(tasks) for run, tasks in shown.items()}
+    plot_heat_maps(maps, folder / pictures[1], title, "score (%)")
+    (folder / f"{name}.md").write_text(to_markdown(report, pictures), encoding="utf-8")
+    tables = [_reported(results, run) for run, found in runs.items() for results in found.values()]
+    pandas.concat(tables).to_csv(folder / f"{name}.csv", index=False)
+    write_json(folder / f"{name}.json", report)
+    table = screen_table(report)
+    print_table(title, table, [*footnotes(table), *report["warnings"]], f"{folder}/{name}.json, md, csv, png")
 
 
-def language_table(run: dict[str, Any]) -> Table:
+def _reported(results: Results, run: str) -> pandas.DataFrame:
+    table = results.frame(run=run)
+    for column in ("method", "layer"):
+        if column in table:
+            table = table[table[column] == results["protocol"][column]]
+    return table
+
+
+def by_language(tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Scores by task and language; of a pair with English, as de-en, by the other one."""
+    return {
+        name: {language.removesuffix("-en").removeprefix("en-"): score for language, score in task["languages"].items()}
+        for name, task in tasks.items()
+    }
+
+
+def language_table(tasks: dict[str, dict[str, Any]]) -> Table:
     """Header and rows: a language each, with its score in every task."""
-    languages, cells = language_map(run)
-    shown = {name: {language: f"{score:.1f}" for language, score in scores.items()} for name, scores in cells.items()}
-    return ["language", *shown], [
-        [language, *(of.get(language, "") for of in shown.values())] for language in languages
-    ]
+    cells = by_language(tasks)
+    languages = dict.fromkeys(language for scores in cells.values() for language in scores)
+    rows = [[name, *(f"{of[name]:.1f}" if name in of else "" for of in cells.values())] for name in languages]
+    return ["language", *cells], rows
 
 
 if __name__ == "__main__":

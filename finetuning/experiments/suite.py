@@ -12,7 +12,8 @@ The same command again goes on where it stopped: finished tasks are read, not ru
 its last checkpoint. A task that fails is told at the end, and the others are run. Fine-tuned models are kept only where
 another task starts from them, or with save_models=true.
 
-Writes into output_dir: results.json, results.md, results.csv and results.png of the whole benchmark.
+Writes into output_dir: results.json, results.md, results.csv, results.png and results-languages.png of the whole
+benchmark.
 """
 
 import argparse
@@ -20,12 +21,13 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from finetuning.experiments.runs import FINISHED, execute, models_of, state_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
-from finetuning.results.files import run_name
+from finetuning.results.files import print_table, run_name
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import write_json
@@ -33,7 +35,6 @@ from zoo_core.recipes import load_recipe, nearest, user_errors
 from zoo_core.tables import Table, describe
 
 MARKER = "suite.json"  # in the folder of a suite: which one it is
-FINISHED, BEGUN, WAITING = "finished", "interrupted", "to do"
 
 
 def main(argv: list[str]) -> None:
@@ -90,8 +91,7 @@ def choose_tasks(suite: Suite, options: argparse.Namespace) -> list[str]:
     chosen = [name for name in chosen if "=" not in name]
     if unknown := [name for name in chosen if name not in names]:
         raise ValueError(
-            f"--tasks has {unknown[0]}, which is no task of suite {suite.name}. It could not be run. Its tasks are "
-            f"{', '.join(names)}. {nearest(unknown[0], names)}"
+            f"--tasks has {unknown[0]}; suite {suite.name} has {', '.join(names)}. {nearest(unknown[0], names)}"
         )
     return chosen
 
@@ -114,11 +114,9 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         else:
             shared[override.partition("=")[0].strip()] = override
     if "model" not in shared:
-        raise ValueError(
-            f"No model is named. Suite {suite.name} fine-tunes one on each of its tasks. Name a folder or an id of the "
-            "Hub, as in model=runs/xlm_align/model."
-        )
-    output = Path(shared.pop("output_dir", "").partition("=")[2] or _default_output(shared["model"], path))
+        raise ValueError(f"Suite {suite.name} needs a model, as in model=runs/xlm_align/model.")
+    default = Path("runs") / run_name(shared["model"].partition("=")[2]) / path.stem
+    output = Path(shared.pop("output_dir", "").partition("=")[2] or default)
     used: set[str] = set()
     recipes = {}
     needed = {task.init_from for task in suite.tasks}
@@ -128,27 +126,24 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     for task in in_order(suite):
         _refuse_what_the_suite_sets(task, own[task.name])
         config = str((path.parent / task.recipe).resolve())
-        recipe_class, is_trained = _recipe_class(config)
-        fields = {field.name for field in dataclasses.fields(recipe_class)}
+        kind = KINDS[kind_of(["--config", config])]
+        fields = {field.name for field in dataclasses.fields(kind.recipe_class)}
         if "init_from" not in fields:
-            raise ValueError(
-                f"Task {task.name} of suite {suite.name} has a recipe ({task.recipe}) that cannot start from another "
-                "run, a translation's. A suite's tasks are scored by language or pair in one table. Run it by itself."
-            )
-        fitting = [name for name in shared if name.partition(".")[0] in fields and (name != "seeds" or is_trained)]
+            raise ValueError(f"Task {task.name} of suite {suite.name} is a translation, which no suite can hold.")
+        fitting = [name for name in shared if name.partition(".")[0] in fields and (name != "seeds" or kind.is_trained)]
         used |= set(fitting)
         kept = ["save_models=" + str(task.name in needed).lower()] if "save_models" in fields else []
         start = [f"init_from={output / task.init_from}"] if task.init_from else []
         given = [*kept, *task.overrides, *(shared[name] for name in fitting), *own[task.name], *start]
         try:
-            recipes[task.name] = load_recipe(recipe_class, config, [*given, f"output_dir={output / task.name}"])
+            recipes[task.name] = load_recipe(kind.recipe_class, config, [*given, f"output_dir={output / task.name}"])
             complete_published(recipes[task.name])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
     if unused := [name for name in shared if name not in used]:
         raise ValueError(
             f"Override `{shared[unused[0]]}`: no recipe of suite {suite.name} has a field {unused[0]}, and there is no "
-            f"task of that name. It would do nothing. {nearest(unused[0].partition('.')[0], [*names, *fields])}"
+            f"task of that name. {nearest(unused[0].partition('.')[0], [*names, *fields])}"
         )
     return {name: recipe for name, recipe in recipes.items() if name in wanted}
 
@@ -159,20 +154,8 @@ def _refuse_what_the_suite_sets(task: SuiteTask, overrides: list[str]) -> None:
         field = override.partition("=")[0].strip()
         if field in ("output_dir", "model") or (field == "init_from" and task.init_from):
             raise ValueError(
-                f"Override `{task.name}.{override}`: a suite is one model's, in one folder, and says which task starts "
-                "from which. A table of several models would have one name. Set it for the whole suite, or run the "
-                "task's recipe by itself."
+                f"Override `{task.name}.{override}`: {field} is the whole suite's. Set it without the task."
             )
-
-
-def _default_output(model: str, suite: Path) -> Path:
-    return Path("runs") / run_name(model.partition("=")[2]) / suite.stem
-
-
-def _recipe_class(config: str) -> tuple[type, bool]:
-    """The class of a recipe file, and whether its kind of task trains anything."""
-    kind = KINDS[kind_of(["--config", config])]
-    return kind.recipe_class, kind.is_trained
 
 
 def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
@@ -181,10 +164,12 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
     Changes `recipes`; returns what was left out of each task, in words. A table of several languages
     (`language_column`) is read as it is.
     """
+    from finetuning.data.task_tables import training_languages
+
     left_out = {}
     for name, recipe in list(recipes.items()):
         missing: list[str] = []
-        trained = _training_tables(recipe)
+        trained = [(t, code) for t in getattr(recipe, "train", []) for code in training_languages(recipe, t) or [""]]
         if absent := [table for table, language in trained if not is_there(table, language, recipe.hub_root)]:
             left_out[name] = f"its training rows are not there: {describe(absent[0])}"
             del recipes[name]
@@ -203,10 +188,10 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
         if not tables:
             del recipes[name]
     # what starts from a task that is left out cannot be run either
-    for name in [
-        name for name, recipe in recipes.items() if _source(recipe) in left_out and _source(recipe) not in recipes
-    ]:
-        left_out[name] = f"it starts from {_source(recipes.pop(name))}, which is not run"
+    for name, recipe in list(recipes.items()):
+        if (source := _source(recipe)) in left_out and source not in recipes:
+            left_out[name] = f"it starts from {source}, which is not run"
+            del recipes[name]
     return left_out
 
 
@@ -214,14 +199,6 @@ def _source(recipe: Any) -> str:
     """The task of the same suite that a recipe starts from; empty where it is none."""
     start = Path(recipe.init_from or "")
     return start.name if start.parent == Path(recipe.output_dir).parent else ""
-
-
-def _training_tables(recipe: Any) -> list[tuple[Any, str]]:
-    """Tables to train on, with the language of each."""
-    from finetuning.data.task_tables import training_languages
-
-    tables = getattr(recipe, "train", [])
-    return [(table, language) for table in tables for language in training_languages(recipe, table) or [""]]
 
 
 def is_there(table: Any, language: str, hub_root: str | None) -> bool:
@@ -258,74 +235,53 @@ def _tables_in(item: Any) -> Iterator[Table]:
 def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], command: list[str]) -> None:
     """Runs what is not finished, and writes and shows the table of all that is.
 
-    Ends the program with exit code 1 where a task has failed.
+    Raises ValueError where a task has failed, after all others.
     """
     from accelerate import PartialState
 
-    from finetuning.checkpoints import check_model
-    from finetuning.experiments.grid import models_of
     from finetuning.run_folder import check_same_recipe
     from finetuning.seeds import check_hardware
     from zoo_core.provenance import folder_fingerprint
 
     if not recipes:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise ValueError(
-            f"No task of suite {suite.name} can be run ({reasons}). There would be nothing in the table. Check "
-            "hub_root, or the connection."
-        )
+        raise ValueError(f"No task of suite {suite.name} can be run: {left_out}. Check hub_root, or the connection.")
     is_main = PartialState().is_main_process
     fingerprint = functools.cache(folder_fingerprint)
-    first = next(iter(recipes.values()))
-    output = Path(first.output_dir).parent
+    output = Path(next(iter(recipes.values())).output_dir).parent
     check_folder(suite, output)
-    for path in models_of(first):
-        check_model(path, first.hub_root)
     for name, recipe in recipes.items():
         check_hardware(getattr(recipe, "training", recipe).precision)
         check_length(name, recipe)
         if (Path(recipe.output_dir) / "recipe.yaml").is_file():
             check_same_recipe(Path(recipe.output_dir), recipe)
-    states = {name: state_of(recipe, fingerprint) for name, recipe in recipes.items()}
     PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
     if is_main:
         output.mkdir(parents=True, exist_ok=True)
         write_json(output / MARKER, _names(suite))
-        show_plan(suite, recipes, states, left_out, output)
+        rows = [
+            [task.name, left_out.get(task.name, "" if task.name in recipes else "not asked for")]
+            for task in suite.tasks
+        ]
+        print_table(f"{suite.name} in {output}", (["task", "left out"], rows), [])
     failed: dict[str, str] = {}
-    waiting = sum(state != FINISHED for state in states.values())
-    number, run = 0, set()
-    for name, recipe in recipes.items():
-        source = _source(recipe)
-        if states[name] == FINISHED and source not in run:
-            continue
-        number += states[name] != FINISHED
+    for number, (name, recipe) in enumerate(recipes.items(), start=1):
         try:
-            if source in failed:
-                raise ValueError(f"{name} starts from {source}, which has failed. Mend that first.")
-            state = state_of(recipe, fingerprint, is_lenient=False)  # what it starts from may have been run since
-            if state == FINISHED:
-                continue
+            if (source := _source(recipe)) in failed:
+                raise ValueError(f"{name} starts from {source}, which has failed.")
+            state = state_of(recipe, fingerprint)
             if is_main:
-                print(f"\n[{number}/{waiting}] {name}: {recipe.output_dir}", flush=True)
-            _execute(recipe)(recipe, state == BEGUN, command)
-            run.add(name)
+                print(f"\n[{number}/{len(recipes)}] {name}, {state}: {recipe.output_dir}", flush=True)
+            if state != FINISHED:
+                execute(recipe, state, command, name)
         except ValueError as error:
             failed[name] = str(error)
             if is_main:
                 print(f"{name} failed: {error}", file=sys.stderr)
-        except KeyboardInterrupt:
-            print(f"interrupted in {name}: the same command goes on here", file=sys.stderr)
-            sys.exit(130)
     PartialState().wait_for_everyone()
     if is_main:
-        report(suite, recipes, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
+        report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
     if failed:
-        names = ", ".join(failed)
-        raise ValueError(
-            f"{names} failed; what went wrong is told above. No figure of them, or an older one, is in the table. Mend "
-            "it: the same command runs them alone again."
-        )
+        raise ValueError(f"{', '.join(failed)} failed, as told above. The same command runs them alone again.")
 
 
 def check_folder(suite: Suite, output: Path) -> None:
@@ -334,13 +290,8 @@ def check_folder(suite: Suite, output: Path) -> None:
         marker = output / MARKER
         found = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else None
         if found != _names(suite):
-            held = (
-                f"the suite {found['name']} with the tasks {', '.join(found['tasks'])}" if found else "something else"
-            )
-            raise ValueError(
-                f"output_dir {output} holds {held}. Its files would be overwritten or mixed with those of suite "
-                f"{suite.name}. Name another folder, as in output_dir=runs/mine."
-            )
+            held = f"the suite {found['name']}: {', '.join(found['tasks'])}" if found else "something else"
+            raise ValueError(f"output_dir {output} holds {held}. Name another folder, as in output_dir=runs/mine.")
 
 
 def _names(suite: Suite) -> dict[str, Any]:
@@ -348,77 +299,36 @@ def _names(suite: Suite) -> dict[str, Any]:
 
 
 def check_length(name: str, recipe: Any) -> None:
-    """Raises ValueError for a task whose inputs are longer than the model has positions."""
+    """Raises ValueError for a model that is not there, or has fewer positions than a task's inputs."""
     from transformers import AutoConfig
 
-    from finetuning.checkpoints import find_model
-    from finetuning.experiments.grid import models_of
+    from finetuning.checkpoints import check_model, find_model
     from zoo_core.vocabularies import longest_input
 
     for model in models_of(recipe):
-        positions = longest_input(
-            AutoConfig.from_pretrained(find_model(model, recipe.hub_root), trust_remote_code=True)
-        )
+        check_model(model, recipe.hub_root)
+        config = AutoConfig.from_pretrained(find_model(model, recipe.hub_root), trust_remote_code=True)
+        positions = longest_input(config)
         if recipe.max_length is not None and recipe.max_length > positions:
             raise ValueError(
-                f"Task {name} has max_length {recipe.max_length}, and the model of {model} has {positions} positions. "
-                f"Longer inputs have no position embeddings. Set {name}.max_length={positions}."
+                f"{name}.max_length is {recipe.max_length}, and {model} has {positions} positions. Set "
+                f"{name}.max_length={positions}."
             )
 
 
-def _execute(recipe: Any) -> Callable[..., Any]:
-    return KINDS[recipe.kind].run_function
-
-
-def state_of(recipe: Any, fingerprint: Callable[[str], str], is_lenient: bool = True) -> str:
-    """Whether a task's run is finished, begun or to do.
-
-    A finished run that does not fit the recipe counts as begun (`is_lenient`: it fails when its turn comes, and the
-    other tasks are run), or raises ValueError.
-    """
-    from finetuning.experiments.grid import is_finished
-
-    folder = Path(recipe.output_dir)
-    try:
-        if (not recipe.init_from or Path(recipe.init_from, "results.json").is_file()) and is_finished(
-            recipe, fingerprint
-        ):
-            return FINISHED
-    except ValueError:
-        if not is_lenient:
-            raise
-    return BEGUN if folder.is_dir() and any(folder.iterdir()) else WAITING
-
-
-def show_plan(suite: Suite, recipes: dict, states: dict[str, str], left_out: dict[str, str], output: Path) -> None:
-    """What is done and what is left, before anything is run."""
-    from finetuning.results.files import print_table
-
-    rows = [
-        [task.name, recipes[task.name].kind, states[task.name], left_out.get(task.name, "")]
-        if task.name in recipes
-        else [task.name, "", "left out", left_out.get(task.name, "not asked for")]
-        for task in suite.tasks
-    ]
-    columns = ["task", "kind", "state", ""]
-    print_table(f"{suite.name} in {output}", (columns, rows), [], "", names=4)
-
-
-def report(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], output: Path) -> None:
-    """Writes results.{json,md,csv,png} of the suite into `output`, and shows the table.
+def report(suite: Suite, left_out: dict[str, str], output: Path) -> None:
+    """Writes the table of the suite into `output`, and shows it.
 
     Tasks that were run by an earlier command, and are no part of this one, are in it too.
     """
     from finetuning.experiments import benchmark
-    from finetuning.experiments.compare_runs import read_results
+    from finetuning.results.table import read_results
 
     found = [task.name for task in suite.tasks if (output / task.name / "results.json").is_file()]
-    results = {name: [read_results(output / name)] for name in found}
+    results = {name: read_results(output / name) for name in found}
     if not results:
         return
-    name = run_name(next(iter(results.values()))[0]["model"]["folder"])
-    definition = dataclasses.asdict(suite)
-    benchmark.check_one_model(str(output), {task: records[0] for task, records in results.items()})
-    made = benchmark.build({name: definition}, {name: results}, left_out)
-    benchmark.write(made, {name: results}, output, "results")
-    benchmark.show(made, f"{output}/results.json, results.md, results.csv, results.png")
+    benchmark.check_one_model(str(output), results)
+    name = run_name(next(iter(results.values()))["model"]["folder"])
+    runs = {name: results}
+    benchmark.write(benchmark.build({name: dataclasses.asdict(suite)}, runs, left_out), runs, output, "results")

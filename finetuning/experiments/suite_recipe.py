@@ -59,17 +59,11 @@ def load_suite(name: str) -> tuple[Suite, Path]:
     if not path.is_file():
         path = SUITES / f"{name}.yaml"
     if not path.is_file():
-        raise ValueError(
-            f"--suite {name} is neither a file nor one of the suites that come with this package: {', '.join(known)}. "
-            f"Nothing says which tasks to run. Name one of them, or a YAML file. {nearest(name, known)}"
-        )
+        raise ValueError(f"--suite {name} is no file, and no suite of {', '.join(known)}. {nearest(name, known)}")
     suite = load_recipe(Suite, str(path), [])
     names = [task.name for task in suite.tasks]
     if not names or len(set(names)) < len(names):
-        raise ValueError(
-            f"{path} has the tasks {', '.join(names) or '(none)'}. Each task is one column. Name each once, and at "
-            "least one."
-        )
+        raise ValueError(f"{path} has the tasks {', '.join(names) or '(none)'}. Name one or more, and each once.")
     in_order(suite)
     return suite, path
 
@@ -84,7 +78,7 @@ def in_order(suite: Suite) -> list[SuiteTask]:
             task = waiting[0]
             raise ValueError(
                 f"Task {task.name} of suite {suite.name} starts from {task.init_from!r}, which is no task that can be "
-                f"run before it. There would be no model to start from. {nearest(str(task.init_from), names)}"
+                f"run before it. {nearest(str(task.init_from), names)}"
             )
         found += ready[:1]
         waiting.remove(ready[0])

@@ -1,105 +1,36 @@
-"""Results by language of every kind but translation: results.json and what is made from it, with a plot.
-
-A figure without its setting, split, length and selection rule cannot be compared: every result carries them. Scores
-are in percent, with all their digits in the JSON; where there are several seeds each is kept.
-"""
+"""What results of classification, tagging and question answering say, in every language, and their plot."""
 
 import dataclasses
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
-from finetuning.recipe import Published, Recipe
-from finetuning.results.files import (
-    FORMAT,
-    markdown_page,
-    print_table,
-    summary,
-    table_names,
-    with_deviation,
-    with_outcomes,
-    write_files,
-)
+from finetuning.recipe import Recipe
+from finetuning.results.files import table_names
+from finetuning.results.plots import plot_bars
 from finetuning.results.published_rows import column_title
+from finetuning.results.report import Report, published_figures, published_notes, with_outcomes
+from finetuning.results.table import Results
 
 
-def build_results(
-    recipe: Recipe,
-    model: dict[str, Any],
-    protocol: dict[str, Any],
-    records: list[dict[str, Any]],
-    warnings: list[str],
-) -> dict[str, Any]:
-    """The record of one task: one entry of results.json (ARCHITECTURE.md, "Results").
-
-    `records` are the seeds' scores.json. The transfer gap is the source language's score minus the mean of the
-    others; standard deviations are over seeds (n - 1), None for a single one.
-    """
-    languages = list(records[0]["scores"])
-    main = records[0]["metric"]["name"]
-    all_scores = [
-        record.get("all_scores") or {name: {main: score} for name, score in record["scores"].items()}
-        for record in records
-    ]
-    by_language = {language: summary([record["scores"][language] for record in records]) for language in languages}
-    averages = [statistics.fmean(record["scores"].values()) for record in records]
-    source = recipe.source_language
-    others = [statistics.fmean(entry["scores"]) for language, entry in by_language.items() if language != source]
-    source_score = by_language[source]["mean"] if source in by_language else None
-    gap = source_score - statistics.fmean(others) if source_score is not None and others else None
-    hyperparameters = dataclasses.asdict(recipe.training)
+def facts(recipe: Recipe, protocol: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    """See `Report.facts`."""
+    languages, published = list(records[0]["scores"]), []
+    if recipe.published:
+        figures = {records[0]["metric"]["name"]: recipe.published.languages, **recipe.published.further}
+        published = [published_figures(recipe.published, figures, languages)]
+    at_chance = _chance_warnings(records, protocol) if "majority_share" in protocol else _zero_warnings(records)
     return {
-        "format": FORMAT,
-        "model": {**model, "parameters": records[0]["parameters"]},
-        "task": recipe.task,
-        "kind": recipe.kind,
         "setting": recipe.setting,
-        "source_language": source,
-        "seeds": [record["seed"] for record in records],
-        "hyperparameters": {**hyperparameters, "updates": [record["steps"] for record in records]},
+        "source_language": recipe.source_language,
+        "hyperparameters": {
+            **dataclasses.asdict(recipe.training),
+            "updates": [record["steps"] for record in records],
+        },
         "protocol": with_outcomes(protocol, records),
-        "languages": by_language,
-        "metrics": {
-            name: {language: summary([scores[language][name] for scores in all_scores]) for language in languages}
-            for name in all_scores[0][languages[0]]
-        },
-        "average": summary(averages),
-        "source_score": source_score,
-        "transfer_gap": gap,
-        "published": published_figures(recipe.published, languages),
-        "warnings": [
-            *warnings,
-            *(_chance_warnings(records, protocol) if "majority_share" in protocol else _zero_warnings(records)),
-            *_protocol_warnings(recipe, languages),
-        ],
+        "published": published,
+        "warnings": [*at_chance, *_protocol_warnings(recipe, languages)],
     }
-
-
-def published_figures(published: Published | None, languages: list[str]) -> dict[str, Any] | None:
-    """The published figures of the evaluated languages; the average only where it is over the same languages."""
-    if published is None:
-        return None
-    over = list(published.average_over or published.languages)
-    return {
-        "paper": published.paper,
-        "table": published.table,
-        "row": published.row,
-        "languages": {name: published.languages[name] for name in languages if name in published.languages},
-        "further": {
-            metric: {name: scores[name] for name in languages if name in scores}
-            for metric, scores in published.further.items()
-        },
-        "average": published.average if set(over) == set(languages) else None,
-        "average_over": over,
-        **({"pooling": published.pooling} if hasattr(published, "pooling") else {}),
-        "note": published.note,
-    }
-
-
-def published_notes(published: list[Published]) -> list[str]:
-    """What a reader must know of the published figures."""
-    return list(dict.fromkeys(f"published, {item.paper}, {item.table}: {item.note}" for item in published if item.note))
 
 
 def _chance_warnings(records: list[dict[str, Any]], protocol: dict[str, Any]) -> list[str]:
@@ -129,12 +60,7 @@ def _zero_warnings(records: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def setting_name(results: dict[str, Any]) -> str:
-    """The setting as headings name it: plug-in and plug-out runs of one setting are two experiments."""
-    return results["setting"] + (", plug-in" if results["protocol"].get("plug_in") else "")
-
-
-def _trained_on(results: dict[str, Any]) -> str:
+def _trained_on(results: Results) -> str:
     """The languages of the training rows."""
     if results["setting"] == "zero_shot":
         return results["source_language"]
@@ -170,69 +96,7 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
     return warnings
 
 
-def write_results(results: dict[str, Any], folder: Path) -> None:
-    """Writes results.json, results.md, results.csv and scores.png into a folder."""
-    plot_scores(results, folder / "scores.png")
-    write_files(results, to_markdown(results), to_rows(results), folder)
-
-
-def _metrics(results: dict[str, Any]) -> dict[str, Any]:
-    """Every score by language; results that were written before there were several have one."""
-    return results.get("metrics") or {results["protocol"]["metric"]["name"]: results["languages"]}
-
-
-def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a metric, language and seed, so that tables of several runs can simply be joined."""
-    return [
-        {
-            "model": results["model"]["folder"],
-            "task": results["task"],
-            "setting": results["setting"],
-            "plug_in": results["protocol"].get("plug_in", False),
-            "translations": results["protocol"].get("translations") or "",
-            "language": language,
-            "seed": seed,
-            "metric": metric,
-            "score": score,
-            "split": results["protocol"]["evaluated_split"],
-            "max_length": results["protocol"]["max_length"],
-            "selection": results["protocol"]["selection"]["rule"],
-        }
-        for metric, languages in _metrics(results).items()
-        for language, entry in languages.items()
-        for seed, score in zip(results["seeds"], entry["scores"], strict=True)
-    ]
-
-
-def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows (languages, then average and gap) of the table that Markdown, card and screen show."""
-    published, seeds, main = results["published"], results["seeds"], results["protocol"]["metric"]["name"]
-    further = {name: scores for name, scores in _metrics(results).items() if name != main}
-    figures = {}  # by column
-    if published:
-        source = column_title(published, results["protocol"])
-        figures[source] = published["languages"]
-        figures |= {f"{name}: {source}": scores for name, scores in published.get("further", {}).items()}
-    columns = ["language", main, *([f"seed {n}" for n in seeds] if seeds[1:] else []), *further, *figures]
-
-    def line(name: str, entry: dict[str, Any], others: list[str], cells: list[float | None]) -> list[str]:
-        by_seed = [f"{score:.1f}" for score in entry["scores"]] if seeds[1:] else []
-        return [name, with_deviation(entry), *by_seed, *others, *("" if x is None else f"{x:.1f}" for x in cells)]
-
-    rows = []
-    for name, entry in results["languages"].items():
-        others = [with_deviation(scores[name]) for scores in further.values()]
-        rows.append(line(name, entry, others, [scores.get(name) for scores in figures.values()]))
-    means = [f"{statistics.fmean(entry['mean'] for entry in scores.values()):.1f}" for scores in further.values()]
-    average = [published["average"], *[None] * (len(figures) - 1)] if published else []
-    rows.append(line("**average**", results["average"], means, average))
-    if results["transfer_gap"] is not None:
-        blank = [""] * (len(columns) - 2)
-        rows.append([f"gap ({results['source_language']} - mean of others)", f"{results['transfer_gap']:.1f}", *blank])
-    return columns, rows
-
-
-def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str]:
+def protocol_lines(results: Results) -> list[str]:
     """How the figures came about, one fact a line."""
     protocol = results["protocol"]
     selection = protocol["selection"]
@@ -252,12 +116,10 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"evaluated: {table_names(protocol['evaluation_data'])}",
         f"selection: {rule}" + (f" ({source})" if source else ""),
         *_sweep_lines(selection),
-        f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
         *_fresh_lines(protocol),
         f"max length: {protocol['max_length']} ({cut} texts cut"
         + (f", {split} split)" if "split_texts" in protocol else ")"),
         f"metric: {name} {version}, in percent",
-        f"seeds: {', '.join(map(str, results['seeds']))}",
     ]
     if protocol.get("translations"):
         lines.insert(1, f"translations: {protocol['translations']}")
@@ -265,10 +127,7 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         lines.insert(1, "plug-in: heads read [H:S] of a text and its translation, and learn from both")
     if protocol.get("differs"):
         lines.append(f"not as in published figures: {', '.join(protocol['differs'])}")
-    lines += protocol.get("facts", [])
-    if with_model:
-        lines.append(f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]})")
-    return lines
+    return [*lines, *protocol.get("facts", [])]
 
 
 def _sweep_lines(selection: dict[str, Any]) -> list[str]:
@@ -288,52 +147,22 @@ def _fresh_lines(protocol: dict[str, Any]) -> list[str]:
     return [f"fresh parameters: {named if fresh['names'] else 'none, the head was read with the encoder'}"]
 
 
-def to_markdown(results: dict[str, Any]) -> str:
-    """The results as a Markdown page: table, warnings, protocol."""
-    title, protocol = f"{results['task']}, {setting_name(results)}", protocol_lines(results)
-    picture = "[scores by language](scores.png)"
-    return markdown_page(title, score_table(results), results["warnings"], protocol, picture)
-
-
-def print_results(results: dict[str, Any], folder: Path) -> None:
-    """The table, the warnings and where everything is, on the screen."""
-    title = f"{results['task']}, {setting_name(results)}: {results['model']['folder']}"
-    written = f"{folder}/results.json, results.md, results.csv, scores.png"
-    print_table(title, score_table(results), results["warnings"], written)
-
-
-def plot_scores(results: dict[str, Any], path: Path) -> None:
-    """Bars by language with the seeds' standard deviation, the average, chance and the published figures."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # there may be no screen
-    import matplotlib.pyplot as plt
-
-    languages = results["languages"]
-    names = list(languages)
-    means = [entry["mean"] for entry in languages.values()]
-    deviations = [entry["sd"] or 0.0 for entry in languages.values()]
-    colors = ["#d98324" if name == results["source_language"] else "#3c6e91" for name in names]
-    figure, axes = plt.subplots(figsize=(max(5.0, 0.55 * len(names) + 3.0), 3.8), layout="constrained")
-    axes.bar(names, means, yerr=deviations if len(results["seeds"]) > 1 else None, color=colors, capsize=3)
-    for position, entry in enumerate(languages.values()):
-        if entry["scores"][1:]:  # every seed: a mean hides one that collapsed
-            axes.plot([position] * len(entry["scores"]), entry["scores"], "k.", markersize=4)
-    for position, mean in enumerate(means):  # at the foot of the bar, where nothing else is drawn
-        axes.text(position, 2, f"{mean:.1f}", ha="center", fontsize=8, color="white")
-    axes.axhline(results["average"]["mean"], color="black", linewidth=0.8, linestyle="--", label="average")
+def plot(results: Results, folder: Path) -> str:
+    """Bars by language, the average, chance and the published figures."""
+    levels = {"average": results.average["mean"]}
     if "majority_share" in results["protocol"]:
-        chance = 100 * max(results["protocol"]["majority_share"].values())
-        axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="always the commonest label")
-    published = (results["published"] or {}).get("languages", {})
-    if published:
-        shown = [name for name in names if name in published]
-        marks = dict(marker="D", linestyle="none", color="#b3261e", markeredgecolor="white", markersize=6)
-        axes.plot(shown, [published[name] for name in shown], label="published", **marks)
-    axes.set_ylim(0, 100)
-    axes.set_ylabel(f"{results['protocol']['metric']['name']} (%)")
-    figure.suptitle(f"{results['task']}, {setting_name(results)} (trained on {_trained_on(results)})", fontsize=10)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, ncols=3, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+        levels["always the commonest label"] = results.chance("average")
+    marks = {
+        column_title(item, results["protocol"]): item["figures"][results.metric]
+        for item in results["published"]
+        if item["figures"].get(results.metric)
+    }
+    title = f"{results['task']}, {results.setting} (trained on {_trained_on(results)})"
+    highlighted = results["source_language"]
+    plot_bars(
+        {"": results.languages}, folder / "scores.png", title, f"{results.metric} (%)", levels, marks, highlighted
+    )
+    return "scores.png"
+
+
+REPORT = Report(facts, protocol_lines, plot, titles={})

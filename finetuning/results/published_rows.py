@@ -7,19 +7,11 @@ names a row of hub_cards/published/xlm_align.yaml. Figures of a paper that is no
 
 from typing import Any
 
+from finetuning.tasks.registry import KINDS
 from finetuning.tasks.retrieval.recipe import of_earlier
 from zoo_core.published import Row, Table, find, load, papers
 from zoo_core.recipes import nearest
 
-# by kind of task: the metric whose figures stand beside its scores; others are further ones
-MAIN = {
-    "classification": "accuracy",
-    "tagging": "f1",
-    "question_answering": "f1",
-    "word_alignment": "aer",
-    "retrieval": "accuracy",
-    "mining": "f1",
-}
 FIGURES = ("languages", "further", "average", "sacrebleu", "bleu")  # what a recipe may say in place of a known row
 # By what XTREME's scripts score (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py): published rows are theirs where
 # they say nothing else.
@@ -91,7 +83,7 @@ def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) 
     if hasattr(recipe, "pair_names"):
         names = {column: _pair_of(column, recipe.pair_names) for column in table.columns}
     figures = {metric: {names[column]: score for column, score in found.items()} for metric, found in scores.items()}
-    main = MAIN[recipe.kind]
+    main = KINDS[recipe.kind].metric
     item.languages = figures.pop(main, {})
     item.further = {metric: found for metric, found in figures.items() if found}
     item.average = row.average.get(main)
@@ -154,7 +146,7 @@ def marks_in_suite(task: dict[str, Any], results: dict[str, Any], table: Table, 
     found = marks(results["protocol"], (row.pooling or XTREME_POOLING[name]) if name in XTREME_POOLING else None)
     if task["scores"] != XTREME_SCORES.get(name, task["scores"]):
         found.append("from English")
-    columns, ours = _languages_of(name, table), list(results["languages"])
+    columns, ours = _languages_of(name, table), list(results.languages)
     if columns is not None and {_pair_of(column, ours) for column in columns} != set(ours):
         found.append("other languages")
     return found

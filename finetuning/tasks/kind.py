@@ -59,6 +59,9 @@ class Kind:
     check: Callable[[Recipe], None] = lambda recipe: None
     """Raises ValueError for values of its own fields that cannot be run."""
 
+    check_tokenizer: Callable[[Recipe, Any], None] = lambda recipe, tokenizer: None
+    """Raises ValueError for a tokenizer that does not fit them."""
+
 
 def label_options(data: TaskData) -> dict[str, Any]:
     """Number and names of the labels, as a configuration has them."""

@@ -1,4 +1,4 @@
-"""The kinds of task: which recipe each has, and what runs it.
+"""The kinds of task: what recipe each has, what runs it, and what shows its results.
 
 A kind is a package of finetuning/tasks/. A new one is its package and its line in `KINDS`.
 """
@@ -11,6 +11,9 @@ from typing import Any
 
 from zoo_core.recipes import nearest, read_yaml
 
+BY_LANGUAGE = "finetuning.running:run_by_language"
+FEATURES = "finetuning.running:run_features"
+
 
 @dataclass(frozen=True)
 class TaskKind:
@@ -18,6 +21,8 @@ class TaskKind:
 
     recipe: str
     run: str
+    metric: str  # the score that results are about, beside which published figures of that name stand
+    results: str = "finetuning.results.by_language"
 
     @property
     def recipe_class(self) -> type:
@@ -38,19 +43,33 @@ class TaskKind:
         return self.run == BY_LANGUAGE
 
 
-BY_LANGUAGE = "finetuning.running:run_by_language"
-FEATURES = "finetuning.running:run_features"
-
 KINDS = {
-    "classification": TaskKind("finetuning.recipe:Recipe", BY_LANGUAGE),
-    "tagging": TaskKind("finetuning.recipe:TaggingRecipe", BY_LANGUAGE),
-    "question_answering": TaskKind("finetuning.tasks.question_answering.recipe:QuestionAnsweringRecipe", BY_LANGUAGE),
-    "translation": TaskKind(
-        "finetuning.tasks.translation.recipe:TranslationRecipe", "finetuning.running:run_translation"
+    "classification": TaskKind("finetuning.recipe:Recipe", BY_LANGUAGE, "accuracy"),
+    "tagging": TaskKind("finetuning.recipe:TaggingRecipe", BY_LANGUAGE, "f1"),
+    "question_answering": TaskKind(
+        "finetuning.tasks.question_answering.recipe:QuestionAnsweringRecipe", BY_LANGUAGE, "f1"
     ),
-    "word_alignment": TaskKind("finetuning.tasks.word_alignment.recipe:WordAlignmentRecipe", FEATURES),
-    "retrieval": TaskKind("finetuning.tasks.retrieval.recipe:RetrievalRecipe", FEATURES),
-    "mining": TaskKind("finetuning.tasks.mining.recipe:MiningRecipe", FEATURES),
+    "translation": TaskKind(
+        "finetuning.tasks.translation.recipe:TranslationRecipe",
+        "finetuning.running:run_translation",
+        "sacrebleu",
+        "finetuning.tasks.translation.results",
+    ),
+    "word_alignment": TaskKind(
+        "finetuning.tasks.word_alignment.recipe:WordAlignmentRecipe",
+        FEATURES,
+        "aer",
+        "finetuning.tasks.word_alignment.results",
+    ),
+    "retrieval": TaskKind(
+        "finetuning.tasks.retrieval.recipe:RetrievalRecipe",
+        FEATURES,
+        "accuracy",
+        "finetuning.tasks.retrieval.results",
+    ),
+    "mining": TaskKind(
+        "finetuning.tasks.mining.recipe:MiningRecipe", FEATURES, "f1", "finetuning.tasks.mining.results"
+    ),
 }
 
 
@@ -62,6 +81,13 @@ def task_module(kind: str) -> Any:
 def recipe_module(kind: str) -> Any:
     """The module of a kind's recipe, with its `check_recipe` where it has one."""
     return import_module(KINDS[kind].recipe.partition(":")[0])
+
+
+def results_module(kind: str) -> Any:
+    """The module with the `REPORT` of a kind. Raises ValueError for a kind that is none."""
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is no kind of task. {nearest(str(kind), KINDS)}")
+    return import_module(KINDS[kind].results)
 
 
 def _load(path: str) -> Any:
@@ -82,8 +108,5 @@ def kind_of(argv: list[str]) -> str:
             kind = read_yaml(file).get("kind", kind) if file else kind
     kind = next((argument[len("kind=") :] for argument in reversed(argv) if argument.startswith("kind=")), kind)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(
-            f"kind is {kind!r}, which is no kind of task here. The kind says which fields a recipe has. "
-            f"{nearest(str(kind), KINDS)}"
-        )
+        raise ValueError(f"kind is {kind!r}, which is no kind of task. {nearest(str(kind), KINDS)}")
     return kind

@@ -3,8 +3,9 @@
 import pytest
 
 from finetuning.align.files import Gold
-from finetuning.results.layer_curves import plot_layers
-from finetuning.tasks.word_alignment.layers import AER, position_links, score, sweep, sweep_table
+from finetuning.results.plots import plot_lines
+from finetuning.results.table import summary
+from finetuning.tasks.word_alignment.layers import position_links, score, sweep, sweep_table
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
@@ -98,15 +99,10 @@ def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch)
     monkeypatch.setattr(
         Axes, "fill_between", lambda self, x, low, high, **k: bands.append((low, high)) or band(self, x, low, high, **k)
     )
-    lines = {"XLM-R": {0: 60.0, 8: 20.0}, "XLM-Align": {0: [50.0, 52.0], 8: [16.0, 18.0]}}
-    plot_layers(
-        {"average": lines, "de-en": {"XLM-R": {0: 3.0}}},
-        tmp_path / "layers.png",
-        AER,
-        "title",
-        8,
-        {"average": 70, "de-en": 1},
-    )
+    lines = {"XLM-R": {0: 60.0, 8: 20.0}, "XLM-Align": {0: summary([50.0, 52.0]), 8: summary([16.0, 18.0])}}
+    levels = {"average": ("chance", 70), "de-en": ("chance", 1)}
+    panels = {"average": lines, "de-en": {"XLM-R": {0: 3.0}}}
+    plot_lines(panels, tmp_path / "layers.png", "title", "layer", "AER", levels, (8, "reported"))
     assert drawn["XLM-Align"] == ([0, 8], [51.0, 17.0])
     assert bands == [([51 - 2**0.5, 17 - 2**0.5], [51 + 2**0.5, 17 + 2**0.5])]
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")

@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 import pytest
 
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.question_answering.reach import (
     ABSENT,
@@ -74,7 +75,7 @@ def test_a_run_counts_and_lists_them(topics, tmp_path):
         ]
     )
     out = tmp_path / "out"
-    protocol = json.loads((out / "results.json").read_text(encoding="utf-8"))["protocol"]
+    protocol = read_results(out)["protocol"]
     counts = protocol["answer_spans"]["evaluation"]["en"]
     assert counts["answers"] == 4 and counts["exact"] == 1
     assert (counts[BOUNDARY], counts[LONG], counts[ABSENT]) == (1, 1, 1)

@@ -6,6 +6,7 @@ import statistics
 import pytest
 
 from finetuning.experiments.benchmark import build, main, score_table, screen_table
+from finetuning.results.table import Results
 from zoo_core.provenance import write_json
 
 SUITE = {
@@ -25,12 +26,14 @@ def record(task, metrics, seeds=(1, 2), warnings=(), **protocol):
     table = {"path": "google/xtreme", "config": task, "split": "test", "fingerprint": "sha256:1"}
     name = next(iter(metrics))
 
-    def entry(scores):
-        return {"scores": scores, "mean": statistics.fmean(scores), "sd": None}
-
-    found = {metric: {lang: entry(scores) for lang, scores in of.items()} for metric, of in metrics.items()}
-    return {
-        "format": 1, "model": {"folder": "runs/m/model", "fingerprint": "sha256:0"}, "task": task,
+    rows = [
+        {"language": language, "seed": seed, "split": "test", "metric": metric, "value": value}
+        for metric, of in metrics.items()
+        for language, values in of.items()
+        for seed, value in zip(seeds, values, strict=True)
+    ]
+    return Results({
+        "format": 2, "model": {"folder": "runs/m/model", "fingerprint": "sha256:0"}, "task": task,
         "kind": "classification", "setting": "zero_shot", "source_language": "en", "seeds": list(seeds),
         "hyperparameters": {"updates": [5] * len(seeds)},
         "protocol": {
@@ -38,9 +41,8 @@ def record(task, metrics, seeds=(1, 2), warnings=(), **protocol):
             "evaluated_rows": {"en": 10, "de": 10}, "fine_tuned_before": [],
             "selection": {"rule": "last", "data": None}, "metric": {"name": name, "version": "1"}, **protocol,
         },
-        "languages": found[name], "metrics": found, "average": {}, "transfer_gap": 2.0, "published": None,
-        "warnings": list(warnings),
-    }  # fmt: skip
+        "scores": rows, "published": [], "warnings": list(warnings),
+    })  # fmt: skip
 
 
 XNLI = {"accuracy": {"en": [80.0, 82.0], "de": [70.0, 72.0]}}  # means 75 and 77
@@ -51,12 +53,12 @@ def folder_of(path, records):
     for one in records:
         (path / one["task"]).mkdir(parents=True)
         write_json(path / one["task"] / "results.json", one)
-    write_json(path / "results.json", {"format": 1, "kind": "benchmark", "suite": SUITE})
+    write_json(path / "results.json", {"format": 2, "kind": "benchmark", "suite": SUITE})
     return str(path)
 
 
 def test_scores_are_means_of_languages_and_the_average_is_over_tasks_seed_by_seed():
-    records = {"xnli": [record("xnli", XNLI)], "xquad": [record("xquad", XQUAD)]}
+    records = {"xnli": record("xnli", XNLI), "xquad": record("xquad", XQUAD)}
     report = build({"m": SUITE}, {"m": records})
     run = report["runs"]["m"]
     assert run["tasks"]["xnli"]["score"]["scores"] == [75.0, 77.0]
@@ -73,13 +75,13 @@ def test_scores_are_means_of_languages_and_the_average_is_over_tasks_seed_by_see
 
 def test_seeds_that_are_not_the_same_have_no_deviation_of_the_average():
     few = {name: {lang: scores[:1] for lang, scores in of.items()} for name, of in XNLI.items()}
-    report = build({"m": SUITE}, {"m": {"xnli": [record("xnli", few, [3])], "xquad": [record("xquad", XQUAD)]}})
+    report = build({"m": SUITE}, {"m": {"xnli": record("xnli", few, [3]), "xquad": record("xquad", XQUAD)}})
     assert report["runs"]["m"]["average"] == {"scores": [], "mean": 62.5, "sd": None}
 
 
 def test_what_is_missing_at_chance_or_tuned_before_is_marked():
     warned = record("xnli", XNLI, warnings=["seed 2: accuracy is at chance in de 72.0"], fine_tuned_before=["panx"])
-    _, (row,) = score_table(build({"m": SUITE}, {"m": {"xnli": [warned]}}))
+    _, (row,) = score_table(build({"m": SUITE}, {"m": {"xnli": warned}}))
     assert row[1] == "76.0 ± 1.4†‡" and row[2] == "" and row[-1].endswith("§")
 
 
@@ -112,9 +114,9 @@ def test_seeds_of_several_folders_are_pooled(tmp_path):
 def test_what_trains_nothing_has_the_seeds_of_its_folder(tmp_path):
     def half(seed, score, folder):
         cut = {"accuracy": {language: [score] for language in ("en", "de")}}
-        raw = {**record("xquad", {"f1": {"en": [score]}, "exact_match": {"en": [score]}}, [1]), "transfer_gap": None}
+        raw = record("xquad", {"f1": {"en": [score]}, "exact_match": {"en": [score]}}, [1])
         raw["protocol"]["training_data"], raw["model"] = [], {"folder": "m", "fingerprint": folder}
-        return [{**record("xnli", cut, [seed]), "model": raw["model"]}, raw]
+        return [Results({**record("xnli", cut, [seed]), "model": raw["model"]}), raw]
 
     # one model: scored once; two pre-trained models: each with its seed
     for number, prints in enumerate((("sha256:0", "sha256:0"), ("sha256:0", "sha256:1"))):
@@ -133,9 +135,9 @@ def test_only_rows_of_tasks_stand_below_the_table():
         "published": [{"paper": "veco", "table": "Table 9", "row": "VECO_out large, cross-lingual transfer"}],
     }
     with pytest.raises(ValueError, match="has a column for each of its languages"):
-        build({"m": suite}, {"m": {"xnli": [record("xnli", XNLI)]}})
+        build({"m": suite}, {"m": {"xnli": record("xnli", XNLI)}})
     suite["published"] = [{"paper": "xlm_align", "table": "Table 1", "row": "XLM-R base, zero-shot"}]
-    _, rows = score_table(build({"m": suite}, {"m": {"xnli": [record("xnli", XNLI)]}}))
+    _, rows = score_table(build({"m": suite}, {"m": {"xnli": record("xnli", XNLI)}}))
     assert rows[-1][1] and rows[-1][-1] == "66.4§", "an average over other tasks"
 
 
@@ -150,7 +152,7 @@ def test_published_figures_that_were_measured_otherwise_are_marked_in_their_row(
         "bucc": record("bucc", {"f1": of_bucc}, pooling="mean_with_special_tokens"),
         "tatoeba": record("tatoeba", {"source_to_target": {"de-en": [1.0, 2.0]}}, pooling="mean_with_special_tokens"),
     }
-    runs = {"m": {name: [found] for name, found in records.items()}}
+    runs = {"m": records}
     _, (_, quoted, own) = score_table(build({"m": {**SUITE, "tasks": tasks, "published": published}}, runs))
     assert quoted[1:4] == [
         "72.6 [other tokens, other languages]", "66.0 [cls]", "57.3 [from English, other languages]"
@@ -160,15 +162,15 @@ def test_published_figures_that_were_measured_otherwise_are_marked_in_their_row(
 
 def test_what_all_runs_warn_of_is_said_once():
     def runs(*lines):
-        return {"xnli": [record("xnli", XNLI, warnings=lines)], "xquad": [record("xquad", XQUAD, warnings=lines)]}
+        return {"xnli": record("xnli", XNLI, warnings=lines), "xquad": record("xquad", XQUAD, warnings=lines)}
 
     report = build(dict.fromkeys("ab", SUITE), {"a": runs("few rows"), "b": runs("few rows", "cut")})
-    assert report["warnings"] == ["xnli, xquad: few rows", "b, xnli, xquad: cut"]
+    assert report["warnings"] == ["few rows", "b, xnli, b, xquad: cut"]
 
 
 def test_only_chance_is_marked_as_chance():
     warned = record("xnli", XNLI, warnings=["seed 1: de-en: the threshold takes the highest margin alone"])
-    _, (row,) = score_table(build({"m": SUITE}, {"m": {"xnli": [warned]}}))
+    _, (row,) = score_table(build({"m": SUITE}, {"m": {"xnli": warned}}))
     assert row[1] == "76.0 ± 1.4"
 
 
@@ -208,4 +210,4 @@ def test_folders_that_are_not_seeds_of_one_experiment_are_refused(tmp_path, caps
 def test_a_score_that_the_results_do_not_have_is_refused():
     suite = {**SUITE, "tasks": [{**SUITE["tasks"][0], "scores": ["f1"]}]}
     with pytest.raises(ValueError, match="shows 'f1', and its results have accuracy"):
-        build({"m": suite}, {"m": {"xnli": [record("xnli", XNLI)]}})
+        build({"m": suite}, {"m": {"xnli": record("xnli", XNLI)}})

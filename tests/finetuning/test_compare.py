@@ -6,6 +6,7 @@ import json
 import pytest
 
 from finetuning.experiments.compare_runs import main, read_runs, score_table
+from finetuning.results.table import read_results
 from zoo_core.provenance import write_json
 
 TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1"}
@@ -13,10 +14,13 @@ TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint
 
 def translation(folder, seeds, scores, curve, **hyperparameters):
     """The results.json of a translation run; `curve` of every seed is {step: BLEU}."""
-    entry = {"en-de": {"scores": scores, "mean": sum(scores) / len(scores), "sd": None}}
+    rows = [
+        {"language": "en-de", "seed": seed, "split": "test", "metric": "sacrebleu", "value": score}
+        for seed, score in zip(seeds, scores, strict=True)
+    ]
     points = [{"step": step, "bleu": bleu, "loss": 1.0} for step, bleu in curve.items()]
     record = {
-        "format": 1, "model": {"folder": f"{folder.name}/model"}, "task": "captions", "kind": "translation",
+        "format": 2, "model": {"folder": f"{folder.name}/model"}, "task": "captions", "kind": "translation",
         "setting": "supervised", "seeds": seeds,
         "hyperparameters": {"learning_rate": 1e-3, "updates": [200] * len(seeds), **hyperparameters},
         "protocol": {
@@ -24,7 +28,7 @@ def translation(folder, seeds, scores, curve, **hyperparameters):
             "selection": {"rule": "last", "data": None, "selected_steps": [200], "scores": [None]},
             "metric": {"name": "sacrebleu", "version": "1.0.0"},
         },
-        "languages": entry, "metrics": {"sacrebleu": entry}, "average": entry["en-de"],
+        "scores": rows, "warnings": [], "published": [],
         "curve": {str(seed): points for seed in seeds},
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +66,7 @@ def test_seeds_of_several_folders_are_one_run(folders, tmp_path, capsys, monkeyp
     assert drawn == {"VECO": ([100, 200], [6.0, 15.0]), "XLM": ([100, 200], [1.0, 4.0])}
     with (out / "comparison.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    assert [(row["run"], row["seed"], row["score"]) for row in rows] == [
+    assert [(row["run"], row["seed"], row["value"]) for row in rows] == [
         ("VECO", "1", "16.0"), ("VECO", "2", "18.0"), ("XLM", "1", "3.0"), ("XLM", "2", "5.0")
     ]  # fmt: skip
     assert (out / "comparison.png").stat().st_size > 5000
@@ -77,14 +81,12 @@ def test_classification_runs_show_languages_and_their_average(tmp_path, topics, 
         fine_tune([*topics, f"output_dir={tmp_path / name}", f"training.learning_rate={rate}", "save_models=false"])
     capsys.readouterr()
     folders = {name: str(tmp_path / name) for name in ("slow", "fast")}
-    columns, rows = score_table(read_runs([[name, folder] for name, folder in folders.items()]))
+    columns, rows = score_table(read_runs({name: [folder] for name, folder in folders.items()}))
     assert columns == ["run", "en", "de", "zh", "average", "seeds"]
     for name, row in zip(folders, rows, strict=True):
-        found = json.loads((tmp_path / name / "results.json").read_text(encoding="utf-8"))
-        means = [found["languages"][language]["mean"] for language in ("en", "de", "zh")]
-        assert [float(cell.split()[0]) for cell in row[1:5]] == pytest.approx(
-            [*means, found["average"]["mean"]], abs=0.05
-        )
+        found = read_results(tmp_path / name)
+        means = [found.languages[language]["mean"] for language in ("en", "de", "zh")]
+        assert [float(cell.split()[0]) for cell in row[1:5]] == pytest.approx([*means, found.average["mean"]], abs=0.05)
         assert row[5] == "1, 2"
     main(["--run", "slow", folders["slow"], "--run", "fast", folders["fast"], "--output", str(tmp_path / "out")])
     out = capsys.readouterr().out
@@ -107,8 +109,8 @@ def test_what_cannot_stand_in_one_table_is_refused(folders, tmp_path, capsys):
     record = json.loads((tmp_path / "xlm" / "results.json").read_text(encoding="utf-8"))
     for change, expected in (
         ({"task": "news"}, "has task news, XLM has captions"),
-        ({"languages": {"en-fr": record["languages"]["en-de"]}}, "has languages ['en-fr']"),
-        ({"kind": "parsing"}, "kind 'parsing'"),
+        ({"scores": [{**row, "language": "en-fr"} for row in record["scores"]]}, "has languages ['en-fr']"),
+        ({"kind": "parsing"}, "has kind parsing"),
     ):
         other.mkdir(exist_ok=True)
         write_json(other / "results.json", {**record, **change})

@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, XLMR
 
 from finetuning.checkpoints import last_complete_checkpoint
 from finetuning.recipe import Recipe
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.kind import mean_cross_entropy
 from finetuning.trainer import FineTuningTrainer
@@ -46,25 +47,25 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics, tmp_path, capsy
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1", "seed-2",
     }  # fmt: skip
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert results["seeds"] == [1, 2] and list(results["languages"]) == ["en", "de", "zh"]
-    for entry in results["languages"].values():
+    results = read_results(out)
+    assert results["seeds"] == [1, 2] and list(results.languages) == ["en", "de", "zh"]
+    for entry in results.languages.values():
         assert entry["mean"] == pytest.approx(sum(entry["scores"]) / 2)
         assert entry["sd"] == pytest.approx(abs(entry["scores"][0] - entry["scores"][1]) / 2**0.5)
-    means = {language: entry["mean"] for language, entry in results["languages"].items()}
-    assert results["average"]["mean"] == pytest.approx(sum(means.values()) / 3)
-    assert results["transfer_gap"] == pytest.approx(means["en"] - (means["de"] + means["zh"]) / 2)
+    means = {language: entry["mean"] for language, entry in results.languages.items()}
+    assert results.average["mean"] == pytest.approx(sum(means.values()) / 3)
+    assert results.transfer_gap == pytest.approx(means["en"] - (means["de"] + means["zh"]) / 2)
     assert results["protocol"]["selection"]["rule"] == "source_dev"
     assert results["protocol"]["selection"]["rows"] == {"en": 24}
     assert results["hyperparameters"]["updates"] == [5, 5]
 
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert [(row["language"], int(row["seed"]), float(row["score"])) for row in rows] == [
+    assert {(row["language"], int(row["seed"]), float(row["value"])) for row in rows} == {
         (language, seed, score)
-        for language, entry in results["languages"].items()
+        for language, entry in results.languages.items()
         for seed, score in zip([1, 2], entry["scores"], strict=True)
-    ]
+    }
     page = (out / "results.md").read_text(encoding="utf-8")
     assert all(f"| {language} | {mean:.1f} ± " in page for language, mean in means.items())
     assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
@@ -117,8 +118,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(topics, tmp_path, monkeypatch,
     for seed in ("seed-1", "seed-2"):
         whole, resumed = weights(tmp_path / "whole" / seed), weights(out / seed)
         assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
-    whole, resumed = (json.loads((path / "results.json").read_text()) for path in (tmp_path / "whole", out))
-    assert whole["languages"] == resumed["languages"] and whole["average"] == resumed["average"]
+    whole, resumed = (read_results(path) for path in (tmp_path / "whole", out))
+    assert whole["scores"] == resumed["scores"]
     assert len(json.loads((out / "run.json").read_text())["sessions"]) == 2
 
 
@@ -133,7 +134,7 @@ def test_a_run_killed_between_seeds_goes_on_with_the_next_and_seeds_can_be_added
         main([*topics, "--resume"])
         main([*topics, "seeds=[1, 2, 3]", "--resume"])
     assert calls == [0, 1, 2, 3, 4] * 2
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["seeds"] == [1, 2, 3]
+    assert read_results(tmp_path / "out")["seeds"] == [1, 2, 3]
 
 
 def test_half_written_checkpoints_are_passed_over(tmp_path):
@@ -229,10 +230,10 @@ def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, tmp_path):
     main(
         [*topics, *tables, f"model={first}", f"output_dir={tmp_path / 'second'}", "task=second", "training.max_steps=1"]
     )
-    results = json.loads((tmp_path / "second" / "results.json").read_text())
+    results = read_results(tmp_path / "second")
     assert results["protocol"]["fine_tuned_before"] == ["topics (zero_shot)"]
     assert results["protocol"]["labels"] == ["a", "b"]
-    assert results["source_score"] is None and results["transfer_gap"] is None
+    assert results.transfer_gap is None
     assert any("was not evaluated" in warning for warning in results["warnings"])
 
 

@@ -10,6 +10,7 @@ from datasets import Dataset
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.data.label_text import main as label
+from finetuning.results.table import read_results
 from finetuning.run import main as run
 from finetuning.tasks.tagging import task as tagging
 
@@ -127,7 +128,7 @@ def test_a_run_on_labeled_text_names_the_teacher(teacher, tiny_model, tmp_path, 
         "training.max_steps=2",
     ]
     run([*recipe, f"evaluation=[{{path: {tmp_path}/de.parquet, languages: [de], {COLUMNS}}}]"])
-    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    results = read_results(tmp_path / "out")
     signature = read(folder / "train.jsonl")[0]["labeled_by"]
     assert signature.startswith("xlm-roberta sha256:") and signature.endswith("fine-tuned on people (zero_shot)")
     english, german = results["protocol"]["training_data"]

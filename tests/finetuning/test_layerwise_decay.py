@@ -1,7 +1,6 @@
 """Layer-wise learning-rate decay: every parameter of every model and head, along the schedule, and after a resume."""
 
 import importlib
-import json
 import re
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 
@@ -176,7 +176,7 @@ def test_a_translation_run_decays_too(captions, tmp_path, monkeypatch):
     assert seen[0]["decoder.layer.0.crossattention.output.dense.weight"] == pytest.approx(0.25e-2)
     assert seen[0]["roberta.embeddings.word_embeddings.weight"] == pytest.approx(0.125e-2)
     assert seen[0]["lm_head.dense.weight"] == pytest.approx(1e-2)
-    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    results = read_results(tmp_path / "out")
     assert results["hyperparameters"]["layerwise_decay"] == 0.5
 
 

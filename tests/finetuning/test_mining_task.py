@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.experiments import compare_runs as compare
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.seeds import load_metric
 from finetuning.tasks.mining import task as mining
@@ -64,7 +65,7 @@ def mined(tiny_model, tmp_path, pools):
 
 
 def results_of(folder):
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return read_results(folder)
 
 
 def parsed(overrides):
@@ -98,22 +99,22 @@ def test_a_run_leaves_results_that_agree_with_each_other(mined, tmp_path, capsys
         "name": "f1", "module": "mining_f1", "version": load_metric("mining_f1").version, "unit": "percent",
         "greater_is_better": True,
     }  # fmt: skip
-    assert list(results["layers"]["mean"]) == list(results["mining"]["xx-en"]) == ["0", "1", "2"]
-    for layer, pairs in results["layers"]["mean"].items():
-        (counts,) = results["mining"]["xx-en"][layer]
-        scores = {name: entry["mean"] for name, entry in pairs["xx-en"].items()}
+    assert list(results["mining"]["xx-en"]) == ["0", "1", "2"] and results.layers == [0, 1, 2]
+    for layer in results.layers:
+        (counts,) = results["mining"]["xx-en"][str(layer)]
+        scores = {name: results.of("xx-en", name, layer=layer)["mean"] for name in results.metrics}
         assert counts["gold"] == 13 and counts["right"] <= counts["mined"] <= counts["candidates"]
         assert scores["f1"] == pytest.approx(200 * counts["right"] / (counts["mined"] + 13))
         assert scores["recall"] == pytest.approx(100 * counts["right"] / 13)
-    assert results["languages"]["xx-en"] == results["layers"]["mean"]["1"]["xx-en"]["f1"] == results["average"]
-    assert results["average"]["mean"] > 30, "the twins are nearly equal"
+    assert results.languages["xx-en"] == results.of("xx-en", "f1", "mean", 1) == results.average
+    assert results.average["mean"] > 30, "the twins are nearly equal"
 
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 3 * 3 and {row["metric"] for row in rows} == {"f1", "precision", "recall"}
     page = (out / "results.md").read_text(encoding="utf-8")
-    f1 = results["average"]["mean"]
-    assert f"| xx-en | 40 x 40 | 13 | {f1:.1f} |" in page and "F1 (layer 1)" in page and "## F1 by layer, xx-en" in page
+    f1 = results.average["mean"]
+    assert f"| xx-en | 1 | {f1:.1f} |" in page and "| 40 x 40 | 13 |" in page and "## mean, by layer" in page
     assert "4 nearest neighbors, by exact search in both directions, and taken one-to-one" in page
     assert "best F1 on dev, by pair and layer: dev-gold.parquet whole file (7 gold pairs)" in page
     assert f"xx-en {results['mining']['xx-en']['1'][0]['mined']} pairs from margin" in page
@@ -152,11 +153,8 @@ def test_a_threshold_of_the_evaluated_gold_is_an_upper_bound_and_says_so(mined, 
     table = pairs_of(pools(slice(20, 60)))
     main([*mined, table, "threshold=evaluated", f"output_dir={tmp_path / 'bound'}"])
     bound, results = (results_of(tmp_path / name) for name in ("bound", "out"))
-    for layer in ("0", "1", "2"):
-        assert (
-            bound["layers"]["mean"][layer]["xx-en"]["f1"]["mean"]
-            >= results["layers"]["mean"][layer]["xx-en"]["f1"]["mean"]
-        )
+    for layer in results.layers:
+        assert bound.of("xx-en", layer=layer)["mean"] >= results.of("xx-en", layer=layer)["mean"]
     assert bound["mining"]["xx-en"]["1"][0]["dev_f1"] is None
     assert any("fitted on the evaluated gold itself: F1 is an upper bound" in line for line in bound["warnings"])
     page = (tmp_path / "bound" / "results.md").read_text(encoding="utf-8")
@@ -347,7 +345,7 @@ def test_the_sample_recipe_runs(tiny_model, tmp_path, sample_corpus_dir):
     published = "published=[{paper: X (2020), table: Table 1, row: base, languages: {zh-en: 51.5}}]"
     main([*recipe, *places, "pairs.0.languages=[de, zh]", published])
     results = results_of(tmp_path / "out")
-    assert results["published"][0]["languages"] == {"zh-en": 51.5}
+    assert results["published"][0]["figures"] == {"f1": {"zh-en": 51.5}}
     header, _, german, chinese, *_ = (tmp_path / "out" / "results.md").read_text(encoding="utf-8").splitlines()[2:]
     assert "X (2020), Table 1, base" in header and chinese.endswith("| 51.5 |") and german.endswith("|  |")
     assert results["protocol"]["evaluated_rows"] == {"de-en": 30, "zh-en": 30}

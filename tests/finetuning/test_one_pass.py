@@ -14,6 +14,7 @@ from finetuning import trainer as trainer_module
 from finetuning.checkpoints import describe_model
 from finetuning.data.task_tables import TaskData
 from finetuning.recipe import Recipe, TaggingRecipe
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.running import run_by_language
 from finetuning.tasks.classification import task as classification
@@ -174,14 +175,14 @@ def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, tmp_path):
 def test_what_is_not_read_from_the_model_is_said(topics, tmp_path, tiny_model, capsys):
     main([*topics, "training.max_steps=1"])
     out = tmp_path / "out"
-    fresh = json.loads((out / "results.json").read_text(encoding="utf-8"))["protocol"]["fresh_parameters"]
+    fresh = read_results(out)["protocol"]["fresh_parameters"]
     names = [
         "classifier.dense.bias",
         "classifier.dense.weight",
         "classifier.out_proj.bias",
         "classifier.out_proj.weight",
     ]
-    labels = len(json.loads((out / "results.json").read_text(encoding="utf-8"))["protocol"]["labels"])
+    labels = len(read_results(out)["protocol"]["labels"])
     assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
     said = f"{fresh['count']:,} fresh parameters, drawn from the seed: {', '.join(names)}"
     printed = capsys.readouterr().out
@@ -190,6 +191,6 @@ def test_what_is_not_read_from_the_model_is_said(topics, tmp_path, tiny_model, c
 
     tuned = out / "seed-1" / "model"  # whose head is of this task
     main([*topics, f"model={tuned}", f"output_dir={tmp_path / 'second'}", "seeds=[1]", "training.max_steps=1"])
-    protocol = json.loads((tmp_path / "second" / "results.json").read_text(encoding="utf-8"))["protocol"]
+    protocol = read_results(tmp_path / "second")["protocol"]
     assert protocol["fresh_parameters"] == {"count": 0, "names": [], "seeds": [1]}
     assert f"Seed 1: no fresh parameters: the head, too, is read from {tuned}" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
@@ -176,8 +177,8 @@ def plug_in_places(sample_corpus_dir, plug_in_veco, write_rows, tmp_path):
 
 def test_what_is_learned_by_heart_is_right_beside_the_translations(plug_in_places, tmp_path, sample_corpus_dir):
     main(plug_in_places)
-    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
-    assert results["languages"]["de"]["mean"] == 100
+    results = read_results(tmp_path / "out")
+    assert results.languages["de"]["mean"] == 100
     assert results["protocol"]["plug_in"] is True
     folder = tmp_path / "out" / "seed-1" / "model"
     model = AutoModelForQuestionAnswering.from_pretrained(folder, trust_remote_code=True).eval()

@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 from finetuning.data.table_checks import check_tables
 from finetuning.recipe import Recipe
 from finetuning.results.published_rows import complete_published
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.classification import task as classification
 from finetuning.tasks.kind import mean_cross_entropy
@@ -296,9 +297,9 @@ def test_a_plug_in_run_from_recipe_to_results(plug_in_topics, tmp_path, sample_c
         and batch["input_ids"][0] == 48
         for batch in seen
     )
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    results = read_results(out)
     assert results["setting"] == "translate_train_all" and results["protocol"]["plug_in"] is True
-    assert results["protocol"]["training_rows"] == 480 and list(results["languages"]) == ["de", "zh"]
+    assert results["protocol"]["training_rows"] == 480 and list(results.languages) == ["de", "zh"]
     page = (out / "results.md").read_text(encoding="utf-8")
     assert page.startswith("# sample_topics, translate_train_all, plug-in\n")
     for fact in (
@@ -329,7 +330,7 @@ def test_a_plug_in_run_from_recipe_to_results(plug_in_topics, tmp_path, sample_c
         logits = model(**batch, **{f"translation_{name}": value for name, value in english.items()}).logits
     assert len(logits.argmax(-1).unique()) > 1  # a constant answer would be scored alike with any translation
     right = sum(model.config.id2label[i] == label for i, label in zip(logits.argmax(-1).tolist(), labels, strict=True))
-    assert results["languages"]["zh"]["mean"] == pytest.approx(100 * right / len(labels))
+    assert results.languages["zh"]["mean"] == pytest.approx(100 * right / len(labels))
     with pytest.raises(ValueError, match="plug-in without y"):
         model(**batch)
 

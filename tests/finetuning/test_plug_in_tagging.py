@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.recipe import TaggingRecipe
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.tagging import task as tagging
 from zoo_core.recipes import load_recipe
@@ -162,8 +163,8 @@ def plug_in_people(plug_in_veco, tmp_path):
 @pytest.mark.slow
 def test_a_run_leaves_scores_that_the_saved_model_gives_beside_the_translations(plug_in_people, tmp_path):
     main(plug_in_people)
-    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
-    assert results["languages"]["de"]["mean"] > 60  # it has learned something
+    results = read_results(tmp_path / "out")
+    assert results.languages["de"]["mean"] > 60  # it has learned something
     assert results["protocol"]["plug_in"] is True and results["protocol"]["cut_translations"]["evaluation"] == {"de": 3}
     folder = tmp_path / "out" / "seed-1" / "model"
     model = AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True).eval()

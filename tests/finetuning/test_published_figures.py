@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.results.by_language import published_figures, published_notes
 from finetuning.results.published_rows import column_title, complete_published
+from finetuning.results.report import published_figures, published_notes, score_table
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.registry import KINDS, kind_of
-from finetuning.tasks.retrieval.results import score_table
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
 from zoo_core.published import find, papers
@@ -57,8 +57,9 @@ def test_exact_match_stands_beside_f1_and_a_torn_row_says_so():
     assert found.average_over == ["en", "es", "de", "ar", "hi", "vi", "zh"]
     assert "ar is not legible" in found.note
     assert published_notes([found]) == [f"published, MetaXLM, Table 10: {found.note}"]
-    assert published_figures(found, found.average_over)["average"] == 51.5
-    assert published_figures(found, ["en", "de"])["average"] is None
+    figures = {"f1": found.languages}
+    assert published_figures(found, figures, found.average_over)["average"] == {"f1": 51.5}
+    assert published_figures(found, figures, ["en", "de"])["average"] == {}
 
 
 def test_an_average_of_another_table_says_which():
@@ -183,9 +184,9 @@ def test_retrieval_shows_published_accuracy_beside_the_direction_it_is_of(tiny_m
     main(
         ["kind=retrieval", "task=tatoeba", f"model={tiny_model}", f"output_dir={out}", "layers=[1]", "layer=1", *given]
     )
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    results = read_results(out)
     columns, rows = score_table(results)
-    assert columns[-1] == "Another, T, R [mean with special tokens] (target -> source)"
+    assert columns[-1] == "target -> source: Another, T, R [mean with special tokens]"
     assert [(cells[0], cells[-1]) for cells in rows] == [("de-en", "90.0"), ("zh-en", ""), ("**average**", "85.0")]
     assert "published, Another, T: half of it is torn" in results["warnings"]
     assert "| 90.0 |" in (out / "results.md").read_text(encoding="utf-8")

@@ -1,6 +1,5 @@
 """results.json and what is made from it, from made-up scores."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,9 @@ import evaluate
 import pytest
 
 from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.results.by_language import build_results, score_table, to_markdown, to_rows, write_results
+from finetuning.results.report import build_results, score_table, to_markdown, write_results
+from finetuning.results.table import load_results
+from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 
 ACCURACY = Path(__file__).parents[2] / "finetuning" / "metrics" / "accuracy" / "accuracy.py"
@@ -56,11 +57,11 @@ def results(*overrides, records=None, rows=ROWS, fine_tuned_before=()):
 
 def test_means_deviations_average_and_gap():
     found = results()
-    assert found["languages"]["de"] == {"scores": [70.0, 74.0], "mean": 72.0, "sd": pytest.approx(8**0.5)}
-    assert found["average"]["scores"] == [70.0, pytest.approx(218 / 3)]
-    assert found["average"]["mean"] == pytest.approx((81 + 72 + 61) / 3)
-    assert found["source_score"] == 81.0
-    assert found["transfer_gap"] == pytest.approx(81 - (72 + 61) / 2)
+    assert found.languages["de"] == {"scores": [70.0, 74.0], "mean": 72.0, "sd": pytest.approx(8**0.5)}
+    assert found.average["scores"] == [70.0, pytest.approx(218 / 3)]
+    assert found.average["mean"] == pytest.approx((81 + 72 + 61) / 3)
+    assert found.transfer["source"]["mean"] == 81.0
+    assert found.transfer_gap == pytest.approx(81 - (72 + 61) / 2)
     assert found["warnings"] == ["a warning of the data"]
     assert found["protocol"]["selection"]["selected_steps"] == [80, 80]
     expected = {"name": "accuracy", "module": "accuracy", "version": "1.0.0", "unit": "percent"}
@@ -69,9 +70,9 @@ def test_means_deviations_average_and_gap():
 
 def test_one_seed_has_no_deviation():
     found = results("seeds=[1]", records=[record(1, en=80.0, de=70.0)])
-    assert found["average"]["sd"] is None
+    assert found.average["sd"] is None
     assert score_table(found)[0] == ["language", "accuracy"]
-    assert "| de | 70.0 |" in to_markdown(found)
+    assert "| de | 70.0 |" in to_markdown(found, None)
 
 
 def test_seeds_at_chance_are_named():
@@ -117,14 +118,15 @@ def test_published_figures_stand_beside_ours_and_their_average_only_over_the_sam
         "published={paper: VECO, table: Table 9, row: large, average: 70.5, languages: {sw: 58, en: 83, de: 70.5}}"
     )
     found = results(published)
-    assert found["published"]["languages"] == {"en": 83.0, "de": 70.5, "sw": 58.0}
-    assert found["published"]["average"] == 70.5
+    assert found["published"][0]["figures"] == {"accuracy": {"en": 83.0, "de": 70.5, "sw": 58.0}}
+    assert found["published"][0]["average"] == {"accuracy": 70.5}
     columns, rows = score_table(found)
     assert columns == ["language", "accuracy", "seed 1", "seed 2", "VECO, Table 9, large"]
     assert rows[1] == ["de", "72.0 ± 2.8", "70.0", "74.0", "70.5"]
     assert all(len(row) == len(columns) for row in rows)
     fewer = results(published, records=[record(1, en=80.0, de=70.0)])
-    assert fewer["published"]["average"] is None and fewer["published"]["languages"] == {"en": 83.0, "de": 70.5}
+    assert fewer["published"][0]["average"] == {}
+    assert fewer["published"][0]["figures"] == {"accuracy": {"en": 83.0, "de": 70.5}}
 
 
 def test_further_scores_have_columns_rows_and_published_figures():
@@ -147,25 +149,43 @@ def test_further_scores_have_columns_rows_and_published_figures():
         ["de", "0.0", "85.0", "59.0", ""],
         ["**average**", "40.0", "90.0", "70.0", ""],
     ]
-    assert [(row["metric"], row["language"], row["score"]) for row in to_rows(found)] == [
+    assert [(row["metric"], row["language"], row["value"]) for row in found["scores"]] == [
         ("f1", "en", 80.0),
-        ("f1", "de", 0.0),
         ("token_accuracy", "en", 95.0),
+        ("f1", "de", 0.0),
         ("token_accuracy", "de", 85.0),
     ]
     assert found["warnings"] == ["seed 1: f1 is 0 in de"]
-    page = to_markdown(found)
+    page = to_markdown(found, None)
     assert "texts cut, 3 split)" in page and "- a fact" in page
 
 
-def test_results_from_before_there_were_further_scores_are_shown():
-    found = results()
-    del found["metrics"]
-    assert score_table(found)[0][:2] == ["language", "accuracy"] and len(to_rows(found)) == 6
+def test_format_1_is_read_as_the_table(tmp_path):
+    """Version 0.1.0 wrote summaries by language, metric and layer."""
+    found = results("published={paper: P, table: T, row: R, average: 70, languages: {en: 80, de: 70, sw: 60}}")
+    kept = {name: value for name, value in found.items() if name not in ("format", "scores", "published")}
+    published = {"paper": "P", "table": "T", "row": "R", "further": {}, "average_over": ["en", "de", "sw"]}
+    figures = {"languages": {"en": 80.0, "de": 70.0, "sw": 60.0}, "average": 70.0}
+    old = {
+        "format": 1, **kept, "languages": found.languages, "metrics": {"accuracy": found.languages},
+        "average": found.average, "transfer_gap": found.transfer_gap, "published": {**published, **figures},
+    }  # fmt: skip
+    write_json(tmp_path / "results.json", old)
+    again = load_results(tmp_path / "results.json")
+    assert score_table(again) == score_table(found) and again.transfer == found.transfer
+    pair = {"aer": {"scores": [20.0]}, "f1": {"scores": [75.0]}}
+    layers = {"ot": {str(layer): {"en-de": pair} for layer in (0, 8)}}
+    protocol = {**found["protocol"], "method": "ot", "layer": 8, "metric": {"name": "aer"}}
+    write_json(tmp_path / "results.json", {**old, "seeds": [1], "layers": layers, "protocol": protocol})
+    again = load_results(tmp_path / "results.json")
+    assert again.layers == [0, 8] and again.metrics == ["aer", "f1"] and again.of("en-de", "f1", layer=0)["mean"] == 75
+    write_json(tmp_path / "results.json", {**old, "format": 3})
+    with pytest.raises(ValueError, match="format 3"):
+        load_results(tmp_path / "results.json")
 
 
 def test_the_page_states_the_protocol():
-    page = to_markdown(results(fine_tuned_before=["xquad (translate_train_all)"]))
+    page = to_markdown(results(fine_tuned_before=["xquad (translate_train_all)"]), None)
     for fact in (
         "setting: zero_shot, trained on en",
         "training data: nyu-mll/multi_nli train (392,702 rows)",
@@ -182,16 +202,16 @@ def test_the_page_states_the_protocol():
 def test_every_figure_of_the_page_is_in_the_json(tmp_path):
     found = results()
     write_results(found, tmp_path)
-    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == found
-    figures = [entry[key] for entry in [*found["languages"].values(), found["average"]] for key in ("mean", "sd")]
-    figures += [score for entry in [*found["languages"].values(), found["average"]] for score in entry["scores"]]
-    known = {f"{value:.1f}" for value in [*figures, found["transfer_gap"]]}
+    assert load_results(tmp_path / "results.json") == found
+    figures = [entry[key] for entry in [*found.languages.values(), found.average] for key in ("mean", "sd")]
+    figures += [score for entry in [*found.languages.values(), found.average] for score in entry["scores"]]
+    known = {f"{value:.1f}" for value in [*figures, found.transfer_gap]}
     table = [
         line for line in (tmp_path / "results.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
     ]
     shown = {word for line in table[2:] for word in line.replace("|", " ").split() if word[0].isdigit()}
     assert shown and shown <= known
-    assert len(to_rows(found)) == 6
+    assert len(found.frame()) == len((tmp_path / "results.csv").read_text().splitlines()) - 1 == 6
     assert (tmp_path / "scores.png").stat().st_size > 5000
 
 

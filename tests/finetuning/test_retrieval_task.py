@@ -14,10 +14,11 @@ from transformers import AutoModel, AutoTokenizer
 
 from finetuning.experiments import compare_runs as compare
 from finetuning.recipe import TaggingRecipe
-from finetuning.results import layer_curves
-from finetuning.results.files import summary
+from finetuning.results.plots import plot_lines
+from finetuning.results.table import Results, read_results, summary
 from finetuning.run import main
 from finetuning.seeds import load_metric
+from finetuning.tasks.features.results import curves
 from finetuning.tasks.registry import kind_of
 from finetuning.tasks.retrieval import results as retrieval_results
 from finetuning.tasks.retrieval import task as retrieval
@@ -52,7 +53,7 @@ def found(tiny_model, tmp_path, joined):
 
 
 def results_of(folder):
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return read_results(folder)
 
 
 def parsed(overrides):
@@ -91,30 +92,29 @@ def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys
         "unit": "percent", "greater_is_better": True,
     }  # fmt: skip
     assert protocol["evaluated_rows"] == {"de-en": 60, "zh-en": 60}
-    assert protocol["chance"]["de-en"] == pytest.approx(dict.fromkeys(retrieval_results.SCORES, 100 / 60))
+    assert protocol["chance"]["de-en"] == pytest.approx(dict.fromkeys(retrieval_results.METRICS, 100 / 60))
     assert protocol["cut_texts"] == protocol["texts_without_tokens"] == {"de-en": [0, 0], "zh-en": [0, 0]}
     entry = protocol["evaluation_data"][1]
     assert (entry["config"], entry["split"], entry["target"]["config"]) == ("zh", "test", "en")
     assert (entry["languages"], entry["rows"], entry["empty"], entry["unpaired"]) == (["zh-en"], 60, 0, [0, 0])
 
-    assert list(results["layers"]["mean"]) == ["0", "1", "2"]
-    reported = results["layers"]["mean"]["1"]
-    assert results["languages"] == {pair: scores["accuracy"] for pair, scores in reported.items()}
-    for scores in reported.values():
-        both = scores["source_to_target"]["mean"] + scores["target_to_source"]["mean"]
-        assert scores["accuracy"]["mean"] == pytest.approx(both / 2)
-    mean = sum(entry["mean"] for entry in results["languages"].values()) / 2
-    assert results["average"]["mean"] == pytest.approx(mean)
+    assert results.methods == ["mean"] and results.layers == [0, 1, 2]
+    assert results.languages == {pair: results.of(pair, "accuracy", "mean", 1) for pair in ("de-en", "zh-en")}
+    for pair, entry in results.languages.items():
+        both = [results.of(pair, name)["mean"] for name in ("source_to_target", "target_to_source")]
+        assert entry["mean"] == pytest.approx(sum(both) / 2)
+    mean = sum(entry["mean"] for entry in results.languages.values()) / 2
+    assert results.average["mean"] == pytest.approx(mean)
 
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 3 * 2 * 3
-    assert {
-        r["language"]: float(r["score"]) for r in rows if r["reported"] == "True" and r["metric"] == "accuracy"
-    } == {pair: entry["mean"] for pair, entry in results["languages"].items()}
+    assert {r["language"]: float(r["value"]) for r in rows if r["layer"] == "1" and r["metric"] == "accuracy"} == {
+        pair: entry["mean"] for pair, entry in results.languages.items()
+    }
     page = (out / "results.md").read_text(encoding="utf-8")
-    assert "accuracy@1 (layer 1)" in page and f"| de-en | 60 | {results['languages']['de-en']['mean']:.1f} |" in page
-    assert f"| **average** | 120 | {mean:.1f} |" in page and "## accuracy@1 by layer, average" in page
+    assert "## mean, by layer" in page and f"| de-en | 1 | {results['languages']['de-en']['mean']:.1f} |" in page
+    assert f"| **average** | 1 | {mean:.1f} |" in page
     assert (out / "layers.png").read_bytes().startswith(b"\x89PNG")
     assert "zh-en, 60 pairs, layers 0 to 2" in capsys.readouterr().out
     assert load_recipe(RetrievalRecipe, str(out / "recipe.yaml"), []) == parsed(found)
@@ -132,8 +132,8 @@ def test_scores_are_those_of_brute_force(found, tmp_path, tiny_model, sample_cor
     )
     for pair, source in zip(("de-en", "zh-en"), sources, strict=True):
         for layer in (0, 2):
-            scores = results["layers"]["mean"][str(layer)][pair]
-            shown = [scores[name]["mean"] for name in ("source_to_target", "target_to_source")]
+            names = ("source_to_target", "target_to_source")
+            shown = [results.of(pair, name, layer=layer)["mean"] for name in names]
             assert shown == pytest.approx(brute_force(tiny_model, source, target, layer))
 
 
@@ -144,7 +144,7 @@ def test_equal_texts_are_right_for_each_of_their_pairs(found, write, tmp_path):
     table = {"path": write("pairs", rows), "source_language": "en", "target_language": "EN"}
     main([*found, pairs_of({**table, "source_column": "x", "target_column": "y"})])
     results = results_of(tmp_path / "out")
-    assert {entry["mean"] for scores in results["metrics"].values() for entry in scores.values()} == {100.0}
+    assert {results.average["mean"], *(results.of("en-EN", name)["mean"] for name in results.metrics)} == {100.0}
     protocol = results["protocol"]
     assert protocol["evaluation_data"][0]["repeated"] == [1, 1]
     assert protocol["chance"]["en-EN"]["accuracy"] == pytest.approx(100 / 3)
@@ -218,7 +218,7 @@ def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
     monkeypatch.setattr(retrieval, "nearest", nothing)
     main(found)
     results = results_of(tmp_path / "out")
-    assert results["average"]["mean"] == pytest.approx(100 / 60)
+    assert results.average["mean"] == pytest.approx(100 / 60)
     assert "seed 1: accuracy is at chance in de-en 1.7 (chance: 1.7), zh-en 1.7" in results["warnings"][0]
 
 
@@ -285,30 +285,30 @@ def two_seeds(tiny_model, tmp_path):
 def test_models_and_seeds_stand_side_by_side_and_on_cards(found, two_seeds, tmp_path, monkeypatch, refused):
     main([*found, f"output_dir={tmp_path / 'base'}"])
     drawn = {}
-    plot = layer_curves.plot_layers
+    plot = compare.plot_lines
     monkeypatch.setattr(
-        compare, "plot_layers", lambda panels, *a, **k: drawn.update(panels=panels, **k) or plot(panels, *a, **k)
+        compare, "plot_lines", lambda panels, *a, **k: drawn.update(panels=panels, levels=a[4]) or plot(panels, *a, **k)
     )
     together = [*found, two_seeds, "seeds=[2]", "name=MetaXLM", f"compare_with={{XLM: [{tmp_path / 'base'}]}}"]
     main(together)
     main([*together, "seeds=[1, 2]", "--resume"])
     out, base = tmp_path / "out", results_of(tmp_path / "base")
     results = results_of(out)
-    assert len(results["average"]["scores"]) == 2 and results["average"]["sd"] is not None
-    first = base["languages"]["de-en"]["mean"]  # the first seed's weights are the other model's
-    assert results["languages"]["de-en"] == summary([first, results["languages"]["de-en"]["scores"][1]])
+    assert len(results.average["scores"]) == 2 and results.average["sd"] is not None
+    first = base.languages["de-en"]["mean"]  # the first seed's weights are the other model's
+    assert results.languages["de-en"] == summary([first, results.languages["de-en"]["scores"][1]])
     assert list(drawn["panels"]) == ["average", "de-en", "zh-en"]
     assert list(drawn["panels"]["average"]) == ["MetaXLM", "XLM"]
-    assert drawn["panels"]["average"]["XLM"][1] == pytest.approx([base["average"]["mean"]])
-    assert drawn["chance"] == pytest.approx(dict.fromkeys(drawn["panels"], 100 / 60))
+    assert drawn["panels"]["average"]["XLM"][1] == base.average
+    assert all(level == pytest.approx(100 / 60) for _, level in drawn["levels"].values())
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "# sample, accuracy on test" in page and "| XLM |" in page and "lower is better" not in page
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
     message = " ".join(refused([*together, "pairs.0.languages=[de]", f"output_dir={tmp_path / 'new'}"]).split())
-    assert "XLM has languages ['de-en', 'zh-en'], MetaXLM has ['de-en']" in message
+    assert "XLM has languages ['de-en', 'zh-en']" in message
 
     card = write_card(str(tmp_path / "run-2" / "model"), [str(out / "results.json")]).read_text(encoding="utf-8")
-    assert "### sample, feature" in card and "| de-en | 60 |" in card and "by exact search" in card
+    assert "### sample, feature" in card and "| de-en | 1 |" in card and "by exact search" in card
     assert "type: sentence-similarity" in card and "name: accuracy, average, feature, 2 seeds" in card
 
 
@@ -317,23 +317,21 @@ def test_many_pairs_are_rows_and_the_average_alone_is_drawn_by_name(found, tmp_p
 
     main(found)
     results = results_of(tmp_path / "out")
+    rows = [row for row in results["scores"] if row["language"] == "de-en"]
     for number in range(12):  # as many again, under other names
-        for where in (results["languages"], results["protocol"]["chance"]):
-            where[f"x{number}-en"] = where["de-en"]
-        for pairs in results["layers"]["mean"].values():
-            pairs[f"x{number}-en"] = pairs["de-en"]
+        results["scores"] += [{**row, "language": f"x{number}-en"} for row in rows]
+        results["protocol"]["chance"][f"x{number}-en"] = results["protocol"]["chance"]["de-en"]
+    results = Results(results)
     labels, line = [], Axes.plot
     monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: labels.append(k["label"]) or line(self, *a, **k))
-    assert list(compare.layer_panels({"XLM": [results]})) == ["average"]
-    columns, rows = compare.score_table({"XLM": [results], "MetaXLM": [results]})
+    compare.plot({"XLM": results}, tmp_path / "comparison.png", "title")
+    assert labels == ["XLM"], "the average alone"
+    columns, rows = compare.score_table({"XLM": results, "MetaXLM": results})
     assert columns == ["run", "XLM", "MetaXLM"] and len(rows) == 14 + 2
-    assert rows[0] == ["de-en", *[f"{results['languages']['de-en']['mean']:.1f}"] * 2] and rows[-1] == [
-        "seeds",
-        "1",
-        "1",
-    ]
-    panel = retrieval_results.feature_results.curves(results, retrieval_results.ACCURACY)
-    layer_curves.plot_layers({"": panel}, tmp_path / "many.png", retrieval_results.ACCURACY)
+    assert rows[0] == ["de-en", *[f"{results.languages['de-en']['mean']:.1f}"] * 2]
+    assert rows[-1] == ["seeds", "1", "1"]
+    labels.clear()
+    plot_lines({"": curves(results)}, tmp_path / "many.png", "title", "layer", "accuracy")
     assert labels == ["each of 14"] * 14 + ["average"]
 
 

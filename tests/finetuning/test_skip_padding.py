@@ -1,8 +1,6 @@
 """Models of the zoo compute nothing at padding, in training, evaluation, alignment, retrieval and translation: the same
 scores, links, vectors and weights as with padding."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,6 +9,7 @@ from transformers import AutoModel, AutoTokenizer
 from finetuning import checkpoints, trainer
 from finetuning.align import command as align
 from finetuning.checkpoints import load_pretrained, without_padding
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from finetuning.tasks.translation import model as translation_model
@@ -32,7 +31,7 @@ def padded(monkeypatch):
 
 
 def results_of(folder, seed=1):
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    results = read_results(folder)
     weights = load_file(folder / f"seed-{seed}" / "model" / "model.safetensors")
     # softmax does not see a key's bias: its gradient is rounding error, which AdamW makes large
     return results, {name: weight for name, weight in weights.items() if not name.endswith("key.bias")}
@@ -46,7 +45,7 @@ def test_scores_and_weights_of_a_run_are_the_same(topics, plug_in_veco, tmp_path
     main([*topics, *settings, f"output_dir={tmp_path / 'padded'}"])
     assert [model.skip_padding for model in passed] == [False]
     (ours, weights), (other, padded_weights) = (results_of(tmp_path / name) for name in ("ours", "padded"))
-    assert ours["languages"] == other["languages"]
+    assert ours.languages == other.languages
     torch.testing.assert_close(weights, padded_weights, rtol=1e-3, atol=1e-5)
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import finetuning.running
 from finetuning.experiments.step_curves import main
+from finetuning.results.table import read_results
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "selection=last", "seeds=[1]", "max_evaluation_examples=9")
 
@@ -70,21 +71,15 @@ def test_every_checkpoint_is_run_once_and_stands_in_the_curve(recipe, pretrained
     assert executed == [["XLM", "step-4"], ["XLM", "step-20"], ["XLM", "step-30"], ["MetaXLM", "step-4"]]
     assert "[4/4] MetaXLM, step 4" in capsys.readouterr().out
     out = tmp_path / "curves"
-    found = json.loads((out / "curves.json").read_text(encoding="utf-8"))
-    assert [point["step"] for point in found["runs"]["XLM"]] == [4, 20, 30]
-    point = found["runs"]["MetaXLM"][0]
-    results = json.loads((out / "MetaXLM" / "step-4" / "results.json").read_text(encoding="utf-8"))
-    by_language = {language: entry["scores"] for language, entry in results["languages"].items()}
-    others = [(de + zh) / 2 for de, zh in zip(by_language["de"], by_language["zh"], strict=True)]
-    assert point["scores"]["others"]["scores"] == pytest.approx(others)
-    assert point["scores"]["source"]["scores"] == by_language["en"]
-    gaps = [en - other for en, other in zip(by_language["en"], others, strict=True)]
-    assert point["scores"]["gap"]["scores"] == pytest.approx(gaps)
-    assert point["scores"]["gap"]["mean"] == pytest.approx(results["transfer_gap"])
-    assert point["languages"]["zh"] == results["languages"]["zh"]
+    curves = json.loads((out / "curves.json").read_text(encoding="utf-8"))["curves"]
+    others, source, gap = "mean of 2 other languages", "en", "transfer gap (en - others)"
+    assert list(curves) == [others, source, gap] and list(curves[gap]["XLM"]) == ["4", "20", "30"]
+    results = read_results(out / "MetaXLM" / "step-4")
+    assert curves[source]["MetaXLM"]["4"]["scores"] == results.languages["en"]["scores"]
+    assert curves[gap]["MetaXLM"]["4"]["mean"] == pytest.approx(results.transfer_gap)
     page = (out / "curves.md").read_text(encoding="utf-8")
-    assert "| step | run | mean of 2 other languages | en | transfer gap (en - others) |" in page
-    assert page.count("| MetaXLM |") == 1 and page.count("| XLM |") == 3
+    assert f"| run | {others} | en | {gap} |" in page
+    assert page.count("| MetaXLM, step") == 1 and page.count("| XLM, step") == 3
     with (out / "curves.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 4 * 3 and {row["step"] for row in rows} == {"4", "20", "30"}
@@ -99,8 +94,8 @@ def test_every_checkpoint_is_run_once_and_stands_in_the_curve(recipe, pretrained
     shutil.copytree(xlm / "model", xlm / "checkpoints" / "step-40" / "model")
     main([*asked, "--steps", "4"])
     assert len(executed) == 1, "step 40 was not asked for"
-    again = json.loads((out / "curves.json").read_text(encoding="utf-8"))
-    assert again["runs"]["XLM"] == found["runs"]["XLM"][:1]
+    again = json.loads((out / "curves.json").read_text(encoding="utf-8"))["curves"]
+    assert again[source]["XLM"] == {"4": curves[source]["XLM"]["4"]}
 
 
 @pytest.mark.slow
@@ -108,13 +103,10 @@ def test_seeds_of_pretraining_are_pooled_at_the_steps_that_all_have(recipe, pret
     first, second = pretrained("xlm-1", (2, 4, 6), 0), pretrained("xlm-2", (4, 6, 8), 0)
     perturb(second / "checkpoints" / "step-4" / "model")
     main([*recipe, "--run", "XLM", str(first), str(second), "--steps", "4", "seeds=[3]"])
-    (point,) = json.loads((tmp_path / "curves" / "curves.json").read_text(encoding="utf-8"))["runs"]["XLM"]
-    scores = [
-        json.loads((tmp_path / "curves" / "XLM" / name / "step-4" / "results.json").read_text(encoding="utf-8"))
-        for name in ("xlm-1", "xlm-2")
-    ]
-    assert point["scores"]["source"]["scores"] == [s for found in scores for s in found["languages"]["en"]["scores"]]
-    assert point["seeds"] == [[3], [3]]
+    curves = json.loads((tmp_path / "curves" / "curves.json").read_text(encoding="utf-8"))["curves"]
+    found = [read_results(tmp_path / "curves" / "XLM" / name / "step-4") for name in ("xlm-1", "xlm-2")]
+    assert [results["seeds"] for results in found] == [[3], [3]]
+    assert curves["en"]["XLM"]["4"]["scores"] == [s for r in found for s in r.languages["en"]["scores"]]
 
 
 def test_what_is_scored_without_training_has_its_average(pretrained, sample_corpus_dir, tmp_path):
@@ -128,9 +120,9 @@ def test_what_is_scored_without_training_has_its_average(pretrained, sample_corp
     asked = ["--config", str(config), "--output", str(tmp_path / "out"), "--run", "XLM", str(run)]
     main(asked)
     found = json.loads((tmp_path / "out" / "curves.json").read_text(encoding="utf-8"))
-    assert [list(point["scores"]) for point in found["runs"]["XLM"]] == [["average"], ["average"]]
+    assert list(found["curves"]) == ["average"] and list(found["curves"]["average"]["XLM"]) == ["2", "4"]
     main(asked)
-    assert "| step | run | average |" in (tmp_path / "out" / "curves.md").read_text(encoding="utf-8")
+    assert "| run | average |" in (tmp_path / "out" / "curves.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -154,7 +146,7 @@ def test_finished_runs_of_something_else_are_refused(recipe, pretrained, execute
     perturb(run / "checkpoints" / "step-2" / "model")
     assert "weights of" in message(*asked) and not executed
 
-    assert "model is another one in each run, and --run says which" in message(*asked, "model=x")
+    assert "model is another one in each run" in message(*asked, "model=x")
     assert "output_dir is another one" in message(*asked, "output_dir=x")
     assert "no model of that step: [2, 4]" in message(*asked, "--steps", "3")
     assert "--steps has 'two', which is no number" in message(*asked, "--steps", "2", "two")

@@ -8,6 +8,7 @@ import pytest
 from finetuning.experiments import suite as suite_module
 from finetuning.experiments.suite import read_recipes
 from finetuning.experiments.suite_recipe import SUITES, load_suite
+from finetuning.results.table import load_results
 from finetuning.run import main
 from zoo_core.provenance import write_json
 
@@ -59,24 +60,24 @@ tasks:
 
 
 def results(tmp_path, task=""):
-    return json.loads((tmp_path / "out" / task / "results.json").read_text(encoding="utf-8"))
+    return load_results(tmp_path / "out" / task / "results.json")
 
 
 @pytest.mark.slow
 def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
     suite("topics.training.batch_size=4")
     shown = capsys.readouterr().out
-    assert shown.index("[1/3] topics") < shown.index("[2/3] further") < shown.index("[3/3] retrieval")
+    assert shown.index("[1/3] topics, to do") < shown.index("[2/3] further") < shown.index("[3/3] retrieval")
     record = results(tmp_path)
     (run,) = record["runs"].values()
     assert list(run["tasks"]) == ["further", "topics", "retrieval"] and run["missing"] == []
     topics, further, retrieval = (results(tmp_path, name) for name in ("topics", "further", "retrieval"))
     assert (topics["hyperparameters"]["batch_size"], further["hyperparameters"]["batch_size"]) == (4, 8)
-    means = [topics["average"]["mean"], further["average"]["mean"]]
-    forward = [entry["mean"] for entry in retrieval["metrics"]["source_to_target"].values()]
+    means = [topics.average["mean"], further.average["mean"]]
+    forward = [entry["mean"] for entry in [retrieval.of(pair, "source_to_target") for pair in retrieval.languages]]
     assert run["categories"]["classification"]["mean"] == pytest.approx(sum(means) / 2)
     assert run["tasks"]["retrieval"]["score"]["mean"] == pytest.approx(sum(forward) / 2)
-    assert run["average"]["mean"] == pytest.approx((sum(means) + sum(forward) / 2) / 3)
+    assert run.average["mean"] == pytest.approx((sum(means) + sum(forward) / 2) / 3)
     # a chained run says what it started from, and its figure is marked
     assert further["model"]["init_from"]["task"] == "topics" and further["model"]["init_from"]["seed"] == 1
     assert further["model"]["fingerprint"] == topics["model"]["fingerprint"]
@@ -116,14 +117,14 @@ def test_what_is_finished_is_not_run_again(suite, tmp_path, capsys):
     capsys.readouterr()
     suite()
     shown = capsys.readouterr().out
-    assert "[1/2] further" in shown and "[2/2] retrieval" in shown and scores.stat().st_mtime_ns == before
+    assert "topics, finished" in shown and "further, to do" in shown and scores.stat().st_mtime_ns == before
     with pytest.raises(SystemExit):
         suite("training.learning_rate=1e-3")
     assert "started with another recipe" in capsys.readouterr().err
     # a model may be deleted once everything that starts from it is done
     shutil.rmtree(tmp_path / "out" / "topics" / "seed-1" / "model")
     suite()
-    assert "[1/" not in capsys.readouterr().out
+    assert "to do" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -161,11 +162,11 @@ def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_
     [
         (("trainin.epochs=1",), "no recipe of suite two kinds has a field trainin.epochs"),
         (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: override `layr=1`"),
-        (("retrieval.model=other",), "a suite is one model's"),
-        (("further.init_from=elsewhere",), "says which task starts from which"),
+        (("retrieval.model=other",), "model is the whole suite's"),
+        (("further.init_from=elsewhere",), "init_from is the whole suite's"),
         (("topics.training.precision=fp16",), "this run is on a CPU"),
         (("retrieval.max_length=512",), "Set retrieval.max_length=64"),
-        (("--tasks", "topic"), "Did you mean 'topics'"),
+        (("--tasks", "topic"), "--tasks has topic"),
         (("topics.training.epoch=1",), "unknown field training.epoch"),
     ],
 )

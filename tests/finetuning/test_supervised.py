@@ -5,8 +5,9 @@ import json
 import pytest
 from datasets import Dataset
 
-from finetuning.experiments.supervised import average_of, main, published_of
+from finetuning.experiments.supervised import main, published_of
 from finetuning.recipe import Published
+from finetuning.results.table import read_results
 
 RECIPE = """
 task: reviews
@@ -59,22 +60,23 @@ def test_each_language_and_domain_has_runs_of_its_own(reviews, tmp_path, capsys)
     main([*reviews, "--languages", "en", "ja", "--domains", "books", "dvd"])
     out = tmp_path / "out"
     found = json.loads((out / "supervised.json").read_text(encoding="utf-8"))
-    assert list(found["scores"]["XLM"]) == ["en books", "en dvd", "ja books", "ja dvd"]
+    value = {row["cell"]: row["value"] for row in found["scores"]}
+    assert list(value) == ["en books", "en dvd", "ja books", "ja dvd"]
     for cell, rows in (("en books", (12, 8)), ("ja dvd", (12 + 3, 8 + 3))):
-        run = json.loads((out / "XLM" / cell.replace(" ", "-") / "results.json").read_text(encoding="utf-8"))
+        run = read_results(out / "XLM" / cell.replace(" ", "-"))
         language, domain = cell.split()
         protocol = run["protocol"]
-        assert run["setting"] == "supervised" and list(run["languages"]) == [language]
+        assert run["setting"] == "supervised" and list(run.languages) == [language]
         assert (protocol["training_rows"], protocol["evaluated_rows"][language]) == rows
         for entry in (*protocol["training_data"], *protocol["evaluation_data"]):
             assert entry["where"] == {"domain": domain} and entry["path"].endswith({"en": "/en", "ja": "/jp"}[language])
-        assert run["published"]["languages"] == {language: {"en books": 80.0, "ja dvd": 50.0}[cell]}
-        assert found["scores"]["XLM"][cell]["scores"] == run["languages"][language]["scores"]
-    by_cell = [entry["mean"] for entry in found["scores"]["XLM"].values()]
-    assert found["averages"]["XLM"]["mean"] == pytest.approx(sum(by_cell) / 4)
+        figure = {"en books": 80.0, "ja dvd": 50.0}[cell]
+        assert run["published"][0]["figures"] == {"accuracy": {language: figure}}
+        assert [value[cell]] == run.languages[language]["scores"]
     page = (out / "supervised.md").read_text(encoding="utf-8")
     assert "| trained and tested on | XLM | P, T, R |" in page
     assert page.count("| 65.0 |") == 1 and page.count("| 80.0 |") == 1 and "10.0 |" not in page
+    assert f"| average | {sum(value.values()) / 4:.1f} | 65.0 |" in page
     assert (out / "supervised.png").stat().st_size > 5000
     page = (out / "XLM" / "en-books" / "results.md").read_text(encoding="utf-8")
     assert "[domain: books] train" in page
@@ -83,11 +85,6 @@ def test_each_language_and_domain_has_runs_of_its_own(reviews, tmp_path, capsys)
     assert "1 finished before, 0 to do" in capsys.readouterr().out
     page = (out / "supervised.md").read_text(encoding="utf-8")
     assert "65.0" not in page, "an average over other cells is not shown"
-
-
-def test_the_average_is_taken_seed_by_seed():
-    found = average_of({"en": {"scores": [80.0, 60.0]}, "ja": {"scores": [40.0, 50.0]}})
-    assert found["scores"] == [60.0, 55.0] and found["mean"] == 57.5 and found["sd"] == pytest.approx(3.5355, abs=1e-4)
 
 
 def test_the_published_average_stands_beside_the_same_cells_alone():
@@ -103,7 +100,7 @@ def test_text_without_domains_holds_out_development_rows(reviews, tmp_path):
     tables = [f"{part}.0.where={{}}" for part in ("train", "evaluation")]
     options = ["selection=source_dev", "dev_fraction=0.25", "seeds=[1]", "published=null"]
     main([*reviews, "--languages", "en", *tables, *options])
-    run = json.loads((tmp_path / "out" / "XLM" / "en" / "results.json").read_text(encoding="utf-8"))
+    run = read_results(tmp_path / "out" / "XLM" / "en")
     assert run["protocol"]["selection"]["rows"] == {"en": 7} and run["protocol"]["training_rows"] == 20
     assert (tmp_path / "out" / "supervised.json").is_file()
 
@@ -115,7 +112,7 @@ def test_domains_that_say_nothing_are_refused(reviews, tmp_path, capsys):
         return " ".join(capsys.readouterr().err.split())
 
     languages = ("--languages", "en", "ja")
-    assert "no --domains are given" in message(*languages)
+    assert "no --domains" in message(*languages)
     plain = [f"{part}.0.where={{}}" for part in ("train", "evaluation")]
     assert "no table of the recipe has {domain}" in message(*languages, "--domains", "books", *plain)
     assert "'music' in column domain" in message(*languages, "--domains", "music")

@@ -11,6 +11,7 @@ import pytest
 from finetuning.checkpoints import describe_start
 from finetuning.experiments import sweep
 from finetuning.recipe import Recipe
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.run_folder import RunFolder
 from finetuning.seeds import Diverged
@@ -63,7 +64,7 @@ def test_the_grid_is_run_and_its_best_point_with_all_seeds(topics, tmp_path, cap
     scores = [point["score"] for point in found["points"]]
     best = found["points"][scores.index(max(scores))]
     assert found["taken"] == best["values"]
-    results = read_json(out / "results.json")
+    results = read_results(out)
     for field, value in best["values"].items():
         assert results["hyperparameters"][field.partition(".")[2]] == value
     # the points' evaluated rows were not predicted; the best point's were, once a seed
@@ -91,7 +92,7 @@ def test_the_grid_is_run_and_its_best_point_with_all_seeds(topics, tmp_path, cap
     assert read_json(out / "sweep.json") == found
     values = [f"{field}={value}" for field, value in best["values"].items()]
     main([*topics, *values, "--resume"])
-    assert read_json(out / "results.json")["protocol"]["selection"]["sweep"] == stamped
+    assert read_results(out)["protocol"]["selection"]["sweep"] == stamped
 
 
 @pytest.mark.slow
@@ -133,24 +134,14 @@ def test_ties_go_to_the_first_and_what_diverges_is_out(recipe, tmp_path, capsys)
     assert [call[0] for call in calls] == [NAMES[1], NAMES[2], "out"]
 
 
-def test_a_choice_is_stamped_on_runs_with_its_values_alone(recipe, tmp_path):
-    model = describe_start(recipe)[-1]
-    assert sweep.stamp(recipe, model, {}) == {}
+def test_results_of_runs_with_the_chosen_values_say_so(recipe):
+    assert sweep.sweep_facts(recipe) == {}
     sweep.run(recipe, False, ["run"], scored(dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True)), []))
     best = sweep.recipe_of(recipe, sweep.points_of(recipe)[3], final=True)
-    protocol = {"training_data": [], "evaluation_data": [], "selection": {"data": None}}
     best.seeds = [7]  # the values are chosen whatever the seed
-    assert sweep.stamp(best, model, protocol)["sweep"]["score"] == 4.0
-    assert sweep.stamp(best, {**model, "fingerprint": "sha256:other"}, protocol) == {}
-    other = dataclasses.replace(best, selection="mean_dev")
-    assert sweep.stamp(other, model, protocol) == {}
-    run = tmp_path / "out" / "sweep" / NAMES[3] / "run.json"
-    run.parent.mkdir(parents=True)
-    run.write_text(json.dumps({"data": {"training_data": [{"rows": 5}]}}))
-    with pytest.raises(ValueError, match="The data have changed since"):
-        sweep.stamp(best, model, protocol)
+    assert sweep.sweep_facts(best)["sweep"]["score"] == 4.0
     best.training.learning_rate = 1e-4
-    assert sweep.stamp(best, model, protocol) == {}
+    assert sweep.sweep_facts(best) == {}
 
 
 @pytest.mark.slow
@@ -186,15 +177,8 @@ def test_development_rows_of_a_resumed_run_have_to_be_the_same(recipe, tmp_path)
     RunFolder(recipe, model, True).begin({**protocol, "selection": {"data": [{"rows": 6}]}}, ["run"])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"selection": "mean_dev"}, "holds a sweep of another recipe: selection: source_dev -> mean_dev"),
-        ({"seeds": [2]}, "holds a sweep with seed 1, and the first of seeds is 2. .* Put 1 first"),
-        ({}, "The weights of .* have changed since"),
-    ],
-)
-def test_a_sweep_of_another_recipe_seed_or_model_is_not_gone_on_with(recipe, tmp_path, change, message):
+@pytest.mark.parametrize(("change", "message"), [({"seeds": [2]}, "seed 1"), ({}, "weights of .* have changed")])
+def test_a_sweep_of_another_seed_or_model_is_not_gone_on_with(recipe, tmp_path, change, message):
     sweep.run(recipe, False, ["run"], scored({**dict.fromkeys(NAMES, 1.0), NAMES[1]: Diverged("x")}, []))
     file = tmp_path / "out" / "sweep.json"
     if not change:
@@ -232,14 +216,14 @@ def test_names_of_points_tell_them_apart(topics):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["sweep={}"], r"its `sweep` is empty. There is nothing to try. Name fields"),
-        (["selection=last"], "selection is last: no development score .* Use selection=source_dev"),
-        (["sweep={train.0.split: [train, test]}"], r"sweep names train.0.split. .*Sweep over fields of training, max"),
+        (["sweep={}"], "its `sweep` is empty"),
+        (["selection=last"], "selection is last"),
+        (["sweep={train.0.split: [train, test]}"], "sweep names train.0.split"),
         (["sweep={selection: [last]}"], "sweep names selection"),
         (["sweep={training.learning_rates: [1]}"], "unknown field training.learning_rates.*'learning_rate'"),
         (["sweep={training.learning_rate: [fast]}"], "training.learning_rate is 'fast'"),
-        (["sweep={training.learning_rate: []}"], r"sweep.training.learning_rate is \[\]. .*Name one or more"),
-        (["sweep={training.epochs: [3, 3]}"], r"sweep.training.epochs is \[3, 3\]. .*each once"),
+        (["sweep={training.learning_rate: []}"], r"sweep.training.learning_rate is \[\]"),
+        (["sweep={training.epochs: [3, 3]}"], r"sweep.training.epochs is \[3, 3\]"),
         (["sweep={training.learning_rate: [1e-3, 0]}"], "sweep, learning_rate=0: training.learning_rate is 0"),
         (["sweep={max_length: [24, 4]}"], "sweep, max_length=4: max_length is 4"),
         (["sweep={max_length: [24, 4000]}"], "sweep, max_length=4000: max_length is 4000, and the model of"),
@@ -260,10 +244,10 @@ def test_folders_with_other_runs_are_refused(recipe, tmp_path, refused, topics):
     sweep.run(recipe, False, ["run"], scored(dict.fromkeys(NAMES, 1.0), []))
     assert "is not empty" in refused([*topics, GRID, "--sweep"])
     (tmp_path / "out" / "recipe.yaml").write_text("training: {learning_rate: 5, batch_size: 24}\n")
-    with pytest.raises(ValueError, match="learning_rate 5, training.batch_size 24, which is no point of the sweep"):
+    with pytest.raises(ValueError, match="no point of the sweep"):
         sweep.run(recipe, True, ["run"], scored({}, []))
 
 
 def test_a_sweep_in_which_all_diverge_has_no_best_point(recipe):
-    with pytest.raises(ValueError, match="All 4 points of the sweep diverged.*Lower training.learning_rate"):
+    with pytest.raises(ValueError, match="All 4 points"):
         sweep.run(recipe, False, ["run"], scored(dict.fromkeys(NAMES, Diverged("x")), []))

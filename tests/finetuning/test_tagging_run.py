@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.recipe import TaggingRecipe
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import FineTuningTrainer
@@ -58,11 +59,10 @@ def people(tiny_model, tmp_path):
 def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     main(people)
     out = tmp_path / "out"
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert results["kind"] == "tagging" and list(results["languages"]) == ["en", "de"]
-    assert results["languages"]["en"]["mean"] > 60  # it has learned something
-    assert list(results["metrics"]) == ["f1", "precision", "recall", "token_accuracy"]
-    assert results["metrics"]["f1"] == results["languages"]
+    results = read_results(out)
+    assert results["kind"] == "tagging" and list(results.languages) == ["en", "de"]
+    assert results.languages["en"]["mean"] > 60  # it has learned something
+    assert results.metrics == ["f1", "precision", "recall", "token_accuracy"]
     assert results["protocol"]["metric"]["version"].startswith("1.0.0 (seqeval ")
     assert results["protocol"]["labels"] == ["B-LOC", "B-PER", "I-PER", "O", "I-LOC"]
     assert results["protocol"]["split_texts"]["evaluation"] == {"en": 3, "de": 3}
@@ -107,10 +107,7 @@ def test_a_tokenizer_that_pads_on_the_left_gives_the_same_scores(people, tiny_mo
     assert AutoTokenizer.from_pretrained(left).padding_side == "left"
     main([*people, "training.max_steps=4"])
     main([*people, "training.max_steps=4", f"model={left}", f"output_dir={tmp_path / 'other'}"])
-    scores = [
-        json.loads((tmp_path / name / "results.json").read_text(encoding="utf-8"))["metrics"]
-        for name in ("out", "other")
-    ]
+    scores = [read_results(tmp_path / name)["scores"] for name in ("out", "other")]
     assert scores[0] == scores[1]
 
 
@@ -135,8 +132,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_scores(people, tmp_path, m
         load_file(path / "seed-1/model/model.safetensors") for path in (tmp_path / "whole", tmp_path / "out")
     )
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    whole, resumed = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "out"))
-    assert whole["metrics"] == resumed["metrics"]
+    whole, resumed = (read_results(tmp_path / name) for name in ("whole", "out"))
+    assert whole["scores"] == resumed["scores"]
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
-from finetuning.experiments.grid import evaluate_in, train_in, transfer_by_seed
-from finetuning.experiments.transfer_matrix import better, main, to_first
+from finetuning.experiments.runs import evaluate_in, train_in
+from finetuning.experiments.transfer_matrix import main, minus_first
 from finetuning.recipe import Recipe
+from finetuning.results.table import Results, read_results
 from zoo_core.recipes import load_recipe, save_recipe
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
@@ -45,17 +46,19 @@ def test_each_language_is_the_source_once(recipe, tiny_model, tmp_path, capsys):
     found = json.loads((out / "matrix.json").read_text(encoding="utf-8"))
     for name in ("XLM", "MetaXLM"):
         for source in ("zh", "en"):
-            run = json.loads((out / name / f"from-{source}" / "results.json").read_text(encoding="utf-8"))
-            assert run["source_language"] == source and list(run["languages"]) == ["zh", "en"]
+            run = read_results(out / name / f"from-{source}")
+            assert run["source_language"] == source and list(run.languages) == ["zh", "en"]
             (table,) = run["protocol"]["training_data"]
             assert table["config"] == source and table["languages"] == [source]
             assert run["hyperparameters"]["learning_rate"] == 1e-3
-            assert found["scores"][name][source] == run["languages"]
+            own = [row["value"] for row in found["scores"] if (row["run"], row["source"]) == (name, source)]
+            assert own == [score for entry in run.languages.values() for score in entry["scores"]]
     # equal weights give equal figures
     assert found["differences"] == {"MetaXLM - XLM": {s: {"zh": 0.0, "en": 0.0} for s in ("zh", "en")}}
-    assert found["better"] == ["MetaXLM - XLM: higher in 0 of 4 directions"] and not found["differing"]
+    assert not found["differing"]
     page = (out / "matrix.md").read_text(encoding="utf-8")
-    assert "| XLM: from | zh | en | mean of others | gap |" in page and "| MetaXLM - XLM: from | zh | en |" in page
+    assert page.count("| from | zh | en | mean of others | gap |") == 2 and page.count("| from | zh | en |\n") == 1
+    assert "MetaXLM - XLM: higher in 0 of 4 directions" in page
     with (out / "matrix.csv").open(encoding="utf-8") as stream:
         rows = [(row["run"], row["source"], row["language"]) for row in csv.DictReader(stream)]
     assert len(rows) == len(set(rows)) == 8
@@ -68,22 +71,30 @@ def test_each_language_is_the_source_once(recipe, tiny_model, tmp_path, capsys):
 def test_differences_are_to_the_first_model():
     def matrix(*means):
         cells = iter(means)
-        return {source: {target: {"mean": next(cells)} for target in "ab"} for source in "ab"}
+        return {source: {target: next(cells) for target in "ab"} for source in "ab"}
 
-    found = to_first(
+    found = minus_first(
         {"X": matrix(50.0, 40.0, 30.0, 60.0), "M": matrix(55.0, 39.0, 30.0, 61.0), "D": matrix(*[70.0] * 4)}
     )
     assert found["M - X"] == {"a": {"a": 5.0, "b": -1.0}, "b": {"a": 0.0, "b": 1.0}}
-    assert better(found) == ["M - X: higher in 2 of 4 directions", "D - X: higher in 4 of 4 directions"]
+    assert list(found) == ["M - X", "D - X"]
 
 
 def test_gaps_are_taken_seed_by_seed():
-    languages = {"en": {"scores": [80.0, 70.0]}, "de": {"scores": [60.0, 65.0]}, "fr": {"scores": [40.0, 45.0]}}
-    results = {"languages": languages, "source_language": "en", "average": {"scores": [60.0, 60.0]}}
-    assert transfer_by_seed(results) == {"others": [50.0, 55.0], "source": [80.0, 70.0], "gap": [30.0, 15.0]}
-    assert transfer_by_seed({**results, "source_language": "sw"}) == {"average": [60.0, 60.0]}
-    only = {**results, "languages": {"en": languages["en"]}}
-    assert transfer_by_seed(only) == {"average": [60.0, 60.0]}
+    values = {"en": (80.0, 70.0), "de": (60.0, 65.0), "fr": (40.0, 45.0)}
+
+    def results(names, source="en"):
+        rows = [
+            {"language": name, "seed": seed, "metric": "accuracy", "value": value}
+            for name in names
+            for seed, value in zip((1, 2), values[name], strict=True)
+        ]
+        protocol = {"metric": {"name": "accuracy"}}
+        return Results({"source_language": source, "seeds": [1, 2], "scores": rows, "protocol": protocol}).transfer
+
+    found = {name: entry["scores"] for name, entry in results(values).items()}
+    assert found == {"others": [50.0, 55.0], "source": [80.0, 70.0], "gap": [30.0, 15.0]}
+    assert results(values, "sw") == results(["en"]) == {}
 
 
 def test_tables_are_read_in_the_source_language_alone():
@@ -121,11 +132,11 @@ def test_tables_are_read_in_the_source_language_alone():
 
 def test_what_makes_no_matrix_is_refused(refusal, tiny_model, tmp_path):
     languages = ("--languages", "en", "de", "--output", str(tmp_path / "none"))
-    assert "Write {language} where path or config names it" in refusal(*languages, "train.0.config=en")
+    assert "Write {language} into its path or config" in refusal(*languages, "train.0.config=en")
     assert "evaluates no it" in refusal("--languages", "en", "it")
     assert "setting is supervised" in refusal(*languages, "setting=supervised")
     assert "source_language is another one in each run" in refusal(*languages, "source_language=de")
-    assert "--languages has 'en', twice" in refusal("--languages", "en", "en")
+    assert "--languages en stands twice" in refusal("--languages", "en", "en")
     assert "has no language to be trained in" in refusal(*languages, "kind=word_alignment")
     assert "is not of the form NAME=PATH" in refusal(*languages, models=("--model", str(tiny_model)))
     twice = ("--model", f"XLM={tiny_model}", "--model", f"XLM={tiny_model}")

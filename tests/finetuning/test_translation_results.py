@@ -3,8 +3,8 @@
 import pytest
 
 from finetuning.results.files import table_names
+from finetuning.results.report import build_results, score_table, to_markdown
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.results import build_results, score_table, to_markdown, to_rows
 from zoo_core.recipes import load_recipe
 
 MODEL = {"folder": "runs/m/model", "fingerprint": "sha256:" + "0" * 64, "type": "veco"}
@@ -80,14 +80,14 @@ def test_published_figures_stand_beside_ours():
     published = "published={paper: VECO, table: Table 3, row: VECO, sacrebleu: {en-de: 30.6}, bleu: {en-de: 31.7}}"
     found = results(published)
     columns, rows = score_table(found)
-    assert columns == ["pair", "metric", "score", "seed 1", "seed 2", "VECO, Table 3, VECO"]
-    assert rows[0] == ["en-de", "sacreBLEU", "30.5 ± 0.7", "30.0", "31.0", "30.6"]
-    assert [row[-1] for row in rows] == ["30.6", "31.7", ""]
-    assert len(to_rows(found)) == 3 * 2
+    bleu, source = "BLEU (tokenized, case-insensitive)", "VECO, Table 3, VECO"
+    assert columns == ["pair", "sacreBLEU", bleu, "chrF", "seed 1", "seed 2", source, f"{bleu}: {source}"]
+    assert rows == [["en-de", "30.5 ± 0.7", "31.5 ± 0.7", "60.5 ± 0.7", "30.0", "31.0", "30.6", "31.7"]]
+    assert len(found["scores"]) == 3 * 2
 
 
 def test_the_page_states_the_protocol():
-    page = to_markdown(results("generation.length_penalty=0.6"))
+    page = to_markdown(results("generation.length_penalty=0.6"), None)
     for fact in (
         "training data: a/b de-en train (4,500,000 pairs; left out: 2 with an empty side, 7 too long)",
         "evaluated: a/b de-en test (3,003 pairs; 1 sources cut at 256 tokens)",

@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DistilBertConfig, MarianConfig
 
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import kind_of
 from finetuning.tasks.translation.model import average_weights, check_architecture
@@ -42,13 +43,12 @@ def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path,
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "bleu.png", "seed-1", "seed-2",
     }  # fmt: skip
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert (results["kind"], results["seeds"], list(results["languages"])) == ("translation", [1, 2], ["en-de"])
-    for scores in results["metrics"].values():
-        entry = scores["en-de"]
+    results = read_results(out)
+    assert (results["kind"], results["seeds"], list(results.languages)) == ("translation", [1, 2], ["en-de"])
+    for entry in (results.of("en-de", name) for name in results.metrics):
         assert entry["mean"] == pytest.approx(sum(entry["scores"]) / 2)
         assert entry["sd"] == pytest.approx(abs(entry["scores"][0] - entry["scores"][1]) / 2**0.5)
-    assert results["languages"] == results["metrics"]["sacrebleu"]
+    assert results.metric == "sacrebleu"
     signatures = results["protocol"]["metric"]["signatures"]["en-de"]
     assert "case:mixed" in signatures["sacrebleu"] and "tok:13a" in signatures["sacrebleu"]
     assert "case:lc" in signatures["bleu"]
@@ -134,7 +134,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatc
     main([*arguments, "--resume"])
     for seed in (1, 2):
         assert same(weights(tmp_path / "whole" / f"seed-{seed}"), weights(tmp_path / "out" / f"seed-{seed}"))
-    scores = [json.loads((tmp_path / name / "results.json").read_text())["metrics"] for name in ("whole", "out")]
+    scores = [read_results(tmp_path / name)["scores"] for name in ("whole", "out")]
     assert scores[0] == scores[1]
 
 
@@ -238,7 +238,7 @@ def test_the_mean_of_the_last_checkpoints_is_selected(captions, tmp_path, monkey
     assert list(saved) == [2, 4, 6]
     stored = weights(tmp_path / "out" / "seed-1")
     assert all(torch.allclose(stored[k], (saved[4][k] + saved[6][k]) / 2, atol=1e-7) for k in stored)
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    results = read_results(tmp_path / "out")
     assert results["protocol"]["selection"]["selected_steps"] == [[4, 6]]
 
 
@@ -270,7 +270,7 @@ def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     first = tmp_path / "out" / "seed-1" / "model"
     second = [*captions, f"model={first}", f"output_dir={tmp_path / 'second'}", "training.max_steps=1"]
     main([*second, "training.learning_rate=1e-12", "training.dropout=0.3"])
-    results = json.loads((tmp_path / "second" / "results.json").read_text())
+    results = read_results(tmp_path / "second")
     assert results["protocol"]["fine_tuned_before"] == ["first (translation)"]
     stored = weights(tmp_path / "second" / "seed-1")
     assert same(stored, load_file(first / "model.safetensors"), 1e-6)
@@ -279,7 +279,7 @@ def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     assert config["fine_tuned_on"] == ["first (translation)", "sample (translation)"]
     decoder = {"decoder_layers": 1, "decoder_layer_indices": [1], "tie_decoder": False}
     for out in ("out", "second"):  # built by a recipe, and as it was
-        found = json.loads((tmp_path / out / "results.json").read_text())["hyperparameters"]
+        found = read_results(tmp_path / out)["hyperparameters"]
         assert {name: found[name] for name in decoder} == decoder and "decoder_layer_selection" not in found
     shutil.rmtree(tmp_path / "second")
     main([*second, "initialize=random", "training.learning_rate=1e-12", "training.dropout=0.2"])
@@ -314,7 +314,7 @@ def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_pat
     mono += " predict: masked, source_language: de}"
     both = train.replace("[{", "[{" + masked + ", ").replace("}]", f"}}, {mono}]")
     main([*captions, both, "training.max_steps=12", "training.precision=bf16"])
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    results = read_results(tmp_path / "out")
     assert [table["languages"] for table in results["protocol"]["training_data"]] == [["en-de"], ["de-de"]]
     assert results["protocol"]["training_data"][1]["predict"] == "masked"
     assert results["protocol"]["training_rows"] == 480

@@ -1,7 +1,6 @@
 """Training on the used rows of the word embeddings gives the model, the folder and the scores of training on all."""
 
 import importlib
-import json
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from transformers import (
 )
 
 from finetuning.layerwise_decay import LayerwiseDecay
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.used_rows import TrainsUsedRows, UsedRows, cannot_apply, only_rows, used_tokens
 
@@ -249,7 +249,7 @@ def test_where_it_cannot_apply_all_rows_are_trained_and_it_is_said_why():
 def run_of(topics, folder, *overrides):
     """results.json and the weights of a run of a few English rows, whose model is evaluated in three languages."""
     main([*topics, f"output_dir={folder}", "max_train_examples=40", "training.weight_decay=0.1", *overrides])
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    results = read_results(folder)
     return results, weights(folder / "seed-1" / "model")
 
 

@@ -14,13 +14,15 @@ from transformers import AutoModel, AutoTokenizer
 from finetuning.align.files import read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.experiments import compare_runs as compare
+from finetuning.results.report import score_table
+from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.seeds import load_metric
+from finetuning.tasks.features.results import curves
 from finetuning.tasks.registry import kind_of
 from finetuning.tasks.word_alignment import task as word_alignment
 from finetuning.tasks.word_alignment.layers import sweep
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe, check_recipe
-from finetuning.tasks.word_alignment.results import curves, score_table
 from hub_cards.card import write_card
 from modeling.word_alignment import WordAligner
 from zoo_core.recipes import load_recipe
@@ -47,7 +49,7 @@ def aligned(sample_corpus_dir, tiny_model, tmp_path):
 
 
 def results_of(folder):
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return read_results(folder)
 
 
 def parsed(overrides):
@@ -72,20 +74,21 @@ def test_a_run_leaves_results_that_agree_with_each_other(aligned, tmp_path, caps
     assert protocol["evaluated_rows"] == {"en-de": 20, "zh-en": 10}
     assert [entry["gold"]["left_out"] for entry in protocol["evaluation_data"]] == [[], []]
     assert all(entry["gold"]["fingerprint"].startswith("sha256:") for entry in protocol["evaluation_data"])
-    assert list(results["layers"]) == ["ot", "itermax"] and list(results["layers"]["ot"]) == ["0", "1", "2"]
-    reported = {pair: found["aer"] for pair, found in results["layers"]["ot"]["1"].items()}
-    assert results["languages"] == results["metrics"]["aer"] == reported
-    assert results["average"]["mean"] == pytest.approx(sum(entry["mean"] for entry in reported.values()) / 2)
+    assert results.methods == ["ot", "itermax"] and results.layers == [0, 1, 2] and results.metric == "aer"
+    reported = {pair: results.of(pair, "aer", "ot", 1) for pair in ("en-de", "zh-en")}
+    assert results.languages == reported
+    assert results.average["mean"] == pytest.approx(sum(entry["mean"] for entry in reported.values()) / 2)
 
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2 * 3 * 2 * 4
-    assert {(r["language"], float(r["score"])) for r in rows if r["reported"] == "True" and r["metric"] == "aer"} == {
+    of_reported = [r for r in rows if (r["method"], r["layer"], r["metric"]) == ("ot", "1", "aer")]
+    assert {(r["language"], float(r["value"])) for r in of_reported} == {
         (pair, entry["mean"]) for pair, entry in reported.items()
     }
     page = (out / "results.md").read_text(encoding="utf-8")
     assert f"| en-de | ot | 1 | {reported['en-de']['mean']:.1f} |" in page
-    assert "lower is better" in page and "## AER by layer, itermax" in page and "best (chosen on this gold)" in page
+    assert "lower is better" in page and "## itermax, by layer" in page and "best (chosen on this gold)" in page
     assert (out / "layers.png").read_bytes().startswith(b"\x89PNG")
     assert "zh-en, 10 sentences, layers 0 to 2" in capsys.readouterr().out
     assert load_recipe(WordAlignmentRecipe, str(out / "recipe.yaml"), []) == parsed(aligned)
@@ -103,7 +106,7 @@ def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_c
         predictions=[alignment.links for alignment in aligner.align(pairs)],
         references=[{"sure": list(of.sure), "possible": list(of.possible)} for of in gold.values()],
     )
-    assert {name: entry["zh-en"]["mean"] for name, entry in results["metrics"].items()} == pytest.approx(found)
+    assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(found)
     assert results["protocol"]["options"]["regularization"] == 0.5
     assert results["protocol"]["selection"]["rule"] == "named in the recipe"
 
@@ -126,9 +129,9 @@ def test_the_gold_itself_and_no_links_at_all(aligned, tmp_path, monkeypatch):
         return results_of(tmp_path / folder)
 
     results = scores_of(lambda of: sorted(of.sure), "gold")
-    assert results["average"]["mean"] == 0 and not results["warnings"]
+    assert results.average["mean"] == 0 and not results["warnings"]
     results = scores_of(lambda of: [], "empty")
-    assert results["average"]["mean"] == 100
+    assert results.average["mean"] == 100
     assert re.search(r"seed 1: AER is no lower .* en-de 100.0 \(\d\d\.\d\), zh-en 100.0", results["warnings"][0])
 
 
@@ -224,13 +227,13 @@ def test_seeds_are_models_and_can_be_added(aligned, two_seeds, tmp_path, capsys,
     main([*aligned, two_seeds, "seeds=[1, 2]", "--resume"])
     assert written == (tmp_path / "out" / "seed-2" / "scores.json").stat().st_mtime_ns, "not scored again"
     results = results_of(tmp_path / "out")
-    first, other = results["languages"]["en-de"]["scores"]
-    assert other == second["languages"]["en-de"]["mean"] != first
-    assert results["languages"]["en-de"]["sd"] == pytest.approx(abs(first - other) / 2**0.5)
-    assert results["average"]["scores"][1] == second["average"]["mean"]
+    first, other = results.languages["en-de"]["scores"]
+    assert other == second.languages["en-de"]["mean"] != first
+    assert results.languages["en-de"]["sd"] == pytest.approx(abs(first - other) / 2**0.5)
+    assert results.average["scores"][1] == second.average["mean"]
     prints = results["model"]["fingerprint"].split("+")
     assert len(set(prints)) == 2 and prints[1] == second["model"]["fingerprint"]
-    assert curves(results)["average"][1] == pytest.approx(results["average"]["scores"])
+    assert curves(results)["average"][1] == results.average
 
     weights = tmp_path / "run-2" / "model" / "model.safetensors"
     save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights, {"format": "pt"})
@@ -246,26 +249,27 @@ def test_seeds_have_to_be_of_one_depth(aligned, two_seeds, tmp_path, refused):
 
 @pytest.mark.slow
 def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused, monkeypatch):
-    from finetuning.results import layer_curves
-
     main([*aligned, f"output_dir={tmp_path / 'base'}", "methods=[ot, mutual]"])
     drawn = {}
-    monkeypatch.setattr(compare, "plot_layers", lambda panels, path, *a, **k: drawn.update(panels=panels, **k))
+    plot = compare.plot_lines
+    monkeypatch.setattr(
+        compare,
+        "plot_lines",
+        lambda panels, path, *a, **k: drawn.update(panels=panels, levels=a[3]) or plot(panels, path, *a, **k),
+    )
     together = [*aligned, two_seeds, "seeds=[1, 2]", "name=XLM-Align", f"compare_with={{XLM-R: [{tmp_path / 'base'}]}}"]
     main(together)
     out = tmp_path / "out"
     assert list(drawn["panels"]) == ["average", "en-de", "zh-en"]
     assert list(drawn["panels"]["average"]) == ["XLM-Align", "XLM-R"]
     base = results_of(tmp_path / "base")
-    assert drawn["panels"]["average"]["XLM-R"][1] == pytest.approx([base["average"]["mean"]])
+    assert drawn["panels"]["average"]["XLM-R"][1] == base.average
     assert drawn["panels"]["zh-en"]["XLM-Align"] == curves(results_of(out))["zh-en"]
     levels = results_of(out)["protocol"]["by_position"]
-    assert drawn["chance"]["average"] == pytest.approx((levels["en-de"]["aer"] + levels["zh-en"]["aer"]) / 2)
+    assert drawn["levels"]["average"][1] == pytest.approx((levels["en-de"]["aer"] + levels["zh-en"]["aer"]) / 2)
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "aer (lower is better)" in page and f"| XLM-R | {base['languages']['en-de']['mean']:.1f} |" in page
     assert "differ" in page and "mutual" not in page, "the methods that stand beside are no difference"
-    monkeypatch.setattr(compare, "plot_layers", layer_curves.plot_layers)
-
     # the same from the command line, once more with the seeds' folders, and with a new name
     main([*together, "name=ours", "--resume"])
     assert "| ours |" in (out / "comparison.md").read_text(encoding="utf-8")
@@ -275,7 +279,7 @@ def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused
     message = " ".join(refused([*together, "name=XLM-R", f"output_dir={tmp_path / 'new'}"]).split())
     assert "compare_with names XLM-R" in message
     message = " ".join(refused([*together, "task=other", f"output_dir={tmp_path / 'new'}"]).split())
-    assert "XLM-R has task sample, XLM-Align has other" in message
+    assert "XLM-R has task sample" in message
 
 
 def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned, tmp_path):
@@ -292,16 +296,13 @@ def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned
     results = results_of(tmp_path / "out")
     columns, table = score_table(results)
     assert all(len(row) == len(columns) for row in table)
-    assert [row[:4] for row in table if row[1].startswith("P, T")] == [
-        ["en-de", "P, T: same (ot)", "1", "16.63"],
-        ["en-de", "P, T: layer 2 (itermax)", "2", "17.42"],
-        ["en-de", "P, T: deeper (ot) [not scored here]", "8", "16.63"],
-        ["zh-en", "P, T: same (ot)", "1", "30.00"],
-        ["zh-en", "P, T: deeper (ot) [not scored here]", "8", "30.00"],
-        ["**average**", "P, T: same (ot)", "1", "23.32"],
-    ]
-    ours = [row[1:3] for row in table if row[0] == "en-de"][:4]
-    assert ours == [["ot", "1"], ["itermax", "1"], ["itermax", "2"], ["position", ""]]
+    cells = {tuple(row[:3]): dict(zip(columns, row, strict=True)) for row in table}
+    assert [place[1:] for place in cells if place[0] == "en-de"] == [("ot", "1"), ("itermax", "1"), ("itermax", "2")]
+    assert cells["en-de", "ot", "1"]["P, T, same"] == "16.63" and cells["zh-en", "ot", "1"]["P, T, same"] == "30.0"
+    assert cells["en-de", "itermax", "2"]["P, T, layer 2"] == "17.42"
+    assert not cells["en-de", "itermax", "1"]["P, T, same"] and not cells["en-de", "itermax", "1"]["P, T, layer 2"]
+    assert cells["**average**", "ot", "1"]["P, T, same"] == "23.32"
+    assert not any(row["P, T, deeper"] for row in cells.values()), "that layer was not scored here"
 
 
 def test_the_card_shows_the_results(aligned, two_seeds, tmp_path):
@@ -309,7 +310,7 @@ def test_the_card_shows_the_results(aligned, two_seeds, tmp_path):
     for seed in (1, 2):
         folder = tmp_path / f"run-{seed}" / "model"
         card = write_card(str(folder), [str(tmp_path / "out" / "results.json")]).read_text(encoding="utf-8")
-        assert "### sample, feature" in card and "| en-de | ot | 1 |" in card
+        assert "### sample, feature" in card and "| en-de | 1 |" in card
         assert "type: word-alignment" in card and "name: aer, average, feature, 2 seeds" in card
     with pytest.raises(ValueError, match="another model's"):
         other = tmp_path / "other"

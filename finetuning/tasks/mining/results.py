@@ -1,32 +1,21 @@
-"""Results of mining: results.json and what is made from it, with F1 over layers.
+"""What results of mining say: F1 by layer, with the threshold of that layer and pair.
 
-The score is F1 at the reported layer, with the threshold of that layer and pair. `mining` of results.json holds what
-each figure is made of: {pair: {layer: [one a seed]}}, with the counts of pairs and the threshold.
+`mining` of results.json holds what each figure is made of: {pair: {layer: [one a seed]}}, with the counts of pairs and
+the threshold.
 """
 
 import math
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.by_language import published_figures, published_notes
-from finetuning.results.files import print_table, summary, table_names, with_deviation, write_files
-from finetuning.results.layer_curves import AVERAGE, Measure
-from finetuning.results.published_rows import column_title
-from finetuning.tasks.features import results as feature_results
-from finetuning.tasks.features.results import (
-    best_cell,
-    chance_of_pair,
-    layer_line,
-    layer_table,
-    model_lines,
-    of_pair,
-    published_cells,
-)
+from finetuning.results.files import table_names
+from finetuning.results.report import Report, published_figures, published_notes
+from finetuning.results.table import AVERAGE, Results, summary, with_deviation
+from finetuning.tasks.features.results import feature_facts, layer_line, plot_metrics
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.retrieval.results import OF_RUN, text_warnings, vector_lines
 
-SCORES = {"f1": "F1", "precision": "precision", "recall": "recall"}
-F1 = Measure(SCORES, greater_is_better=True, chance="chance", chance_field="chance")
+METRICS = {"f1": "F1", "precision": "precision", "recall": "recall"}
 EDGES = {
     "all": "takes every pair that was proposed there: the best cut may lie beyond",
     "first": "takes the highest margin alone: it rests on a single pair, or pairs that are equal",
@@ -34,24 +23,17 @@ EDGES = {
 }
 
 
-def build_results(
-    recipe: MiningRecipe,
-    model: dict[str, Any],
-    protocol: dict[str, Any],
-    records: list[dict[str, Any]],
-    warnings: list[str],
-) -> dict[str, Any]:
-    """The record of one task, as `feature_results.build_results` describes it, and `mining`."""
+def facts(recipe: MiningRecipe, protocol: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    """See `Report.facts`."""
     protocol = {**protocol, **{name: records[0][name] for name in OF_RUN}}
     mining = {
         pair: {str(layer): [record["mining"][pair][str(layer)] for record in records] for layer in protocol["layers"]}
         for pair in protocol["pool_sizes"]
     }
-    published = [published_figures(item, list(mining)) for item in recipe.published]
+    published = [published_figures(item, {"f1": item.languages, **item.further}, mining) for item in recipe.published]
     notes = [*published_notes(recipe.published), *text_warnings(protocol)]
-    warnings = [*warnings, *notes, *_mining_warnings(mining, protocol, records)]
-    results = feature_results.build_results(recipe, model, protocol, records, warnings, F1, published)
-    return results | {"mining": mining}
+    warnings = [*notes, *_mining_warnings(mining, protocol, records)]
+    return feature_facts(recipe, protocol, records, published, warnings) | {"mining": mining}
 
 
 def _mining_warnings(mining: dict[str, Any], protocol: dict[str, Any], records: list[dict[str, Any]]) -> list[str]:
@@ -79,49 +61,7 @@ def _mining_warnings(mining: dict[str, Any], protocol: dict[str, Any], records: 
     return warnings
 
 
-def write_results(results: dict[str, Any], folder: Path) -> None:
-    """Writes results.json, results.md, results.csv and layers.png (F1, precision, recall) into a folder."""
-    feature_results.plot_scores(results, folder / "layers.png", F1, SCORES)
-    write_files(results, to_markdown(results), to_rows(results), folder)
-
-
-def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a layer, pair, metric and seed, so that tables of several runs can simply be joined."""
-    return feature_results.to_rows(results, max_length=results["protocol"]["max_length"])
-
-
-def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table that Markdown, card and screen show: pairs and their average, of the reported layer.
-
-    The best layer stands beside, with its F1: it is chosen on the very gold that it is scored on. Published figures
-    have a column each.
-    """
-    protocol, pairs = results["protocol"], list(results["languages"])
-    published = results["published"] or []
-    by_layer = results["layers"][protocol["method"]]
-    titles = {**SCORES, "f1": f"F1 (layer {protocol['layer']})"}
-    columns = ["pair", "pools", "gold", *titles.values(), "dev F1", "chance F1", "best layer (on this gold)"]
-    columns += [column_title(item, protocol) for item in published]
-    rows = []
-    for pair in [*pairs, *([AVERAGE] if pairs[1:] else [])]:
-        found = {int(layer): of_pair(of_layer, pair, F1) for layer, of_layer in by_layer.items()}
-        scores = found[protocol["layer"]]
-        cells = [with_deviation(scores[name]) for name in SCORES]
-        chance = chance_of_pair(results, pair, F1)["f1"]["mean"]
-        best = best_cell({layer: of_layer["f1"]["mean"] for layer, of_layer in found.items()}, F1)
-        if pair == AVERAGE:
-            names = [f"**{pair}**", "", f"{sum(protocol['evaluated_rows'].values()):,}"]
-            of_dev = ""
-        else:
-            source, target = protocol["pool_sizes"][pair]
-            names = [pair, f"{source:,} x {target:,}", f"{protocol['evaluated_rows'][pair]:,}"]
-            dev = [of_seed["dev_f1"] for of_seed in results["mining"][pair][str(protocol["layer"])]]
-            of_dev = "-" if None in dev else with_deviation(summary(dev))
-        rows.append([*names, *cells, of_dev, f"{chance:.2f}", best, *published_cells(published, pair)])
-    return columns, rows
-
-
-def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str]:
+def protocol_lines(results: Results) -> list[str]:
     """How the figures came about, one fact a line."""
     protocol, metric = results["protocol"], results["protocol"]["metric"]
     data = protocol["evaluation_data"]
@@ -139,7 +79,6 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"equal texts of a pool are one candidate: {repeated[0]:,} sentences of the source and {repeated[1]:,} of the "
         "target repeat another one",
         f"metric: {metric['name']} {metric['version']} of {metric['module']}, in percent",
-        *model_lines(results, with_model),
     ]
 
 
@@ -165,16 +104,24 @@ def threshold_line(protocol: dict[str, Any]) -> str:
     return f"threshold: best F1 on dev, by pair and layer: {'; '.join(found)} ({gold:,} gold pairs)"
 
 
-def to_markdown(results: dict[str, Any]) -> str:
-    """The results as a Markdown page: table, warnings, protocol, scores by layer."""
-    pair = AVERAGE if len(results["languages"]) > 1 else next(iter(results["languages"]))
-    lines = {title: feature_results.curves(results, F1, name=name)[pair] for name, title in SCORES.items()}
-    layers = {pair: layer_table(lines, results["protocol"]["layer"], F1)}
-    return feature_results.to_markdown(results, "mining", score_table(results), protocol_lines(results), F1, layers)
+def cells(results: Results, language: str) -> dict[str, str]:
+    """Sizes of the pools, gold pairs, F1 on the rows that the threshold was fitted on, and F1 of a guess."""
+    protocol = results["protocol"]
+    if language == AVERAGE:
+        own = {"pools": "", "gold": f"{sum(protocol['evaluated_rows'].values()):,}", "dev F1": ""}
+    else:
+        dev = [of_seed["dev_f1"] for of_seed in results["mining"][language][str(protocol["layer"])]]
+        own = {
+            "pools": " x ".join(f"{size:,}" for size in protocol["pool_sizes"][language]),
+            "gold": f"{protocol['evaluated_rows'][language]:,}",
+            "dev F1": "-" if None in dev else with_deviation(summary(dev)),
+        }
+    return own | {"chance F1": f"{results.chance(language):.2f}"}
 
 
-def print_results(results: dict[str, Any], folder: Path) -> None:
-    """The table, the warnings and where everything is, on the screen."""
-    title = f"{results['task']}, mining: {results['model']['folder']}"
-    written = f"{folder}/results.json, results.md, results.csv, layers.png"
-    print_table(title, score_table(results), results["warnings"], written)
+def plot(results: Results, folder: Path) -> str:
+    """F1, precision and recall."""
+    return plot_metrics(results, folder, METRICS)
+
+
+REPORT = Report(facts, protocol_lines, plot, METRICS, "pair", cells)

@@ -21,7 +21,7 @@ from finetuning.tasks.kind import Kind, mean_of_sides
 from finetuning.tasks.question_answering.reach import NAME, Reach
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
 from finetuning.tasks.question_answering.spans import predicted_answers
-from finetuning.tasks.question_answering.windows import encode_windows, windowing
+from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
 from zoo_core.tables import require_column
 
 
@@ -64,9 +64,7 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
 
     Raises ValueError as `windowing`.
     """
-    cutting = windowing(
-        tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length, recipe.max_answer_length
-    )
+    cutting = windows_of(recipe, tokenizer)
     cut, split, windows, cut_translations = ({"train": {}, "dev": {}, "evaluation": {}} for _ in range(4))
     reach = Reach()
 
@@ -272,6 +270,12 @@ def _column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = Fals
     return values
 
 
+def windows_of(recipe: QuestionAnsweringRecipe, tokenizer: Any) -> Windowing:
+    """How contexts are cut. Raises ValueError as `windowing`."""
+    longest = recipe.max_question_length, recipe.max_answer_length
+    return windowing(tokenizer, recipe.max_length, recipe.doc_stride, *longest)
+
+
 KIND = Kind(
     read=read,
     encode=encode,
@@ -283,4 +287,5 @@ KIND = Kind(
     score=score,
     loss=span_cross_entropy,
     check=check_recipe,
+    check_tokenizer=windows_of,
 )

@@ -1,57 +1,27 @@
-"""Results of a translation run: results.json and what is made from it, with BLEU over the steps.
-
-The layout is that of `finetuning.results.by_language`, with language pairs where it has languages. The main score is
-sacreBLEU; `metrics` holds the others.
-"""
+"""What results of translation say: sacreBLEU by pair, other scores beside it, and BLEU over the steps."""
 
 import dataclasses
-import statistics
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.by_language import published_notes
-from finetuning.results.files import (
-    FORMAT,
-    markdown_page,
-    print_table,
-    summary,
-    table_names,
-    with_deviation,
-    with_outcomes,
-    write_files,
-)
-from finetuning.tasks.translation.recipe import PublishedTranslation, TranslationRecipe
+from finetuning.results.files import table_names
+from finetuning.results.plots import plot_lines
+from finetuning.results.report import Report, published_figures, published_notes, with_outcomes
+from finetuning.results.table import Results
+from finetuning.tasks.translation.recipe import TranslationRecipe
 
 METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenized, case-insensitive)", "chrf": "chrF"}
 RATIO_OF_ALARM = 0.5  # of the translations' length to the references': below, or above its inverse, something is wrong
 
 
-def build_results(
-    recipe: TranslationRecipe,
-    model: dict[str, Any],
-    protocol: dict[str, Any],
-    records: list[dict[str, Any]],
-    warnings: list[str],
-) -> dict[str, Any]:
-    """The record of one task: one entry of results.json (ARCHITECTURE.md, "Results"), by pair in place of language.
-
-    `records` are the seeds' scores.json. Standard deviations are over seeds (n - 1), None for a single one.
-    """
-    pairs = list(records[0]["scores"])
-    by_metric = {
-        name: {pair: summary([record["all_scores"][pair][name] for record in records]) for pair in pairs}
-        for name in METRICS
-    }
-    averages = [statistics.fmean(record["scores"].values()) for record in records]
+def facts(recipe: TranslationRecipe, protocol: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    """See `Report.facts`."""
+    pairs, item = list(records[0]["scores"]), recipe.published
+    figures = {"sacrebleu": item.sacrebleu, "bleu": item.bleu} if item else {}
     return {
-        "format": FORMAT,
-        "model": {**model, "parameters": records[0]["parameters"]},
-        "task": recipe.task,
-        "kind": recipe.kind,
         "setting": "supervised",
         "source_language": recipe.source_language,
         "target_language": recipe.target_language,
-        "seeds": [record["seed"] for record in records],
         "hyperparameters": {
             **dataclasses.asdict(recipe.training),
             "initialize": recipe.initialize,
@@ -62,32 +32,9 @@ def build_results(
         "protocol": with_outcomes(
             protocol, records, signatures={pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs}
         ),
-        "languages": by_metric["sacrebleu"],
-        "metrics": by_metric,
-        "average": summary(averages),
-        "source_score": None,
-        "transfer_gap": None,
         "curve": {str(record["seed"]): record["curve"] for record in records},
-        "published": _published(recipe.published, pairs),
-        "warnings": [*warnings, *_protocol_warnings(recipe), *_length_warnings(records)],
-    }
-
-
-def _published(published: PublishedTranslation | None, pairs: list[str]) -> dict[str, Any] | None:
-    """The published figures of the evaluated pairs."""
-    if published is None:
-        return None
-    figures = {name: getattr(published, name) for name in ("sacrebleu", "bleu")}
-    figures = {name: {pair: scores[pair] for pair in pairs if pair in scores} for name, scores in figures.items()}
-    return {
-        "paper": published.paper,
-        "table": published.table,
-        "row": published.row,
-        "languages": figures["sacrebleu"],
-        "bleu": figures["bleu"],
-        "average": None,
-        "average_over": list(published.sacrebleu),
-        "note": published.note,
+        "published": [published_figures(item, figures, pairs)] if item else [],
+        "warnings": [*_protocol_warnings(recipe), *_length_warnings(records)],
     }
 
 
@@ -115,53 +62,7 @@ def _length_warnings(records: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def write_results(results: dict[str, Any], folder: Path) -> None:
-    """Writes results.json, results.md, results.csv and, where there is a curve, bleu.png into a folder."""
-    if any(results["curve"].values()):
-        plot_curve(results, folder / "bleu.png")
-    write_files(results, to_markdown(results), to_rows(results), folder)
-
-
-def to_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a pair, metric and seed, so that tables of several runs can simply be joined."""
-    return [
-        {
-            "model": results["model"]["folder"],
-            "task": results["task"],
-            "setting": results["setting"],
-            "language": pair,
-            "seed": seed,
-            "metric": metric,
-            "score": score,
-            "split": results["protocol"]["evaluated_split"],
-            "max_length": results["protocol"]["max_length"],
-            "selection": results["protocol"]["selection"]["rule"],
-        }
-        for metric, pairs in results["metrics"].items()
-        for pair, entry in pairs.items()
-        for seed, score in zip(results["seeds"], entry["scores"], strict=True)
-    ]
-
-
-def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table that Markdown and screen show: pairs and metrics."""
-    published, seeds = results["published"], results["seeds"]
-    columns = ["pair", "metric", "score", *([f"seed {n}" for n in seeds] if seeds[1:] else [])]
-    columns += [f"{published['paper']}, {published['table']}, {published['row']}"] if published else []
-    rows = []
-    for pair in results["languages"]:
-        for metric, name in METRICS.items():
-            entry = results["metrics"][metric][pair]
-            row = [pair, name, with_deviation(entry)]
-            row += [f"{score:.1f}" for score in entry["scores"]] if seeds[1:] else []
-            if published:
-                figures = {"sacrebleu": published["languages"], "bleu": published["bleu"]}.get(metric, {})
-                row.append(f"{figures[pair]:.1f}" if pair in figures else "")
-            rows.append(row)
-    return columns, rows
-
-
-def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str]:
+def protocol_lines(results: Results) -> list[str]:
     """How the figures came about, one fact a line."""
     protocol, settings = results["protocol"], results["hyperparameters"]
     selection = protocol["selection"]
@@ -183,48 +84,32 @@ def protocol_lines(results: dict[str, Any], with_model: bool = True) -> list[str
         f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
         f"selection: {rule} (step {steps})",
         f"generation: {beams} beams, length penalty {penalty}",
-        f"fine-tuned before: {', '.join(protocol['fine_tuned_before']) or 'on nothing'}",
     ]
     for pair, signatures in protocol["metric"]["signatures"].items():
         lines += [f"{METRICS[name]} {pair}: {signature}" for name, signature in signatures.items()]
-    lines.append(f"seeds: {', '.join(map(str, results['seeds']))}; weights at the start: {settings['initialize']}")
-    if with_model:
-        lines.append(f"model: {results['model']['folder']} ({results['model']['fingerprint'][:19]})")
-    return lines
+    return [*lines, f"weights at the start: {settings['initialize']}"]
 
 
-def to_markdown(results: dict[str, Any]) -> str:
-    """The results as a Markdown page: table, warnings, protocol."""
-    picture = "[development pairs over updates](bleu.png)" if any(results["curve"].values()) else None
-    title, protocol = f"{results['task']}, translation", protocol_lines(results)
-    return markdown_page(title, score_table(results), results["warnings"], protocol, picture)
-
-
-def print_results(results: dict[str, Any], folder: Path) -> None:
-    """The table, the warnings and where everything is, on the screen."""
-    plot = ", bleu.png" if any(results["curve"].values()) else ""
-    title = f"{results['task']}, translation: {results['model']['folder']}"
-    written = f"{folder}/results.json, results.md, results.csv{plot}"
-    print_table(title, score_table(results), results["warnings"], written, names=2)
-
-
-def plot_curve(results: dict[str, Any], path: Path) -> None:
-    """BLEU on dev over the steps, one line a seed; the loss, where dev was not translated."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # there may be no screen
-    import matplotlib.pyplot as plt
-
+def curve_of(results: Results) -> tuple[str, dict[str, dict[int, float]]]:
+    """What was measured on dev while training: `bleu` or, where dev was not translated, `loss`; by seed and step."""
     points = [point for curve in results["curve"].values() for point in curve]
     quantity = "bleu" if any(point["bleu"] is not None for point in points) else "loss"
-    figure, axes = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
-    for seed, curve in results["curve"].items():
-        shown = [point for point in curve if point[quantity] is not None]
-        axes.plot([p["step"] for p in shown], [p[quantity] for p in shown], marker=".", label=f"seed {seed}")
-    axes.set_xlabel("updates")
-    axes.set_ylabel("sacreBLEU on dev" if quantity == "bleu" else "loss on dev (nats per token)")
-    figure.suptitle(f"{results['task']}: {results['model']['folder']}", fontsize=10)
-    axes.legend(fontsize=8, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    curves = {
+        f"seed {seed}": {point["step"]: point[quantity] for point in curve if point[quantity] is not None}
+        for seed, curve in results["curve"].items()
+    }
+    return quantity, {seed: curve for seed, curve in curves.items() if curve}
+
+
+def plot(results: Results, folder: Path) -> str | None:
+    """BLEU on dev over the steps, one line a seed; the loss, where dev was not translated."""
+    quantity, curves = curve_of(results)
+    if not curves:
+        return None
+    label = "sacreBLEU on dev" if quantity == "bleu" else "loss on dev (nats per token)"
+    title = f"{results['task']}: {results['model']['folder']}"
+    plot_lines({"": curves}, folder / "bleu.png", title, "steps", label)
+    return "bleu.png"
+
+
+REPORT = Report(facts, protocol_lines, plot, METRICS, "pair")

@@ -1,0 +1,245 @@
+"""results.json: what was run and how, and one long table of its scores, a row for each.
+
+A row has `language` (or pair of languages), `seed`, `split`, `metric` and `value` in percent; where vectors of a model
+are evaluated also `method` and `layer`. Everything else that is shown (means, averages, the transfer gap) follows from
+the rows.
+"""
+
+import json
+import statistics
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+FORMAT = 2  # of results.json; 1 is read too
+AVERAGE = "average"  # over languages or pairs, in place of one
+
+Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
+
+
+def summary(scores: Iterable[float]) -> Summary:
+    """Scores with their mean and standard deviation (n - 1), None for a single one."""
+    scores = list(scores)
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return {"scores": scores, "mean": statistics.fmean(scores), "sd": deviation}
+
+
+def mean_of(summaries: Iterable[Summary]) -> Summary:
+    """Their mean, seed by seed."""
+    return summary(map(statistics.fmean, zip(*(entry["scores"] for entry in summaries), strict=True)))
+
+
+def with_deviation(entry: Summary) -> str:
+    """`76.2 ± 0.3`, or `76.2` for a single seed."""
+    return f"{entry['mean']:.1f}" + (f" ± {entry['sd']:.1f}" if entry["sd"] is not None else "")
+
+
+class Results(dict):
+    """The content of results.json, with what its table says."""
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str | None, int | None, str, str], dict[int, float]]:
+        """Value by seed, by (method, layer, metric, language)."""
+        found: dict[tuple, dict[int, float]] = {}
+        for row in self["scores"]:
+            place = row.get("method"), row.get("layer"), row["metric"], row["language"]
+            found.setdefault(place, {})[row["seed"]] = row["value"]
+        return found
+
+    def _values(self, position: int) -> list[Any]:
+        return list(dict.fromkeys(place[position] for place in self._by_place))
+
+    @property
+    def metric(self) -> str:
+        """The metric that results are about."""
+        return self["protocol"]["metric"]["name"]
+
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics, the main one first."""
+        return list(dict.fromkeys([self.metric, *self._values(2)]))
+
+    @property
+    def methods(self) -> list[str | None]:
+        """What reads scores from vectors, the reported one first; [None] where nothing does."""
+        return list(dict.fromkeys([self["protocol"].get("method"), *self._values(0)]))
+
+    @property
+    def layers(self) -> list[int | None]:
+        """The layers that were scored; [None] where a model is evaluated as a whole."""
+        return self._values(1)
+
+    @property
+    def is_higher_better(self) -> bool:
+        return self["protocol"]["metric"].get("greater_is_better", True)
+
+    @property
+    def setting(self) -> str:
+        """The setting as headings name it: plug-in and plug-out runs of one setting are two experiments."""
+        return self["setting"] + (", plug-in" if self["protocol"].get("plug_in") else "")
+
+    def of(self, language: str, metric: str | None = None, method: str | None = None, layer: int | None = None):
+        """The scores of a language, or of their AVERAGE, as a Summary: by default of what is reported."""
+        method = self["protocol"].get("method") if method is None else method
+        layer = self["protocol"].get("layer") if layer is None else layer
+        if language == AVERAGE:
+            return mean_of(self.of(name, metric, method, layer) for name in self._values(3))
+        by_seed = self._by_place[method, layer, metric or self.metric, language]
+        return summary(by_seed[seed] for seed in self["seeds"])
+
+    @property
+    def languages(self) -> dict[str, Summary]:
+        """The reported score of each language, or pair."""
+        return {language: self.of(language) for language in self._values(3)}
+
+    @property
+    def with_average(self) -> list[str]:
+        """The languages, and of several their AVERAGE."""
+        names = self._values(3)
+        return [*names, *([AVERAGE] if names[1:] else [])]
+
+    @property
+    def average(self) -> Summary:
+        """The reported score, averaged over languages."""
+        return self.of(AVERAGE)
+
+    @property
+    def transfer(self) -> dict[str, Summary]:
+        """`source`, `others` (the mean over languages that were not trained on) and `gap`, their difference.
+
+        Empty where nothing is transferred (MetaXLM, section 5.1; XTREME).
+        """
+        source, languages = self.get("source_language"), self.languages
+        others = [entry for name, entry in languages.items() if name != source]
+        if source not in languages or not others:
+            return {}
+        others, own = mean_of(others), languages[source]
+        gap = summary(a - b for a, b in zip(own["scores"], others["scores"], strict=True))
+        return {"others": others, "source": own, "gap": gap}
+
+    @property
+    def transfer_gap(self) -> float | None:
+        """The source language's score minus the mean of the others."""
+        return self.transfer["gap"]["mean"] if self.transfer else None
+
+    def chance(self, language: str, metric: str | None = None) -> float | None:
+        """What guessing scores; None where the protocol does not say it."""
+        protocol = self["protocol"]
+        if "majority_share" in protocol:
+            shares = protocol["majority_share"]
+            return 100 * (max(shares.values()) if language == AVERAGE else shares[language])
+        levels = protocol.get("chance") or protocol.get("by_position")
+        if not levels:
+            return None
+        names = list(levels) if language == AVERAGE else [language]
+        return statistics.fmean(levels[name][metric or self.metric] for name in names)
+
+    def frame(self, **columns: Any) -> pandas.DataFrame:
+        """The long table, with columns that say whose it is, so that tables of several runs can simply be joined."""
+        facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
+        table = pandas.DataFrame(self["scores"])
+        names = [name for name in ROW if name in table]
+        return table[names].assign(**facts)[[*facts, *names]]
+
+
+ROW = ("language", "method", "layer", "seed", "split", "metric", "value")
+
+
+def rows_of_record(record: dict[str, Any], split: str, metrics: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a seed's scores.json.
+
+    That holds scores by language, by language and metric, or by language, method, layer and metric; `metrics` are those
+    that are kept, by default all.
+    """
+    rows = []
+    for language, found in (record.get("all_scores") or record["scores"]).items():
+        if not isinstance(found, dict):
+            found = {record["metric"]["name"]: found}
+        if isinstance(next(iter(found.values())), dict):
+            places = [
+                ({"method": method, "layer": int(layer)}, scores)
+                for method, by_layer in found.items()
+                for layer, scores in by_layer.items()
+            ]
+        else:
+            places = [({}, found)]
+        rows += [
+            {"language": language, **place, "seed": record["seed"], "split": split, "metric": metric, "value": value}
+            for place, scores in places
+            for metric, value in scores.items()
+            if metrics is None or metric in metrics
+        ]
+    return rows
+
+
+def load_results(path: Path) -> Any:
+    """A results file: `Results` where it is of one task, else its content. Files of format 1 are read as format 2.
+
+    Raises ValueError where it is no JSON, and for a format that is not known.
+    """
+
+    def current(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key.replace("piece", "token"): value for key, value in pairs}  # as version 0.1.0 called it
+
+    content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=current)
+    if not isinstance(content, dict) or "protocol" not in content:
+        return content
+    if content.get("format") == 1:
+        content = _from_format_1(content)
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {content.get('format')!r}; this version reads 1 and {FORMAT}.")
+    return Results(content)
+
+
+def read_results(folder: str | Path) -> Results:
+    """The results of a run's folder. Raises ValueError where there are none of a single task."""
+    path = Path(folder) / "results.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no results.json: name the output_dir of a finished run of finetuning/run.py.")
+    results = load_results(path)
+    if not isinstance(results, Results):
+        raise ValueError(f"{path} holds no results of a single task.")
+    return results
+
+
+def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 had summaries by language, metric and layer in place of the table, and one published row or a list."""
+    protocol = content["protocol"]
+    split, main = protocol["evaluated_split"], protocol["metric"]["name"]
+    if "layers" in content:
+        places = [
+            ({"method": method, "layer": int(layer)}, {metric: {pair: of[metric] for pair, of in pairs.items()}})
+            for method, by_layer in content["layers"].items()
+            for layer, pairs in by_layer.items()
+            for metric in next(iter(pairs.values()))
+        ]
+    else:
+        places = [({}, content.get("metrics") or {main: content["languages"]})]
+    rows = [
+        {"language": language, **place, "seed": seed, "split": split, "metric": metric, "value": value}
+        for place, by_metric in places
+        for metric, languages in by_metric.items()
+        for language, entry in languages.items()
+        for seed, value in zip(content["seeds"], entry["scores"], strict=True)
+    ]
+    published = content.get("published") or []
+    derived = ("languages", "metrics", "average", "layers", "source_score", "transfer_gap")
+    return {
+        **{name: value for name, value in content.items() if name not in derived},
+        "format": FORMAT,
+        "scores": rows,
+        "published": [_published_1(item, main) for item in ([published] if isinstance(published, dict) else published)],
+    }
+
+
+def _published_1(item: dict[str, Any], main: str) -> dict[str, Any]:
+    item = dict(item)
+    metric = item.pop("score", None) or main
+    figures = {metric: item.pop("languages"), **item.pop("further", {})}
+    if "bleu" in item:  # of translation
+        figures["bleu"] = item.pop("bleu")
+    average = item.get("average")
+    return {**item, "figures": figures, "average": {} if average is None else {metric: average}}
