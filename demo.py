@@ -60,7 +60,7 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
     run("-m", *align, "--output", str(alignment / "en-de.links"))
     records = [str(task / "results.json") for task in (topics, alignment)]
-    run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records, "--licence", "apache-2.0")
+    run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records, "--license", "apache-2.0")
     console.print(run("-m", "hub_cards.folder_check", "--model", checkpoint), markup=False)
     return json.loads((ROOT / topics / "results.json").read_text(encoding="utf-8"))
 

@@ -2,9 +2,9 @@
 
     python -m hub_cards.card --model runs/xlm_align/model --results runs/xlm_align/xnli/results.json
 
-Everything in the card is read from config.json, the weights and record/. --results and --run collect into record/
-first: results of this model's tasks, recipe and facts of its pre-training run (by default the folder above). Without
-them the card is written again from what record/ holds. What is not written down there is left out.
+Everything in the card is read from config.json, the weights and provenance/. --results and --run first collect results
+of this model's tasks, recipe and facts of its pre-training run (by default the folder above) into provenance/. Without
+them the card is written again from what is there. What is not known is left out.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from hub_cards import sections
 from hub_cards.about import about
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
-from hub_cards.licences import check_licence, hub_id
+from hub_cards.licenses import check_license, hub_id
 from hub_cards.metadata import card_data, eval_files, start_of
 from hub_cards.record import Record, read_record, write_record
 from zoo_core.provenance import folder_fingerprint, written_aside
@@ -43,15 +43,15 @@ def write_card(
     results: Iterable[str | Path] = (),
     run_dir: str | Path | None = None,
     repo: str | None = None,
-    licence: str | None = None,
+    license: str | None = None,
     overwrite: bool = False,
-    licence_name: str | None = None,
-    licence_link: str | None = None,
+    license_name: str | None = None,
+    license_link: str | None = None,
     base_model: str | None = None,
 ) -> Path:
-    """Collects into record/, writes README.md and .eval_results/ into `model_dir`, and returns the card's path.
+    """Collects into provenance/, writes README.md and .eval_results/ into `model_dir`, and returns the card's path.
 
-    `repo` (owner/name), `licence` and `base_model` (the Hub id of what the weights started from, where the recipe names
+    `repo` (owner/name), `license` and `base_model` (the Hub id of what the weights started from, where the recipe names
     a copy of it) are remembered for the next time.
 
     Raises ValueError for a folder without weights, results that are missing or not of this model, a run that made
@@ -72,9 +72,9 @@ def write_card(
     for option, value in (("--repo", repo), ("--base-model", base_model)):
         if value:
             _check_id(option, value)
-    if licence or licence_name or licence_link:
-        check_licence(licence or "", licence_name, licence_link)
-    named = {"id": licence, "name": licence_name, "link": licence_link}
+    if license or license_name or license_link:
+        check_license(license or "", license_name, license_link)
+    named = {"id": license, "name": license_name, "link": license_link}
     stated = {key: value for key, value in named.items() if value}
     parameters = count_parameters(folder)
     try:
@@ -90,7 +90,7 @@ def write_card(
         name=name,
         repo=repo or record.repo,
         base_model=base_model or record.base_model,
-        licence=stated or record.licence,
+        license=stated or record.license,
     )
     _check_base_model(record)
     write_record(folder, record, eval_files(record), overwrite)
@@ -100,7 +100,7 @@ def write_card(
 
 
 def render(folder: Path, record: Record, parameters: int) -> str:
-    """The card of a model folder whose record/ holds `record`."""
+    """The card of a model folder whose provenance/ holds `record`."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     files = {file.name for file in folder.iterdir()}
     data = card_data(config, record, record.repo or record.name, files)
@@ -129,7 +129,7 @@ def card_values(folder: Path, config: dict[str, Any], record: Record, parameters
         "one_line": sections.one_line(config, parameters, record),
         "demonstration": parameters < sections.DEMONSTRATION_PARAMETERS,
         "about": known,
-        "uses": uses(folder, config, record.repo or FOLDER_ITSELF),
+        "uses": uses(folder, config, record, record.repo or FOLDER_ITSELF),
         "fine_tuned_on": config.get("fine_tuned_on", []),
         "has_code": bool(config.get("auto_map")),
         "training": sections.training(record),
@@ -138,7 +138,7 @@ def card_values(folder: Path, config: dict[str, Any], record: Record, parameters
         "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
         "overview": sections.overview(record),
         "limits": sections.limits(config, parameters, record, known.limits),
-        "licences": sections.licences(record),
+        "licenses": sections.licenses(record),
     }
 
 
@@ -215,15 +215,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--base-model", metavar="ID", help="id on the Hub of what the run started from, where its recipe names a copy"
     )
-    parser.add_argument(
-        "--licence", "--license", metavar="ID", help="licence of the weights, such as apache-2.0, or other"
-    )
-    parser.add_argument("--licence-name", metavar="NAME", help="of a licence that is other: what it is called")
-    parser.add_argument("--licence-link", metavar="URL", help="of a licence that is other: where its text stands")
+    parser.add_argument("--license", metavar="ID", help="license of the weights, such as apache-2.0, or other")
+    parser.add_argument("--license-name", metavar="NAME", help="of a license that is other: what it is called")
+    parser.add_argument("--license-link", metavar="URL", help="of a license that is other: where its text stands")
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a card that was written by hand, and what was changed or removed in record/, or is of other "
+        help="replace a card that was written by hand, and what was changed or removed in provenance/, or is of other "
         "weights: what is not collected again is no longer told",
     )
     given = vars(parser.parse_args(argv))

@@ -1,4 +1,4 @@
-"""What goes into record/ of a model folder: its pre-training run, and the results of its tasks.
+"""What goes into provenance/ of a model folder: its pre-training run, and the results of its tasks.
 
 Only what is of these very weights is collected, and nothing of the machine that it lies on comes along.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from finetuning.experiments.benchmark import KIND as SUITE
 from finetuning.experiments.compare_runs import MODULES, read_results
 from finetuning.results.files import load_results
-from hub_cards.licences import data_licences
+from hub_cards.licenses import data_licenses
 from hub_cards.record import CURVES, FOLDER, Record, Result, forget_paths
 from zoo_core.provenance import folder_fingerprint
 from zoo_core.recipes import read_yaml
@@ -42,7 +42,7 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
             recipe=forget_paths(recipe, is_local),
             run=forget_paths(run, is_local),
             figures=figures,
-            licences=_with_licences(record, tables, recipe, run_folder, is_local),
+            licenses=_with_licenses(record, tables, recipe, run_folder, is_local),
         )
     collected: set[str] = set()
     for file in _result_files([*results, *_own_results(folder)]):
@@ -190,7 +190,7 @@ def _with_result(
     drawn = {f"{FOLDER}/figures/{name}-{plot}": bytes_ for plot, bytes_ in _plots(content, shown, run_folder).items()}
     protocol = content["protocol"]
     tables = [*protocol["evaluation_data"], *(protocol["training_data"] if about["own"] else [])]
-    licences = _with_licences(record, tables, recipe, run_folder, is_local)
+    licenses = _with_licenses(record, tables, recipe, run_folder, is_local)
     result = Result(name, shown, figures=list(drawn), **about)
     old = next((result for result in record.results if result.name == name), None)
     gone = old.figures if old else []
@@ -198,7 +198,7 @@ def _with_result(
         record,
         results=[result if r is old else r for r in record.results] + ([] if old else [result]),
         figures={path: bytes_ for path, bytes_ in record.figures.items() if path not in gone} | drawn,
-        licences=licences,
+        licenses=licenses,
     )
     return record, name
 
@@ -231,17 +231,17 @@ def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> 
     return {name: (run_folder / name).read_bytes() for name in there}
 
 
-def _with_licences(
+def _with_licenses(
     record: Record,
     tables: list[dict[str, Any]],
     recipe: dict[str, Any],
     run_folder: Path,
     is_local: Callable[[str], bool],
 ) -> dict[str, dict[str, Any]]:
-    """What is known of the licences of data sets, by their paths as the record shows them; what was known stays."""
+    """What is known of the licenses of data sets, by their paths as the record shows them; what was known stays."""
     place, root = _started_in(run_folder, recipe), recipe.get("hub_root")
     roots = [path for path in (root, place and root and place / root) if path and Path(path).is_dir()]
     mirror = str(roots[0]) if roots else None  # the run may have been on another machine
-    found = {forget_paths(path, is_local): asdict(licence) for path, licence in data_licences(tables, mirror).items()}
-    news = {path: licence for path, licence in found.items() if licence["id"] or path not in record.licences}
-    return record.licences | news
+    found = {forget_paths(path, is_local): asdict(license) for path, license in data_licenses(tables, mirror).items()}
+    news = {path: license for path, license in found.items() if license["id"] or path not in record.licenses}
+    return record.licenses | news

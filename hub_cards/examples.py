@@ -1,7 +1,7 @@
 """The examples of a card: which uses a model folder has, and short code for each, made to be pasted.
 
 A use is shown where the folder supports it: the Auto classes that its configuration names, the weights that lie there,
-and what record/ says of its training and of its results. The code of every use runs as it stands, in a fresh process.
+and what is recorded of its training and results. The code of every use runs as it stands, in a fresh process.
 """
 
 import functools
@@ -16,8 +16,8 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
-from finetuning.results.files import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
+from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
@@ -40,26 +40,29 @@ class Use:
     code: str
 
 
-def uses(folder: Path, config: dict[str, Any], repo: str) -> list[Use]:
+def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> list[Use]:
     """The uses of a model folder, the main one first.
 
     Args:
-        folder: the model folder; its weights, tokenizer_config.json, modules.json and record/ are looked at.
+        folder: the model folder; its weights, tokenizer_config.json and modules.json are looked at.
         config: what its config.json holds.
+        record: what is known of its training and results.
         repo: what the code loads, a Hub id or a path.
     """
-    facts = _facts(folder, config, repo)
+    facts = _facts(folder, config, record, repo)
     return [
         Use(title, text, _environment().get_template(f"{name}.py.jinja").render(**facts).strip() + "\n")
-        for name, title, text in _found(folder, config, facts)
+        for name, title, text in _found(folder, config, record, facts)
     ]
 
 
-def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _found(
+    folder: Path, config: dict[str, Any], record: Record, facts: dict[str, Any]
+) -> Iterator[tuple[str, str, str]]:
     """(template, title, text) of each use."""
     head = _head(config)
     # of a fine-tuned model, what it was not made for is shown only where it was measured
-    kinds = {result.get("kind") for result in _results(folder)}
+    kinds = {result.content["kind"] for result in record.results}
     if head:
         yield _fine_tuned(head, config, facts)
     elif _class(config).endswith(("ForMaskedLM", "ForPreTraining")):
@@ -78,7 +81,7 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
     if not head:
         yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
     if not head and "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
-        yield "translation_start", "Translation, after fine-tuning", _translation_text(folder, facts)
+        yield "translation_start", "Translation, after fine-tuning", _translation_text(record, facts)
 
 
 def _fine_tuned(head: str, config: dict[str, Any], facts: dict[str, Any]) -> tuple[str, str, str]:
@@ -108,23 +111,23 @@ def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
     return text
 
 
-def _translation_text(folder: Path, facts: dict[str, Any]) -> str:
+def _translation_text(record: Record, facts: dict[str, Any]) -> str:
     text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first"
     if not any(".crossattention." in key for key in facts["weights"]):
         return f"{text}; its cross-attention is not in these weights and begins at random."
-    phases = _record(folder, "recipe.yaml").get("phases", [])
+    phases = record.recipe.get("phases", [])
     if not phases:
         return f"{text}; nothing here says whether its cross-attention was pre-trained."
     trained = any(name.startswith("ca_mlm") for phase in phases for name in phase.get("objectives", {}))
     return f"{text}; its cross-attention was {'' if trained else 'not '}pre-trained."
 
 
-def _facts(folder: Path, config: dict[str, Any], repo: str) -> dict[str, Any]:
+def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:
     """What the templates are filled with."""
-    languages, direction_known = _languages(folder, config)
+    languages, direction_known = _languages(record, config)
     known = _sentences()
     mask = _mask(folder)
-    layer, pooling, layer_text = _layer(folder, config)
+    layer, pooling, layer_text = _layer(record, config)
     chosen = [known[code] for code in languages]
     return {
         "repo": repo,
@@ -156,12 +159,12 @@ def _spaced(languages: list[str]) -> str:
     return f"{text[:-1]} {text[-1]}"
 
 
-def _layer(folder: Path, config: dict[str, Any]) -> tuple[int, str, str]:
+def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
     """Layer of a sentence's vector, how its states are pooled, and a sentence that says why."""
     for kind in KINDS:
-        for result in _results(folder):
-            protocol = of_earlier(result.get("protocol", {}))
-            if result.get("kind") == kind and protocol.get("pooling") in POOLINGS:
+        for result in (result.content for result in record.results):
+            protocol = of_earlier(result["protocol"])
+            if result["kind"] == kind and protocol.get("pooling") in POOLINGS:
                 layer = protocol["layer"]
                 what = "state of <s>" if protocol["pooling"] == "cls" else "mean of the states"
                 text = f"The {what} of layer {layer}, as in the results of {result['task']} below."
@@ -174,20 +177,20 @@ def _layer(folder: Path, config: dict[str, Any]) -> tuple[int, str, str]:
     return vectors.layer, vectors.pooling, text
 
 
-def _languages(folder: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
+def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]:
     """Codes of the example languages, at least two, and whether they are the direction of a translation model.
 
     Those of the results of a fine-tuned model, then those of the pre-training, English first; where none of them has
     sentences here, English and German.
     """
-    results = _results(folder)
+    results = [result.content for result in record.results]
     known = _sentences()
     if _head(config) == "translation":
         for result in results:
             pair = [result.get("source_language"), result.get("target_language")]
             if result.get("kind") == "translation" and all(code in known for code in pair):
                 return pair, True
-    corpora = _record(folder, "run.json").get("corpora", [])
+    corpora = record.run.get("corpora", [])
     trained = [code for corpus in corpora for code in corpus["languages"]]
     measured = [code for result in results for name in result.get("languages", {}) for code in name.split("-")]
     wanted = measured + trained if _head(config) else trained + measured
@@ -230,18 +233,6 @@ def _weight_names(folder: Path) -> set[str]:
         with safe_open(file, framework="numpy") as weights:
             names |= set(weights.keys())
     return names
-
-
-def _results(folder: Path) -> list[dict[str, Any]]:
-    """The collected results, by file name."""
-    files = sorted((folder / "record" / "results").glob("*.json"))
-    return [load_results(file) for file in files]
-
-
-def _record(folder: Path, name: str) -> dict[str, Any]:
-    """A file of record/, YAML or JSON; empty where there is none."""
-    file = folder / "record" / name
-    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
 from finetuning.results.by_language import setting_name
-from hub_cards.licences import hub_id
+from hub_cards.licenses import hub_id
 from hub_cards.record import Record, Result
 from pretraining.recipe import is_selected
 
@@ -51,9 +51,9 @@ def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]
     return ModelCardData(
         model_name=name,
         language=languages_of(record) or None,
-        license=record.licence.get("id"),
-        license_name=record.licence.get("name"),
-        license_link=record.licence.get("link"),
+        license=record.license.get("id"),
+        license_name=record.license.get("name"),
+        license_link=record.license.get("link"),
         library_name="transformers",
         tags=tags,
         base_model=base if hub_id(base) else None,
@@ -169,7 +169,7 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
     by_config: dict[tuple, list[str]] = {}
     for language, table in tables.items():
         by_config.setdefault((table["path"], table["config"], table.get("revision")), []).append(language)
-    source = f"https://huggingface.co/{repo}/blob/main/record/results/{result.name}.json" if repo else None
+    source = f"https://huggingface.co/{repo}/blob/main/provenance/results/{result.name}.json" if repo else None
     rows = content["protocol"]["evaluated_rows"]
     metric = content["protocol"]["metric"]
     direction = "" if metric.get("greater_is_better", True) else " (lower is better)"

@@ -1,36 +1,63 @@
-"""Uploads a model folder to the Hub: rehearsed first if you like, looked through before, in one commit.
+"""Uploads a model folder to the Hub: checked before, in one commit.
 
     python -m hub_cards.push --model runs/xlm_align/model --repo me/xlm-align --dry-run
     python -m hub_cards.push --model runs/xlm_align/model --repo me/xlm-align --private
 
-The folder is checked, and loaded by a fresh process, before anything is sent, and only what was checked is sent. Files
-that the repository has already are not sent; files that are only there stay, but for the weights and the record of a
-former push. A card that somebody edited on the Hub is shown, and not overwritten without --overwrite-card. When the
-line breaks, or Ctrl-C stops it, the same command goes on: large files that have arrived stay there.
+Files that the repository has already are not sent; files that are only there stay, but for the weights and the record
+of a former push. A card that somebody edited on the Hub is shown, and not overwritten without --overwrite-card. After
+an interruption the same command goes on: large files that have arrived are not sent again.
 """
 
 import argparse
+import difflib
+import json
 import os
 import re
 import sys
-import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub.errors import HTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import sha
 from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
+from rich.table import Table
 
+from hub_cards.card import as_written
+from hub_cards.folder_check import Problem, check_folder, files_of, refusal
+from hub_cards.record import FOLDER, parse_index
 from zoo_core.tables import HUB_ID
 
-ATTEMPTS = 3  # of upload and commit; huggingface_hub has tried each upload several times by then
-WAIT_SECONDS = 5  # before the second attempt; twice as long before the third
-ONE_BY_ONE = 2**20  # bytes from which a file is sent alone, so that what has arrived can be told
-LOG_IN = "Log in with `hf auth login`, or set HF_TOKEN, with a token of https://huggingface.co/settings/tokens."
-GOES_ON = "Run the same command again: it goes on from there."
+CARD = "README.md"
+NEW, CHANGED, SAME, KEPT, REMOVED = "new", "changed", "same", "only there (kept)", "left over (removed)"
+STYLES = {NEW: "green", CHANGED: "yellow", SAME: "dim", KEPT: "cyan", REMOVED: "red"}
+WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # names by which transformers finds them
+LONGEST_VALUE = 60  # characters of a metadata value that are shown
 
 
-class LineBroke(Exception):
-    """The Hub could not be reached, or stopped answering: worth another try."""
+@dataclass(frozen=True)
+class Plan:
+    """What a push would do.
+
+    head: the commit that the folder was compared with; None where there is no repository
+    branch_exists: whether the branch is there; else it would begin at main's head
+    files: path -> size in bytes and state
+    card: the card on the Hub; empty where there is none
+    """
+
+    head: str | None
+    is_private: bool
+    branch_exists: bool
+    files: dict[str, tuple[int, str]]
+    card: str
+
+    def paths(self, *states: str) -> list[str]:
+        """The files in one of these states."""
+        return [path for path, (_, state) in self.files.items() if state in states]
 
 
 def push(
@@ -41,306 +68,164 @@ def push(
     revision: str = "main",
     message: str | None = None,
     overwrite_card: bool = False,
-    console: Console | None = None,
 ) -> str | None:
     """Checks a model folder, says what would change in `repo` (owner/name), and commits it without `dry_run`.
 
     Returns the commit that now holds the folder; None of a dry run.
 
     Raises ValueError for an id that is none, a folder that `check_folder` finds fault with, a Hub that cannot be
-    reached or refuses (no token, no right to write, a data set of that name), and a card edited on the Hub.
+    reached or refuses, a public repository where it should be `private`, and a card edited on the Hub.
     """
-    from hub_cards.push_plan import checksums, make_plan, show_plan
-
-    console = console or Console(highlight=False)
-    folder = Path(model_dir)
+    console, folder = Console(highlight=False), Path(model_dir)
     if not HUB_ID.fullmatch(repo):
-        raise ValueError(f"--repo is {repo!r}, which is no id of the Hub. It has an owner and a name. Give owner/name.")
-    checked = checksums(folder)
-    _refuse_faults(folder, repo, console)
-    from huggingface_hub import HfApi
-
-    api = HfApi()
+        raise ValueError(f"--repo is {repo!r}. Give owner/name.")
+    with console.status(f"checking {escape(str(folder))} and loading it in a fresh process"):
+        problems = check_folder(folder)
+    card = "" if problems else _read(folder / CARD)
+    if not problems and not re.search(rf"(?<![\w.-]){re.escape(repo)}(?![\w-]|\.\w)", card):
+        problems = [Problem(CARD, f"it does not name {repo}: python -m hub_cards.card --model DIR --repo {repo}")]
+    if problems:
+        raise ValueError(refusal(folder, problems))
+    additions = {path: CommitOperationAdd(path, folder / path) for path in files_of(folder)[0]}
     try:
+        api = HfApi()
         _check_rights(api, repo)
-        _check_metadata(api, folder)
-        plan = make_plan(api, folder, repo, revision)
-        if plan.head is None:
-            _refuse_other_kinds(api, repo)
-        show_plan(plan, private, console)
-        _refuse_to_publish(plan, private)
-        if plan.diff and not overwrite_card:
-            raise ValueError(
-                f"README.md of {repo} was edited on the Hub, see above. A push would undo that work. Take the edits "
-                "over into README.md here and push again, or add --overwrite-card to replace it."
-            )
-        if plan.is_done and plan.branch_exists:
-            console.print(f"Nothing to do: {repo} holds all of it at commit {plan.head}.", soft_wrap=True)
-            return None if dry_run else plan.head
+        ModelCard(card).validate()
+        plan = make_plan(api, additions, repo, revision)
+        show_plan(plan, repo, revision, private, card, console)
+        if private and plan.head and not plan.is_private:
+            raise ValueError(f"{repo} is public: make it private on the Hub, or leave --private out.")
+        if _is_edited(plan.card, card) and not overwrite_card:
+            raise ValueError(f"{CARD} of {repo} was edited on the Hub: take the edits over, or add --overwrite-card.")
         if dry_run:
             console.print("Dry run: nothing was changed.")
             return None
-        commit = _send(api, folder, plan, checked, private, message, console)
-    except Exception as error:
-        if (explained := _explained(error, repo)) is error:
-            raise
-        raise explained from error
-    console.print(f"Pushed to {api.endpoint}/{repo}, commit {commit}.", soft_wrap=True)
-    console.print(
-        f'AutoModel.from_pretrained("{repo}", revision="{commit}", trust_remote_code=True)',
-        soft_wrap=True,
-        markup=False,
-    )
+        commit = _send(api, additions, plan, repo, revision, private, message)
+    except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError of a large file that did not arrive
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split())
+        raise ValueError(f"{repo}: {reason} When that is mended, the same command goes on.") from error
+    console.print(f"{api.endpoint}/{repo} holds the folder at commit {commit}.", soft_wrap=True)
+    load = f'AutoModel.from_pretrained("{repo}", revision="{commit}", trust_remote_code=True)'
+    console.print(load, soft_wrap=True, markup=False)
     return commit
 
 
-def _refuse_faults(folder: Path, repo: str, console: Console) -> None:
-    from hub_cards.folder_check import Problem, check_folder, refusal
-
-    with console.status(f"checking {escape(str(folder))} and loading it in a fresh process"):
-        problems = check_folder(folder)
-    card = folder / "README.md"
-    named = rf"(?<![\w.-]){re.escape(repo)}(?![\w-]|\.\w)"
-    if not problems and not re.search(named, card.read_text(encoding="utf-8")):
-        remedy = f"Write it with python -m hub_cards.card --model DIR --repo {repo}."
-        problems = [Problem("README.md", f"It does not name {repo}", "Its examples would load something else.", remedy)]
-    if problems:
-        raise ValueError(refusal(folder, problems))
-    console.print(f"{folder} is whole, and a fresh process loads it.", markup=False, soft_wrap=True)
+def _check_rights(api: HfApi, repo: str) -> None:
+    """Raises ValueError where the token may not write under the owner of `repo`, as far as the Hub tells."""
+    who, owner = api.whoami(), repo.split("/")[0]
+    if who.get("auth", {}).get("accessToken", {}).get("role") == "read":
+        raise ValueError(f"The token of {who['name']} may only read: log in with one whose role is write.")
+    if owner not in {who["name"], *(organization["name"] for organization in who.get("orgs", []))}:
+        raise ValueError(f"{who['name']} has no right to write under {owner}.")
 
 
-def _check_rights(api, repo: str) -> None:
-    """Who the token belongs to, and whether they may write under the owner of `repo`, as far as the Hub tells."""
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-
+def make_plan(api: HfApi, additions: dict[str, CommitOperationAdd], repo: str, revision: str) -> Plan:
+    """Compares the files with a branch of the repository, or with main where there is no such branch yet."""
     try:
-        who = api.whoami()
-    except LocalTokenNotFoundError:
-        raise ValueError(f"There is no token of the Hub. A push has to say who pushes. {LOG_IN}") from None
-    except HfHubHTTPError as error:
-        if error.response.status_code == 401:
-            raise ValueError(f"The Hub does not know this token. It may be expired or revoked. {LOG_IN}") from None
-        raise
-    owner, role = repo.split("/")[0], who.get("auth", {}).get("accessToken", {}).get("role")
-    if role == "read":
-        raise ValueError(
-            f"The token of {who['name']} may only read. A push to {repo} writes. Make a token with the role write at "
-            "https://huggingface.co/settings/tokens, and log in with it."
-        )
-    organizations = {organization["name"]: organization.get("roleInOrg") for organization in who.get("orgs", [])}
-    if owner != who["name"] and organizations.get(owner, "read" if owner not in organizations else None) == "read":
-        told = "reads only there" if owner in organizations else "is not a member of it"
-        raise ValueError(
-            f"{who['name']} has no right to write under {owner}: the token's owner {told}. The Hub would refuse "
-            f"{repo}. Push to {who['name']}/{repo.split('/')[1]}, or ask {owner} for the right to write."
-        )
+        info, branch_exists = api.model_info(repo), True
+    except RepositoryNotFoundError:
+        new = {path: (addition.upload_info.size, NEW) for path, addition in additions.items()}
+        return Plan(None, False, revision == "main", new, "")
+    try:
+        info = api.model_info(repo, revision=revision)
+    except RevisionNotFoundError:
+        branch_exists = False
+    tree = api.list_repo_tree(repo, recursive=True, revision=info.sha)
+    there = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+    files = {
+        path: (addition.upload_info.size, _state(addition, there.get(path))) for path, addition in additions.items()
+    }
+
+    def text_of(path: str) -> str:
+        return _read(Path(api.hf_hub_download(repo, path, revision=info.sha)))
+
+    # transformers reads model.safetensors before any shards, and a record with a file too many is refused
+    outdated = {path for path in there if WEIGHTS.fullmatch(path)}
+    for place in (FOLDER, "record"):
+        if (index := f"{place}/record.json") in there:
+            listed = (parse_index(text_of(index)) or {"files": []})["files"]
+            outdated |= {index, *(path.replace(f"{FOLDER}/", f"{place}/", 1) for path in listed)}
+    for path in there.keys() - additions.keys():
+        files[path] = (there[path].size, REMOVED if path in outdated else KEPT)
+    card = text_of(CARD) if CARD in there else ""
+    return Plan(info.sha, bool(info.private), branch_exists, dict(sorted(files.items())), card)
 
 
-def _check_metadata(api, folder: Path) -> None:
-    """Asks the Hub whether it takes the card's metadata, as a commit does at its very end.
-
-    `ModelCard.validate` asks huggingface.co in older releases of huggingface_hub, whatever HF_ENDPOINT says.
-    """
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
-
-    card = folder / "README.md"
-    asked = {"repoType": "model", "content": card.read_text(encoding="utf-8")}
-    answer = get_session().post(f"{api.endpoint}/api/validate-yaml", json=asked, headers=build_hf_headers())
-    if answer.status_code == 400:
-        raise ValueError(
-            f"The Hub does not take the metadata of {card}: {' '.join(answer.text.split())[:300]}. It would refuse the "
-            "commit. Write the card anew with python -m hub_cards.card, or correct it."
-        )
-    hf_raise_for_status(answer)
+def _state(addition: CommitOperationAdd, there: RepoFile | None) -> str:
+    """A file beside the repository's: by git's name of its content, or by sha256 of a large one."""
+    if there is None:
+        return NEW
+    if there.lfs is not None:
+        return SAME if addition.upload_info.sha256.hex() == there.lfs.sha256 else CHANGED
+    with addition.as_file() as stream:
+        return SAME if sha.git_hash(stream.read()) == there.blob_id else CHANGED
 
 
-def _refuse_other_kinds(api, repo: str) -> None:
-    for kind, told in (("dataset", "a data set"), ("space", "a Space")):
-        if api.repo_exists(repo, repo_type=kind):
-            raise ValueError(
-                f"{repo} is {told} on the Hub, and no model. A model beside it under the same name would be taken for "
-                "it. Give the model another name."
-            )
+def _read(file: Path) -> str:
+    """The text of a file; git may have turned its line ends."""
+    return file.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
 
 
-def _refuse_to_publish(plan, private: bool) -> None:
-    if private and plan.is_private is False:
-        raise ValueError(_is_public(plan.repo))
+def _is_edited(theirs: str, ours: str) -> bool:
+    """Whether a push would lose what somebody wrote into the card on the Hub."""
+    return bool(theirs) and theirs != ours and not as_written(theirs)
 
 
-def _is_public(repo: str) -> str:
-    return (
-        f"{repo} is public, and --private was given. A push does not change who can see a repository. Make it private "
-        "in its settings on the Hub first, or leave --private out."
-    )
+def show_plan(plan: Plan, repo: str, revision: str, private: bool, card: str, console: Console) -> None:
+    """Prints what would happen: repository, files, metadata of the card, bytes to send."""
+    if plan.head is None:
+        console.print(f"{repo} is not there: it would be created, {'private' if private else 'public'}.")
+    else:
+        visibility = "private" if plan.is_private else "public"
+        console.print(f"{repo} is there, {visibility}, and stays so. Compared with commit {plan.head[:12]}.")
+    if not plan.branch_exists:
+        console.print(f"The branch {revision} is not there: it would be created from main.")
+    table = Table("file", "size", "state")
+    table.columns[0].overflow = "fold"
+    for path, (size, state) in plan.files.items():
+        table.add_row(escape(path), decimal(size), f"[{STYLES[state]}]{state}[/{STYLES[state]}]")
+    console.print(table)
+    there, here = _metadata(plan.card), _metadata(card)
+    table = Table("metadata", "on the Hub", "here")
+    for key in {**here, **there}:
+        if there.get(key) != here.get(key):
+            table.add_row(key, *(escape(json.dumps(data.get(key))[:LONGEST_VALUE]) for data in (there, here)))
+    if table.row_count:
+        console.print(table)
+    to_send = plan.paths(NEW, CHANGED)
+    console.print(f"To upload: {len(to_send)} files, {decimal(sum(plan.files[path][0] for path in to_send))}.")
+    if _is_edited(plan.card, card):
+        lines = difflib.unified_diff(plan.card.splitlines(), card.splitlines(), "on the Hub", "here", lineterm="")
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def _metadata(card: str) -> dict[str, Any]:
+    """The metadata of a card, as JSON has it."""
+    metadata = ModelCard(card, ignore_metadata_errors=True).data.to_dict() if card else {}
+    return json.loads(json.dumps(metadata, default=str))
 
 
 def _send(
-    api, folder: Path, plan, checked: dict[str, str], private: bool, message: str | None, console: Console
+    api: HfApi,
+    additions: dict[str, CommitOperationAdd],
+    plan: Plan,
+    repo: str,
+    revision: str,
+    private: bool,
+    message: str | None,
 ) -> str:
-    """Creates what is missing, uploads and commits; tries again where the line breaks. Returns the commit.
-
-    checked: path -> sha256 of the files that were looked through
-    """
-    from hub_cards.push_plan import make_plan
-
+    """Creates what is missing, uploads and commits; returns the commit. Somebody else's push in between is refused."""
     if plan.head is None:
-        _reached(lambda: api.create_repo(plan.repo, private=private, exist_ok=True))
-        console.print(f"Created {plan.repo}, {'private' if private else 'public'}.")
-    if not plan.branch_exists or (plan.head is None and plan.revision != "main"):
-        _reached(lambda: api.create_branch(plan.repo, branch=plan.revision, exist_ok=True))
-    info = _reached(lambda: api.model_info(plan.repo, revision=plan.revision))
-    if private and not info.private:  # somebody has created it since
-        raise ValueError(_is_public(plan.repo))
-    head = plan.head or info.sha
-    if plan.is_done:
-        return head  # a new branch with main's files
-    arrived: dict[str, int] = {}
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return _commit(api, folder, plan, checked, head, message, arrived)
-        except LineBroke as error:
-            kept = _told(arrived)
-            if attempt == ATTEMPTS:
-                raise ValueError(
-                    f"The line to the Hub broke: {error}. Nothing was committed; {kept}. {GOES_ON}"
-                ) from error
-            wait = WAIT_SECONDS * attempt
-            console.print(
-                f"The line broke: {error}. {kept.capitalize()}. Trying again in {wait} s.", markup=False, soft_wrap=True
-            )
-            time.sleep(wait)
-        now = make_plan(api, folder, plan.repo, plan.revision)  # was the commit made, and only the answer lost?
-        if now.is_done:
-            return now.head
-        if now.head != head:
-            raise ValueError(_somebody_else(plan.repo))
-    raise AssertionError("the loop returns or raises")
-
-
-def _commit(
-    api, folder: Path, plan, checked: dict[str, str], parent: str, message: str | None, arrived: dict[str, int]
-) -> str:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    from hub_cards.folder_check import plural
-
-    operations = []
-    for file in sorted(plan.to_send, key=lambda file: file.size):
-        is_large = file.size >= ONE_BY_ONE or file.path.endswith(".safetensors")
-        # what is small is read once: what is compared is what is sent
-        content = folder / file.path if is_large else (folder / file.path).read_bytes()
-        operation = CommitOperationAdd(path_in_repo=file.path, path_or_fileobj=content)
-        if operation.upload_info.sha256.hex() != checked.get(file.path):
-            raise ValueError(
-                f"{folder / file.path} was changed after it was checked. Only what was looked through may go out; "
-                "nothing was committed. Wait until nothing writes there any more, and push again."
-            )
-        operations.append(operation)
-        if is_large:
-            upload = {"additions": [operation], "revision": plan.revision, "free_memory": False}
-            _reached(lambda upload=upload: api.preupload_lfs_files(plan.repo, **upload))
-            arrived[file.path] = file.size
-    what = f"Upload {plural(len(operations), 'file')}"
-    if plan.to_remove:
-        what += f", remove {plural(len(plan.to_remove), 'file')}"
-        operations += [CommitOperationDelete(path_in_repo=file.path) for file in plan.to_remove]
-    done = _reached(
-        lambda: api.create_commit(
-            plan.repo,
-            operations,
-            commit_message=message or f"{what} with hub_cards.push",
-            revision=plan.revision,
-            parent_commit=parent,
-        )
-    )
-    return done.oid
-
-
-def _reached(call):
-    """What a call to the Hub gives. Raises LineBroke where the Hub cannot be reached, or has trouble of its own."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    try:
-        return call()
-    except OfflineModeIsEnabled:
-        raise
-    except Exception as error:
-        for cause in _causes(error):
-            if isinstance(cause, HfHubHTTPError):
-                status = cause.response.status_code
-                if status >= 500 or status == 429:
-                    raise LineBroke(f"the Hub answers with status {status}") from error
-                raise cause from None
-            if _is_of_the_line(cause):
-                raise LineBroke(_one_line(cause)) from error
-        if isinstance(error, RuntimeError):  # what Xet raises, its network included
-            raise LineBroke(_one_line(error)) from error
-        raise
-
-
-def _causes(error: BaseException | None):
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _is_of_the_line(error: BaseException) -> bool:
-    """Errors of the HTTP library, which is not the same in every huggingface_hub, and of the system's sockets."""
-    named = {cls.__name__ for cls in type(error).__mro__}
-    return "TransportError" in named or isinstance(error, (ConnectionError, TimeoutError))
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _told(arrived: dict[str, int]) -> str:
-    if not arrived:
-        return "no large file has arrived yet"
-    return f"{', '.join(arrived)} ({decimal(sum(arrived.values()))}) have arrived and are not sent again"
-
-
-def _somebody_else(repo: str) -> str:
-    return (
-        f"Somebody else pushed to {repo} in the meantime. This push was compared with what was there before, and would "
-        "undo theirs unseen. Look at it with --dry-run, and push again."
-    )
-
-
-def _explained(error: Exception, repo: str) -> Exception:
-    """The ValueError that tells the user of an error of huggingface_hub; errors of other kinds as they are."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    if isinstance(error, OfflineModeIsEnabled):
-        return ValueError(
-            "HF_HUB_OFFLINE is set: huggingface_hub may not use the network. A push, and its dry run, compare with "
-            "what the Hub holds. Unset HF_HUB_OFFLINE."
-        )
-    if isinstance(error, HfHubHTTPError):
-        status, told = error.response.status_code, _one_line(error)
-        if status == 412:
-            return ValueError(_somebody_else(repo))
-        if status in (401, 403):
-            return ValueError(
-                f"The Hub does not let this token write to {repo} (status {status}). Its owner lacks the right, or the "
-                "token's scope leaves this repository out. Ask for the right, or make a token with the role write at "
-                "https://huggingface.co/settings/tokens."
-            )
-        if status >= 500 or status == 429:
-            return ValueError(f"The Hub has trouble (status {status}): {told}. Nothing was committed. {GOES_ON}")
-        return ValueError(f"The Hub refused (status {status}): {told}. So nothing was committed. Change what it names.")
-    if isinstance(error, ValueError):
-        return error  # one of ours, or what the library says of wrong arguments
-    if isinstance(error, LineBroke) or any(_is_of_the_line(cause) for cause in _causes(error)):
-        return ValueError(
-            f"{constants.ENDPOINT} cannot be reached: {_one_line(error)}. A push compares with what the Hub holds, and "
-            f"sends what differs. Look at the network (proxy, firewall, HF_ENDPOINT). {GOES_ON}"
-        )
-    if isinstance(error, OSError):
-        return ValueError(f"The upload failed: {_one_line(error)}. Nothing was committed. See to that. {GOES_ON}")
-    return error
+        api.create_repo(repo, private=private)
+    if not plan.branch_exists:
+        api.create_branch(repo, branch=revision)
+    head = plan.head or api.model_info(repo, revision=revision).sha
+    operations = [additions[path] for path in plan.paths(NEW, CHANGED)]
+    operations += [CommitOperationDelete(path) for path in plan.paths(REMOVED)]
+    if not operations:
+        return head
+    message = message or "Upload with hub_cards.push"
+    return api.create_commit(repo, operations, commit_message=message, revision=revision, parent_commit=head).oid
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -365,11 +250,7 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
-        parser.exit(
-            130,
-            f"\n{parser.prog}: interrupted. What was not committed is not on the Hub's pages; large files that have "
-            "arrived stay there. Run the same command again: it compares anew, and sends what is missing.\n",
-        )
+        parser.exit(130, f"\n{parser.prog}: interrupted. The same command goes on from there.\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a card is made of, kept beside the weights in record/: recipe, run facts, results and figures.
+"""What a card is made of, kept beside the weights in provenance/: recipe, run facts, results and figures.
 
 Whoever has a copy of the folder can render its card again and look every number up. record.json names the weights that
-all of it belongs to and the checksum of every file, so that what was edited, lost or left over from other weights is
-noticed. No path of the machine that it was collected on stands in it.
+all of it belongs to and the checksum of every file, so that an edited, lost or foreign file is noticed. No path of the
+machine that it was collected on stands in it. Folders of 0.1.0 call it record/; they are read as well.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,17 @@ from zoo_core.provenance import folder_fingerprint
 from zoo_core.tables import HUB_ID
 
 FORMAT = 1
-FOLDER, INDEX = "record", "record/record.json"
-RECIPE, RUN, RESULTS = "record/recipe.yaml", "record/run.json", "record/results"
-CURVES = "record/figures/curves.png"
+FOLDER, INDEX = "provenance", "provenance/record.json"
+RECIPE, RUN, RESULTS = "provenance/recipe.yaml", "provenance/run.json", "provenance/results"
+CURVES = "provenance/figures/curves.png"
 REMEDY = "Collect it again: hub_cards.card with --run, --results and --overwrite."
-OF_THE_MACHINE = ("is_local", "local_files_only")
+MACHINE_KEYS = ("is_local", "local_files_only")
 # A path begins where no word, URL or other path goes on, and is not the end of a tag such as </s>.
 ABSOLUTE = re.compile(
     r"(?<![\w:/.<\\-])(?:file://)?(?:~[\w-]*|[A-Za-z]:)?/[^\s'\"`,;()\[\]{}|<>/][^\s'\"`,;()\[\]{}|<>]*"
 )
-OURS = re.compile(r"(record|\.eval_results)(/[\w-][\w.-]*)+")  # the files that hub_cards writes beside the card
-NAMELESS = re.compile(r"model|results\.json|checkpoints|(seed|step)-\d+")  # of a path's parts, those that name nothing
+OURS = re.compile(r"(provenance|\.eval_results)(/[\w-][\w.-]*)+")  # the files that hub_cards writes beside the card
+NAMELESS = re.compile(r"model|results\.json|checkpoints|(seed|step)-\d+")  # parts of a path that name no model
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Result:
     """A results.json of finetuning/run.py, without paths of the machine."""
 
     name: str
-    """Of the file in record/results, without its ending."""
+    """Of the file in provenance/results, without its ending."""
 
     content: dict[str, Any]
 
@@ -59,15 +59,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Record:
-    """All that record/ holds; empty where it holds nothing."""
+    """All that provenance/ holds; empty where it holds nothing."""
 
     weights: str
     recipe: dict[str, Any] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     figures: dict[str, bytes] = field(default_factory=dict)
-    licences: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By the path of a data set, what is known of its licence."""
+    licenses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By the path of a data set, what is known of its license."""
 
     name: str | None = None
     """What the model is called where it has no id on the Hub."""
@@ -77,7 +77,7 @@ class Record:
     base_model: str | None = None
     """Hub id of what the weights started from, where its owner named one."""
 
-    licence: dict[str, str] = field(default_factory=dict)
+    license: dict[str, str] = field(default_factory=dict)
     """Of the weights: `id`, and of one that the Hub calls `other`, `name` and `link`."""
 
     @property
@@ -86,30 +86,32 @@ class Record:
         return CURVES if CURVES in self.figures else None
 
 
+def provenance_folder(folder: Path) -> Path:
+    """provenance/ of a model folder, or record/, as 0.1.0 called it."""
+    old = folder / "record"
+    return old if (old / "record.json").is_file() and not (folder / FOLDER).exists() else folder / FOLDER
+
+
 def check_record(folder: str | Path) -> list[str]:
-    """What is wrong with record/ of a model folder, a message each; empty where it is right, or not there."""
+    """What is wrong with provenance/ of a model folder, a message each; empty where it is right, or not there."""
     folder = Path(folder)
-    if not (folder / FOLDER).exists():
+    if not provenance_folder(folder).exists():
         return []
-    index = _index(folder)
+    index = read_index(folder)
     if index is None:
-        return [_no_index(folder)]
+        return [f"{INDEX} is missing or not legible. {REMEDY}"]
     weights = folder_fingerprint(folder)
     if index["weights"] != weights:
-        return [
-            f"{folder / FOLDER} tells of weights {index['weights'][:19]}, and the folder holds "
-            f"{weights[:19]}. Its figures would be another model's. {REMEDY}"
-        ]
-    problems = [_departure(folder, path) for path in index["files"] if not _is_as_listed(folder, path, index)]
-    return problems + [
-        f"{path} is not of the record: record.json does not name it. Nobody knows which weights it tells of. Move it "
-        "away."
-        for path in _others(folder, index["files"])
+        return [f"{INDEX} is of the weights {index['weights'][:19]}, and these are {weights[:19]}. {REMEDY}"]
+    changed = [_changed(folder, path) for path in index["files"] if not _is_as_listed(folder, path, index)]
+    return changed + [
+        f"{path.relative_to(folder)} is not listed in {INDEX}. Move it away."
+        for path in _others(folder, set(index["files"]))
     ]
 
 
 def read_record(folder: str | Path, whole: bool = True) -> Record:
-    """record/ of a model folder.
+    """provenance/ of a model folder.
 
     With `whole` False, what was changed, lost or never listed is left out: to collect it again and write it.
 
@@ -118,32 +120,31 @@ def read_record(folder: str | Path, whole: bool = True) -> Record:
     """
     folder = Path(folder)
     weights = folder_fingerprint(folder)
-    index = _index(folder)
+    index = read_index(folder)
     problems = check_record(folder)
     if problems and (whole or (index and index["weights"] != weights)):
         raise ValueError(problems[0])
     if index is None:
         return Record(weights)
-    kept = {path for path in index["files"] if _is_as_listed(folder, path, index)}
+    kept = {path: _file(folder, path) for path in index["files"] if _is_as_listed(folder, path, index)}
 
-    recipe = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")) if RECIPE in kept else {}
-    run = _read_json(folder / RUN) if RUN in kept else {}
+    recipe = yaml.safe_load(kept[RECIPE].read_text(encoding="utf-8")) if RECIPE in kept else {}
+    run = _read_json(kept[RUN]) if RUN in kept else {}
     results = []
     for name, about in index["results"].items():
         if (path := f"{RESULTS}/{name}") in kept:
             figures = [figure for figure in about["figures"] if figure in kept]
-            results.append(Result(Path(name).stem, load_results(folder / path), **{**about, "figures": figures}))
-    figures = {path: (folder / path).read_bytes() for path in sorted(kept) if path.endswith(".png")}
-    given = {name: index.get(name) for name in ("name", "repo", "base_model", "licence", "licences")}
+            results.append(Result(Path(name).stem, load_results(kept[path]), **{**about, "figures": figures}))
+    figures = {path: kept[path].read_bytes() for path in sorted(kept) if path.endswith(".png")}
+    given = {name: index.get(name) for name in ("name", "repo", "base_model", "license", "licenses")}
     return Record(weights, recipe, run, results, figures, **given)
 
 
 def write_record(folder: Path, record: Record, further: dict[str, bytes], overwrite: bool = False) -> None:
-    """Writes record/ and `further` files (by path) into a model folder, record.json last; each file at once.
+    """Writes provenance/ and `further` files (by path) into a model folder, record.json last; each file at once.
 
-    Of the files that it wrote before, those that are no longer needed are removed. What an interrupted call left is
-    gone over. Raises ValueError, before anything is written, where a file was changed or removed by somebody else
-    since, or is not of hub_cards, unless `overwrite`.
+    Of the files that it wrote before, those that are no longer needed are removed. Raises ValueError, before anything
+    is written, where a file was changed or removed by somebody else since, or is not of hub_cards, unless `overwrite`.
     """
     files = dict(further) | record.figures
     if record.recipe:
@@ -152,45 +153,44 @@ def write_record(folder: Path, record: Record, further: dict[str, bytes], overwr
         files[RUN] = _json(record.run)
     for result in record.results:
         files[f"{RESULTS}/{result.name}.json"] = _json(result.content)
-    before = _index(folder)
-    listed = before["files"] if before else {}
+    before = read_index(folder)
     if not overwrite:
         _refuse_to_lose(folder, files, before)
+    if (old := provenance_folder(folder)) != folder / FOLDER:
+        old.rename(folder / FOLDER)
     index = {
         "format": FORMAT,
         "weights": record.weights,
         "name": record.name,
         "repo": record.repo,
         "base_model": record.base_model,
-        "licence": record.licence,
+        "license": record.license,
         "results": {
             f"{result.name}.json": {name: getattr(result, name) for name in ("folder", "own", "date", "figures")}
             for result in record.results
         },
-        "licences": record.licences,
+        "licenses": record.licenses,
         "files": {path: _checksum(content) for path, content in sorted(files.items())},
     }
     for path, content in {**files, INDEX: _json(index)}.items():
         _write(folder / path, content)
-    for path in listed.keys() - files.keys():
+    for path in (before["files"] if before else {}).keys() - files.keys():
         (folder / path).unlink(missing_ok=True)
 
 
 def _refuse_to_lose(folder: Path, files: dict[str, bytes], index: dict[str, Any] | None) -> None:
     """Raises ValueError where these `files` would take the place of what is not as record.json lists it."""
-    if index is None and any(path.relative_to(folder).as_posix() not in files for path in _others(folder, [INDEX])):
-        raise ValueError(_no_index(folder))
     listed = index["files"] if index else {}
-    for path in [*files, *(path for path in listed if path not in files)]:
-        target = folder / path
+    if index is None and any(path.relative_to(folder).as_posix() not in files for path in _others(folder, {INDEX})):
+        raise ValueError(f"{INDEX} is missing or not legible. {REMEDY}")
+    for path in {**files, **listed}:
+        target = _file(folder, path)
         is_new = path in files and (not target.exists() or _checksum(target.read_bytes()) == _checksum(files[path]))
         if is_new or (path in listed and _is_as_listed(folder, path, index)):
             continue
         if path in listed:
-            raise ValueError(_departure(folder, path))
-        raise ValueError(
-            f"{target} was not written by hub_cards. Writing the card would lose it. Move it away, or add --overwrite."
-        )
+            raise ValueError(_changed(folder, path))
+        raise ValueError(f"{target} was not written by hub_cards: move it away, or add --overwrite.")
 
 
 def forget_paths(value: Any, is_local: Callable[[str], bool] | None = None) -> Any:
@@ -201,7 +201,7 @@ def forget_paths(value: Any, is_local: Callable[[str], bool] | None = None) -> A
     as local is left out.
     """
     if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if key not in OF_THE_MACHINE}
+        kept = {key: item for key, item in value.items() if key not in MACHINE_KEYS}
         return {forget_paths(key, is_local): forget_paths(item, is_local) for key, item in kept.items()}
     if isinstance(value, list):
         return [forget_paths(item, is_local) for item in value]
@@ -224,37 +224,48 @@ def _last_part(path: str) -> str:
     return f".../{'/'.join(parts[named[-1] if named else -1 :])}{path[len(bare) :]}"
 
 
-def _no_index(folder: Path) -> str:
-    return f"{folder / INDEX} is not there or not legible. Without it nobody knows whose figures these are. {REMEDY}"
+def read_index(folder: Path) -> dict[str, Any] | None:
+    """record.json of a model folder; None where there is none, or it names files that are not hub_cards' own."""
+    try:
+        text = (provenance_folder(folder) / "record.json").read_text(encoding="utf-8")
+        return parse_index(text)
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
-def _departure(folder: Path, path: str) -> str:
-    """That a file is not as record.json lists it."""
-    what = "was changed since it was collected" if (folder / path).exists() else "is not there any more"
-    return f"{folder / path} {what}. A card tells what was measured, and nothing else. {REMEDY}"
+def parse_index(text: str) -> dict[str, Any] | None:
+    """What a record.json says, with the names of today where it is of 0.1.0; None for what is none."""
+    text = text.replace('"record/', '"provenance/').replace("its card names no licence", "its card names no license")
+    try:
+        index = json.loads(re.sub(r'^  "licence(s?)":', r'  "license\1":', text, flags=re.MULTILINE))
+        fits = index["format"] == FORMAT and {"weights", "name", "repo", "license", "licenses"} <= index.keys()
+        names = [*index["files"], *(f"{RESULTS}/{name}" for name in index["results"])]
+        return index if fits and all(map(OURS.fullmatch, names)) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _file(folder: Path, path: str) -> Path:
+    """Where a listed file lies: that of provenance/ perhaps in record/."""
+    inside = path.removeprefix(f"{FOLDER}/")
+    return folder / path if inside == path else provenance_folder(folder) / inside
+
+
+def _changed(folder: Path, path: str) -> str:
+    what = "was changed since it was collected" if _file(folder, path).exists() else "is missing"
+    return f"{path} {what}. {REMEDY}"
 
 
 def _is_as_listed(folder: Path, path: str, index: dict[str, Any]) -> bool:
-    file = folder / path
+    file = _file(folder, path)
     return file.is_file() and _checksum(file.read_bytes()) == index["files"][path]
 
 
-def _others(folder: Path, listed: Iterable[str]) -> list[Path]:
-    """The files of record/ that are not among these paths; hidden ones are no part of it."""
-    known = {INDEX, *listed}
-    files = (path for path in sorted((folder / FOLDER).rglob("[!.]*")) if path.is_file())
-    return [path for path in files if path.relative_to(folder).as_posix() not in known]
-
-
-def _index(folder: Path) -> dict[str, Any] | None:
-    """record.json of a model folder; None where there is none, or it names files that are not hub_cards' own."""
-    try:
-        index = _read_json(folder / INDEX)
-        fits = index["format"] == FORMAT and {"weights", "name", "repo", "licence", "licences"} <= index.keys()
-        names = [*index["files"], *(f"{RESULTS}/{name}" for name in index["results"])]
-        return index if fits and all(map(OURS.fullmatch, names)) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _others(folder: Path, listed: set[str]) -> list[Path]:
+    """The files of provenance/ that are not among these paths; hidden ones are no part of it."""
+    place = provenance_folder(folder)
+    known = {_file(folder, path) for path in {INDEX, *listed}}
+    return [path for path in sorted(place.rglob("[!.]*")) if path.is_file() and path not in known]
 
 
 def _read_json(file: Path) -> Any:

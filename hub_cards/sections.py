@@ -1,4 +1,4 @@
-"""What the sections of a card say: training, results, limits and licences, from the record of a model."""
+"""What the sections of a card say: training, results, limits and licenses, from the record of a model."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from finetuning.experiments import benchmark
 from finetuning.experiments.compare_runs import MODULES, check_seeds
 from finetuning.results.by_language import setting_name
 from finetuning.results.files import markdown_table, summary, with_deviation
-from hub_cards.licences import HUB, hub_id
+from hub_cards.licenses import HUB, hub_id
 from hub_cards.metadata import languages_in, languages_of, learned_corpora, plain_name, start_of
 from hub_cards.record import Record, Result
 
@@ -170,7 +170,7 @@ def results(record: Record) -> list[dict[str, Any]]:
                 "protocol": module.protocol_lines(content, with_model=False),
                 "warnings": content["warnings"],
                 "figures": [path for result in group for path in result.figures],
-                "files": [f"record/results/{result.name}.json" for result in group],
+                "files": [f"provenance/results/{result.name}.json" for result in group],
             }
         )
     return shown
@@ -291,8 +291,8 @@ def limits(config: dict[str, Any], parameters: int, record: Record, known: list[
     return [*lines, *known]
 
 
-def licences(record: Record) -> dict[str, str]:
-    """The licence of the weights, and a table of those of the data, as far as they are known."""
+def licenses(record: Record) -> dict[str, str]:
+    """The license of the weights, and a table of those of the data, as far as they are known."""
     learned = {table["path"] for corpus in learned_corpora(record) for table in corpus["tables"]}
     learned |= {
         t["path"] for result in record.results if result.own for t in result.content["protocol"]["training_data"]
@@ -300,16 +300,16 @@ def licences(record: Record) -> dict[str, str]:
     evaluated = {t["path"] for result in record.results for t in result.content["protocol"]["evaluation_data"]}
     evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learned
     rows = []
-    for path, licence in record.licences.items():
-        name = f"[{path}]({licence['url']})" if licence["url"] else plain(plain_name(path))
+    for path, license in record.licenses.items():
+        name = f"[{path}]({license['url']})" if license["url"] else plain(plain_name(path))
         uses = [use for use, paths in (("training", learned), ("evaluation", evaluated)) if path in paths]
-        known = " ".join(filter(None, (licence["id"], licence["name"]))) or f"not known: {licence['note']}"
+        known = " ".join(filter(None, (license["id"], license["name"]))) or f"not known: {license['note']}"
         rows += [[name, ", ".join(uses), plain(known)]] if uses else []
-    stated = record.licence
-    weights = f"Weights: {stated['id']}." if stated else "Weights: no licence is named."
+    stated = record.license
+    weights = f"Weights: {stated['id']}." if stated else "Weights: no license is named."
     if stated.get("link"):
         weights = f"Weights: [{plain(stated['name'])}]({stated['link']})."
-    data = markdown(["data", "used for", "licence"], rows)
+    data = markdown(["data", "used for", "license"], rows)
     return {"weights": weights, "data": data} if stated or data else {}
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
+from hub_cards.record import FOLDER, provenance_folder
 from zoo_core.provenance import folder_fingerprint, write_json
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
@@ -153,20 +154,13 @@ def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
 
     Raises ValueError as `vectors_of_results`, and where they do not agree.
     """
-    paths = sorted(folder.glob("record/results/*.json"))
+    paths = sorted((provenance_folder(folder) / "results").glob("*.json"))
     kinds = {path: json.loads(path.read_text(encoding="utf-8")).get("kind") for path in paths}
     first = next((kind for kind in KINDS if kind in kinds.values()), None)
     found = {path.name: vectors_of_results(path, fingerprint) for path in paths if first and kinds[path] == first}
     settings = {name: (of.layer, of.pooling, of.max_length) for name, of in found.items()}
     if len(set(settings.values())) > 1:
-        said = "; ".join(
-            f"{name}: layer {layer}, {pooling}, {length} positions"
-            for name, (layer, pooling, length) in settings.items()
-        )
-        raise ValueError(
-            f"The results in {folder / 'record' / 'results'} do not agree on how a sentence becomes a vector ({said}). "
-            "Which one is meant cannot be told. Name one of them as results, or a layer."
-        )
+        raise ValueError(f"Results in {FOLDER}/ differ in layer, pooling or length: {settings}. Name one as results.")
     return next(iter(found.values()), None)
 
 

@@ -27,7 +27,7 @@ def ready_folder(zoo_model_dir, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
         if (model_type, repo) not in made:
             made[model_type, repo] = zoo_model_dir(model_type, copy=True)
-            write_card(made[model_type, repo], repo=repo, licence="apache-2.0")
+            write_card(made[model_type, repo], repo=repo, license="apache-2.0")
         return Path(shutil.copytree(made[model_type, repo], tmp_path_factory.mktemp("ready") / "model"))
 
     return folder_of
@@ -80,7 +80,7 @@ def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list
         content["recipe"]["model"]["type"] = model_type
         (run / "recipe.yaml").write_text(yaml.safe_dump(content["recipe"]))
         (run / "run.json").write_text(json.dumps(content["run"]))
-        (run / "curves.png").write_bytes(b"curves")
+        (run / "curves.png").write_bytes(b"\x89PNG curves")
         files = []
         for kind in kinds:
             record = content["results"][kind]
@@ -94,7 +94,7 @@ def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list
             files[-1].write_text(json.dumps(record))
             (files[-1].parent / "run.json").write_text(json.dumps(content["run"]))
             (files[-1].parent / ("scores.png" if "majority_share" in record["protocol"] else "layers.png")).write_bytes(
-                f"plot of {kind}".encode()
+                f"\x89PNG plot of {kind}".encode("latin-1")
             )
         return run / "model", files
 

@@ -26,7 +26,7 @@ LARGE = 10 * 2**20  # bytes from which a file goes the LFS way whatever it is ca
 PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
 # token -> user, role
 TOKENS = {"writer": ("owner", "write"), "reader": ("owner", "read"), "stranger": ("stranger", "write")}
-ORGANISATIONS = {"owner": {"team": "write", "library": "read"}, "stranger": {}}
+ORGANIZATIONS = {"owner": {"team": "write", "library": "read"}, "stranger": {}}
 READ_ONLY_POSTS = ("paths-info", "validate-yaml")
 
 
@@ -211,7 +211,7 @@ class HubServer:
 
     def may(self, token: str, namespace: str, write: bool) -> bool:
         user, role = TOKENS.get(token, ("", ""))
-        in_organization = ORGANISATIONS.get(user, {}).get(namespace)
+        in_organization = ORGANIZATIONS.get(user, {}).get(namespace)
         if not write:
             return user == namespace or in_organization is not None
         return role == "write" and (user == namespace or in_organization == "write")
@@ -341,7 +341,7 @@ class Handler(BaseHTTPRequestHandler):
     def whoami(self):
         user, role = self.hub.user(self.token)
         access = {"displayName": self.token, "role": role}
-        orgs = [{"type": "org", "name": name, "roleInOrg": role} for name, role in ORGANISATIONS[user].items()]
+        orgs = [{"type": "org", "name": name, "roleInOrg": role} for name, role in ORGANIZATIONS[user].items()]
         return self.json({"type": "user", "name": user, "orgs": orgs, "auth": {"accessToken": access}})
 
     def create(self):

@@ -15,7 +15,7 @@ from hub_cards.sections import duration, markdown
 
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 KINDS = ("classification", "retrieval", "word_alignment")
-# A line in <> stands for one or more lines: what about.py, examples.py and licences.py say, which have their own tests.
+# A line in <> stands for one or more lines: what about.py, examples.py and licenses.py say, which have their own tests.
 CARD = """
 # me/{type}
 
@@ -80,11 +80,12 @@ Started from [FacebookAI/xlm-roberta-base](https://huggingface.co/FacebookAI/xlm
 - torch 2.13.0, transformers 5.23.0
 - code: commit fedcba987654 with uncommitted changes
 
-![Losses and what else was measured while training](record/figures/curves.png)
+![Losses and what else was measured while training](provenance/figures/curves.png)
 
 ## Results
 
-Scores are in percent; means over seeds ± standard deviation. Every figure is read from the files in `record/results/`.
+Scores are in percent; means over seeds ± standard deviation. Every figure is read from the files in \
+`provenance/results/`.
 
 | task | scores | gap | setting | languages | rows | seeds |
 | --- | --- | ---: | --- | ---: | ---: | ---: |
@@ -126,9 +127,9 @@ The main score by language; of pairs with English, by the other one:
 - max length: 128 (17 texts cut)
 - metric: accuracy 1.0.0, in percent
 - seeds: 1, 2
-- results: [record/results/xnli.json](record/results/xnli.json)
+- results: [provenance/results/xnli.json](provenance/results/xnli.json)
 
-![xnli, zero_shot](record/figures/xnli-scores.png)
+![xnli, zero_shot](provenance/figures/xnli-scores.png)
 
 ### ntrex_retrieval, feature
 
@@ -137,9 +138,9 @@ The main score by language; of pairs with English, by the other one:
 | de-en | 1,997 | 56.2 | 54.5 | 58.0 | 0.05 | 2 (60.5) |
 
 <protocol>
-- results: [record/results/ntrex_retrieval.json](record/results/ntrex_retrieval.json)
+- results: [provenance/results/ntrex_retrieval.json](provenance/results/ntrex_retrieval.json)
 
-![ntrex_retrieval, feature](record/figures/ntrex_retrieval-layers.png)
+![ntrex_retrieval, feature](provenance/figures/ntrex_retrieval-layers.png)
 
 ### word_alignment, feature
 
@@ -150,9 +151,9 @@ The main score by language; of pairs with English, by the other one:
 | de-en | XLM-Align (ACL 2021), Table 2: XLM-Align (ot) | 1 | 16.63 |  |  |  |  |
 
 <protocol>
-- results: [record/results/word_alignment.json](record/results/word_alignment.json)
+- results: [provenance/results/word_alignment.json](provenance/results/word_alignment.json)
 
-![word_alignment, feature](record/figures/word_alignment-layers.png)
+![word_alignment, feature](provenance/figures/word_alignment-layers.png)
 
 ## Limits and risks
 
@@ -162,11 +163,11 @@ for that.
 - Evaluated in en, de, sw only; nothing is known of other languages.
 <limits>
 
-## Licences
+## Licenses
 
 Weights: apache-2.0.
 
-| data | used for | licence |
+| data | used for | license |
 | --- | --- | --- |
 | [owner/text](https://huggingface.co/datasets/owner/text) | training | <known> |
 | bible | training | <known> |
@@ -183,7 +184,7 @@ Weights: apache-2.0.
 
 ## This card
 
-Written by crosslingual-zoo from the configuration, the weights and `record/` of this repository. In a checkout of \
+Written by crosslingual-zoo from the configuration, the weights and `provenance/` of this repository. In a checkout of \
 crosslingual-zoo, `python -m hub_cards.card --model FOLDER` writes it again from a copy of this repository.
 
 <!-- written by hub_cards.card, <hash> -->
@@ -206,7 +207,7 @@ def body_of(text):
 @pytest.mark.parametrize("model_type", MODELS)
 def test_the_whole_card(made_up_run, model_type):
     folder, files = made_up_run(model_type, *KINDS)
-    text = write_card(folder, files, repo=f"me/{model_type}", licence="apache-2.0").read_text(encoding="utf-8")
+    text = write_card(folder, files, repo=f"me/{model_type}", license="apache-2.0").read_text(encoding="utf-8")
     config = json.loads((folder / "config.json").read_text())
     known = {"type": model_type, "parameters": f"{count_parameters(folder):,}", "tokens": f"{config['vocab_size']:,}"}
     expected = CARD.format(**known)
@@ -236,21 +237,21 @@ def test_every_number_of_the_results_is_in_the_results(made_up_run):
     text = write_card(folder, files).read_text(encoding="utf-8")
     section = text.partition("## Results")[2].partition("## Limits")[0]
     known = set()
-    for file in (folder / "record" / "results").glob("*.json"):
+    for file in (folder / "provenance" / "results").glob("*.json"):
         content = json.loads(file.read_text())
         known |= numbers_of(content)
         # counts that the card sums up or counts: rows, languages, texts that were cut
         rows, cut = content["protocol"]["evaluated_rows"], content["protocol"].get("cut_texts", {})
         known |= {f"{sum(rows.values()):,}", str(len(rows)), str(sum(map(sum, cut.values())) if "de-en" in cut else 0)}
     names = {"ntrex_retrieval", "word_alignment", "xnli", "multi30k", "udpos"}
-    shown = re.sub(r"record/\S+|accuracy@1|de-en|F1|f1|" + "|".join(names), "", section)
+    shown = re.sub(r"provenance/\S+|accuracy@1|de-en|F1|f1|" + "|".join(names), "", section)
     numbers = set(re.findall(r"\d[\d,.]*\d|\d", shown))
     assert len(numbers) > 50 and numbers <= known
 
 
 def test_every_link_is_relative_or_on_the_hub(made_up_run):
     folder, files = made_up_run("metaxlm", *KINDS, "tagging")
-    text = body_of(write_card(folder, files, repo="me/model", licence="mit").read_text(encoding="utf-8"))
+    text = body_of(write_card(folder, files, repo="me/model", license="mit").read_text(encoding="utf-8"))
     links = re.findall(r"\]\((\S+?)\)", text) + re.findall(r"(?:href|src)=\W*(\S+)", text)
     inside = [link for link in links if "://" not in link]
     assert len(inside) >= 9 and all((folder / link).is_file() and not link.startswith("/") for link in inside)
@@ -266,7 +267,7 @@ def test_nothing_written_names_this_machine(made_up_run):
     written = [path for path in folder.rglob("*") if path.is_file() and path not in before]
     assert len(written) > 12
     for path in written:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
         assert str(folder.parent) not in text and "/home/" not in text and "/data/" not in text, path
         assert "is_local" not in text
 
@@ -281,7 +282,7 @@ def test_many_tasks_are_folded(made_up_run):
 
 def test_the_card_is_the_same_from_a_copy_of_the_folder(made_up_run, tmp_path):
     folder, files = made_up_run("ernie_m", *KINDS)
-    text = write_card(folder, files, repo="me/model", licence="mit").read_text(encoding="utf-8")
+    text = write_card(folder, files, repo="me/model", license="mit").read_text(encoding="utf-8")
     copy = shutil.copytree(folder, tmp_path / "snapshot")
     (copy / "README.md").unlink()
     assert write_card(copy).read_text(encoding="utf-8") == text
@@ -302,7 +303,7 @@ def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
     assert text.count("### udpos, zero_shot") == 1
     assert "| **average** | 91.6 ± 0.6 | 92.1 | 91.2 |" in text and "| de | 87.9 ± 1.0 | 88.6 | 87.2 |" in text
     assert "| gap (en - mean of others) | 7.4 |" in text and "seeds: 1, 2" in text
-    assert "[record/results/udpos.json](record/results/udpos.json), [record/results/udpos-2.json]" in text
+    assert "[provenance/results/udpos.json](provenance/results/udpos.json), [provenance/results/udpos-2.json]" in text
     other["seeds"] = [1]  # the same seed again is another experiment
     second.write_text(json.dumps(other))
     again = write_card(folder, [second]).read_text(encoding="utf-8")
@@ -311,7 +312,7 @@ def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
 
 def test_what_is_not_known_is_left_out(small_model, tmp_path):
     text = write_card(small_model(tmp_path / "model")).read_text(encoding="utf-8")
-    for section in ("## When", "## How it", "## Results", "## Licences", "## Citation", "Paper:", "None", "{{", "{%"):
+    for section in ("## When", "## How it", "## Results", "## Licenses", "## Citation", "Paper:", "None", "{{", "{%"):
         assert section not in text
     assert re.findall(r"^## .*", text, re.MULTILINE) == ["## Use", "## Limits and risks", "## This card"]
     assert "\n\n\n" not in re.sub(r"```.*?```", "code", text, flags=re.DOTALL)
@@ -378,7 +379,7 @@ def test_names_are_shown_as_they_are(made_up_run):
     assert "<summary><b>a|b &lt;i&gt;*x* [y](z), zero_shot</b>" in text
     assert (
         "> - a \\`tag\\` \\<s>" in text
-        and "![a|b \\<i>\\*x\\* [y\\](z), zero_shot](record/figures/a-b-i-x-y-z-" in text
+        and "![a|b \\<i>\\*x\\* [y\\](z), zero_shot](provenance/figures/a-b-i-x-y-z-" in text
     )
     outside = re.sub(r"```.*?```|^---.*?^---", "", text, flags=re.DOTALL | re.MULTILINE)
     assert not re.search(r"(?<!\\)<(i|s|b)>(?!a\|b|ntrex|word|udpos)", outside)
@@ -400,7 +401,7 @@ def test_a_training_that_is_not_recorded_is_not_said_to_stand_below(made_up_run,
     assert "stands below" not in text and "is not recorded here" in text
 
 
-def test_the_licence_table_says_all_that_data_was_used_for(made_up_run):
+def test_the_license_table_says_all_that_data_was_used_for(made_up_run):
     folder, (file,) = made_up_run("veco", "classification")
     content = json.loads(file.read_text())
     content["protocol"]["evaluation_data"][0]["path"] = "owner/text"

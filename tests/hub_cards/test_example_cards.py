@@ -1,4 +1,4 @@
-"""The four example cards: each is what today's code makes of its record/, and nothing in them is invented."""
+"""The four example cards: each is what today's code makes of its provenance/, and nothing in them is invented."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def example(zoo_model_dir, monkeypatch):
     def copy(model):
         folder = zoo_model_dir(model, copy=True)
         shutil.copytree(EXAMPLES / model, folder, dirs_exist_ok=True)
-        index = json.loads((folder / "record" / "record.json").read_text(encoding="utf-8"))
+        index = json.loads((folder / "provenance" / "record.json").read_text(encoding="utf-8"))
         monkeypatch.setattr("hub_cards.record.folder_fingerprint", lambda _: index["weights"])
         return folder, read_record(folder)
 

@@ -12,7 +12,7 @@ from pretraining.recipe import OBJECTIVES
 
 def test_the_hub_reads_the_metadata(made_up_run):
     folder, files = made_up_run("xlm_align", "classification", "word_alignment")
-    data = ModelCard.load(write_card(folder, files, repo="me/model", licence="apache-2.0")).data
+    data = ModelCard.load(write_card(folder, files, repo="me/model", license="apache-2.0")).data
     assert data.language == ["en", "de"]  # learned from; Swahili was only evaluated
     assert data.base_model == "FacebookAI/xlm-roberta-base"
     assert data.datasets == ["owner/text", "owner/bitext"]  # neither what was evaluated nor what is not on the Hub
@@ -73,7 +73,7 @@ def test_results_of_data_sets_of_the_hub_are_files_of_their_own(made_up_run):
     first = entries[0]
     assert first.dataset_id == "google/xtreme" and first.dataset_revision is None and first.date == "2026-11-20"
     assert first.notes == "accuracy, en de sw, zero_shot, 2 seeds, 15030 rows"
-    assert first.source_url == "https://huggingface.co/me/model/blob/main/record/results/xnli.json"
+    assert first.source_url == "https://huggingface.co/me/model/blob/main/provenance/results/xnli.json"
     content = yaml.safe_load((folder / ".eval_results" / "udpos.yaml").read_text())
     english, german = parse_eval_result_entries(content)  # a configuration a language: no average
     assert (english.task_id, english.value, english.dataset_revision) == ("udpos.English", 95.51, None)

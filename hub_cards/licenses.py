@@ -1,6 +1,6 @@
-"""Licences: what the data sets of a run say of theirs, and whether an id for the weights is one that the Hub knows.
+"""Licenses: what the data sets of a run say of theirs, and whether an id for the weights is one that the Hub knows.
 
-A licence is what a data set's own card states, on this disk or on the Hub. Where it states none, or could not be read,
+A license is what a data set's own card states, on this disk or on the Hub. Where it states none, or could not be read,
 that is what is said: nothing is guessed.
 """
 
@@ -18,7 +18,7 @@ from zoo_core.tables import HUB_ID, resolve_hub_path
 
 HUB = "https://huggingface.co"
 SECONDS = 10  # to wait for the Hub: a card is not worth more
-OTHER = "other"  # a licence of its own: it needs a name and a link
+OTHER = "other"  # a license of its own: it needs a name and a link
 # Identifiers that the Hub takes in a card's metadata: https://huggingface.co/docs/hub/repositories-licenses
 IDENTIFIERS = frozenset(
     """
@@ -36,11 +36,11 @@ IDENTIFIERS = frozenset(
 
 
 @dataclass(frozen=True)
-class Licence:
-    """The licence of a data set, as far as its card says it."""
+class License:
+    """The license of a data set, as far as its card says it."""
 
     id: str | None  # the Hub's identifier, or several with commas; None where it is not known
-    name: str | None = None  # what the card calls a licence of its own
+    name: str | None = None  # what the card calls a license of its own
     url: str | None = None  # the data set on the Hub; None for what is not there
     note: str | None = None  # why there is no id
 
@@ -50,78 +50,78 @@ def hub_id(path: str) -> bool:
     return bool(HUB_ID.fullmatch(path)) and not path.startswith(("local/", "runs/"))
 
 
-def data_licences(tables: Iterable[dict[str, Any]], hub_root: str | None = None) -> dict[str, Licence]:
-    """The licence of each data set of `tables` (each with its `path`), by path, in their order.
+def data_licenses(tables: Iterable[dict[str, Any]], hub_root: str | None = None) -> dict[str, License]:
+    """The license of each data set of `tables` (each with its `path`), by path, in their order.
 
     A data set's card is README.md of its folder (`hub_root`/<path>, or the path itself), or that of the Hub; the Hub is
     asked no more once it could not be reached.
 
     Raises ValueError for a hub_root that is no folder.
     """
-    found: dict[str, Licence] = {}
+    found: dict[str, License] = {}
     reachable = True
     for path in dict.fromkeys(table["path"] for table in tables):
         folder = Path(resolve_hub_path(path, hub_root))
         on_hub = hub_id(path) and not Path(path).exists()
         url = f"{HUB}/datasets/{path}" if on_hub else None
-        licence = _of_file(folder / "README.md", url) if folder.is_dir() else Licence(None, url=url)
-        if not licence.id and on_hub:
-            licence, reachable = _of_hub(path, url, reachable)
-        elif not licence.id and not licence.note:
-            licence = Licence(None, note="a local file, without a card")
-        found[path] = licence
+        license = _of_file(folder / "README.md", url) if folder.is_dir() else License(None, url=url)
+        if not license.id and on_hub:
+            license, reachable = _of_hub(path, url, reachable)
+        elif not license.id and not license.note:
+            license = License(None, note="a local file, without a card")
+        found[path] = license
     return found
 
 
-def check_licence(licence: str, name: str | None = None, link: str | None = None) -> None:
+def check_license(license: str, name: str | None = None, link: str | None = None) -> None:
     """Raises ValueError for an id that the Hub does not know, for `other` without name and link, and for these two with
     any other id."""
-    if licence not in IDENTIFIERS:
+    if license not in IDENTIFIERS:
         raise ValueError(
-            f"{licence!r} is no licence identifier of the Hub. It refuses a card with another one. "
-            f"{nearest(licence.lower(), sorted(IDENTIFIERS))} For a licence that is not among them give {OTHER!r}, "
+            f"{license!r} is no license identifier of the Hub. It refuses a card with another one. "
+            f"{nearest(license.lower(), sorted(IDENTIFIERS))} For a license that is not among them give {OTHER!r}, "
             "with its name and link."
         )
-    if licence == OTHER and not (name and link):
+    if license == OTHER and not (name and link):
         raise ValueError(
-            f"The licence is {OTHER!r}, without {'a link' if name else 'a name' if link else 'name and link'}. Nobody "
+            f"The license is {OTHER!r}, without {'a link' if name else 'a name' if link else 'name and link'}. Nobody "
             "could tell what is allowed. Give both: its name, and a link to its text."
         )
-    if licence != OTHER and (name or link):
+    if license != OTHER and (name or link):
         raise ValueError(
-            f"The licence is {licence!r}, and a name or a link was given as well ({name or link!r}). The Hub shows "
+            f"The license is {license!r}, and a name or a link was given as well ({name or link!r}). The Hub shows "
             f"those of {OTHER!r} alone. Leave them out, or give {OTHER!r}."
         )
 
 
-def _of_hub(path: str, url: str | None, reachable: bool) -> tuple[Licence, bool]:
+def _of_hub(path: str, url: str | None, reachable: bool) -> tuple[License, bool]:
     """What the Hub's card says, and whether the Hub could be reached."""
     if not reachable:
-        return Licence(None, url=url, note="not looked up"), False
+        return License(None, url=url, note="not looked up"), False
     try:
         data = HfApi().dataset_info(path, timeout=SECONDS).card_data
     except RepositoryNotFoundError:
-        return Licence(None, note="not found on the Hub"), True
+        return License(None, note="not found on the Hub"), True
     except HfHubHTTPError:  # it answered something else: the next data set may fare better
-        return Licence(None, url=url, note="not looked up"), True
+        return License(None, url=url, note="not looked up"), True
     except (HTTPError, OSError):  # no line, or offline by the environment
-        return Licence(None, url=url, note="not looked up"), False
-    return (_stated(data, url) if data else Licence(None, url=url, note="it has no card")), True
+        return License(None, url=url, note="not looked up"), False
+    return (_stated(data, url) if data else License(None, url=url, note="it has no card")), True
 
 
-def _of_file(card: Path, url: str | None) -> Licence:
+def _of_file(card: Path, url: str | None) -> License:
     """What a card on this disk states."""
     if not card.is_file():
-        return Licence(None, url=url, note="it has no card")
+        return License(None, url=url, note="it has no card")
     try:
         return _stated(DatasetCard.load(card).data, url)
     except (ValueError, yaml.YAMLError):
-        return Licence(None, url=url, note="its card cannot be read")
+        return License(None, url=url, note="its card cannot be read")
 
 
-def _stated(data: CardData, url: str | None) -> Licence:
+def _stated(data: CardData, url: str | None) -> License:
     stated = data.get("license")
     stated = [name for name in (stated if isinstance(stated, list) else [stated]) if isinstance(name, str) and name]
     if not stated:
-        return Licence(None, url=url, note="its card names no licence")
-    return Licence(", ".join(stated), data.get("license_name"), url)
+        return License(None, url=url, note="its card names no license")
+    return License(", ".join(stated), data.get("license_name"), url)

@@ -1,4 +1,4 @@
-"""Licences of data sets, from their cards on this disk and on the Hub, and the licence ids of weights."""
+"""Licenses of data sets, from their cards on this disk and on the Hub, and the license ids of weights."""
 
 import json
 import subprocess
@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 import pytest
 
-from hub_cards.licences import check_licence, data_licences, hub_id
+from hub_cards.licenses import check_license, data_licenses, hub_id
 
-ASK = "import json, sys\nfrom dataclasses import asdict\nfrom hub_cards.licences import data_licences\n"
-ASK += "found = data_licences(json.load(sys.stdin))\n"
-ASK += "print(json.dumps({path: asdict(licence) for path, licence in found.items()}))"
+ASK = "import json, sys\nfrom dataclasses import asdict\nfrom hub_cards.licenses import data_licenses\n"
+ASK += "found = data_licenses(json.load(sys.stdin))\n"
+ASK += "print(json.dumps({path: asdict(license) for path, license in found.items()}))"
 
 
 def tables(*paths):
@@ -45,19 +45,19 @@ def ask(hub_server):
 def test_cards_on_this_disk_are_read_first(tmp_path):
     put_card(tmp_path / "owner" / "one", "license: cc-by-nc-4.0")
     put_card(tmp_path / "owner" / "several", "license: [cc-by-4.0, mit]")
-    put_card(tmp_path / "owner" / "its-own", "license: other\nlicense_name: news-licence\nlicense_link: LICENSE")
+    put_card(tmp_path / "owner" / "its-own", "license: other\nlicense_name: news-license\nlicense_link: LICENSE")
     put_card(tmp_path / "local" / "silent", "configs: []")
     put_card(tmp_path / "local" / "broken", "license: [mit")
     (tmp_path / "local" / "bare").mkdir()
     names = "owner/one owner/several owner/its-own local/silent local/broken local/bare".split()
-    found = {path: asdict(licence) for path, licence in data_licences(tables(*names), str(tmp_path)).items()}
+    found = {path: asdict(license) for path, license in data_licenses(tables(*names), str(tmp_path)).items()}
     hub = "https://huggingface.co/datasets/owner/"
     nothing = {"id": None, "name": None, "url": None}
     assert found == {
         "owner/one": {"id": "cc-by-nc-4.0", "name": None, "url": f"{hub}one", "note": None},
         "owner/several": {"id": "cc-by-4.0, mit", "name": None, "url": f"{hub}several", "note": None},
-        "owner/its-own": {"id": "other", "name": "news-licence", "url": f"{hub}its-own", "note": None},
-        "local/silent": {**nothing, "note": "its card names no licence"},
+        "owner/its-own": {"id": "other", "name": "news-license", "url": f"{hub}its-own", "note": None},
+        "local/silent": {**nothing, "note": "its card names no license"},
         "local/broken": {**nothing, "note": "its card cannot be read"},
         "local/bare": {**nothing, "note": "it has no card"},
     }
@@ -67,7 +67,7 @@ def test_folders_and_files_of_ones_own(tmp_path):
     put_card(tmp_path / "corpus", "license: apache-2.0")
     (tmp_path / "news.txt").write_text("a\n")
     paths = [str(tmp_path / "corpus"), str(tmp_path / "news.txt")]
-    folder, file = data_licences(tables(*paths, *paths)).values()
+    folder, file = data_licenses(tables(*paths, *paths)).values()
     assert (folder.id, folder.url) == ("apache-2.0", None)
     assert (file.id, file.note) == (None, "a local file, without a card")
 
@@ -77,7 +77,7 @@ def test_the_hub_is_asked_for_the_others(ask, hub_server):
     hub_server.edit("owner/stated", {"README.md": "---\nlicense: cc-by-sa-3.0\n---\n"}, kind="dataset")
     hub_server.create("owner/silent", kind="dataset")
     found = ask("owner/stated", "owner/silent", "owner/nowhere", "local/mirrored")
-    assert {path: (licence["id"], licence["note"]) for path, licence in found.items()} == {
+    assert {path: (license["id"], license["note"]) for path, license in found.items()} == {
         "owner/stated": ("cc-by-sa-3.0", None),
         "owner/silent": (None, "it has no card"),
         "owner/nowhere": (None, "not found on the Hub"),
@@ -90,7 +90,7 @@ def test_a_hub_that_breaks_off_is_not_asked_again(ask, hub_server, hub_server_mo
     hub_server.faults.append(hub_server_module.Fault("GET", "/api/datasets/", "drop"))
     hub_server.create("owner/second", kind="dataset")
     found = ask("owner/first", "owner/second")
-    assert [licence["note"] for licence in found.values()] == ["not looked up"] * 2
+    assert [license["note"] for license in found.values()] == ["not looked up"] * 2
     assert len([request for request in hub_server.requests if "/api/datasets/" in request.path]) == 1
 
 
@@ -103,9 +103,9 @@ def test_a_hub_that_answers_an_error_is_asked_for_the_next(ask, hub_server, hub_
 
 
 def test_offline_nothing_is_guessed():
-    licence = data_licences(tables("google/xtreme"))["google/xtreme"]
-    assert (licence.id, licence.note) == (None, "not looked up")
-    assert licence.url == "https://huggingface.co/datasets/google/xtreme"
+    license = data_licenses(tables("google/xtreme"))["google/xtreme"]
+    assert (license.id, license.note) == (None, "not looked up")
+    assert license.url == "https://huggingface.co/datasets/google/xtreme"
 
 
 def test_which_paths_are_on_the_hub():
@@ -116,19 +116,19 @@ def test_which_paths_are_on_the_hub():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("apache-2",), r"'apache-2' is no licence identifier.*Did you mean 'apache-2.0'.*give 'other'"),
+        (("apache-2",), r"'apache-2' is no license identifier.*Did you mean 'apache-2.0'.*give 'other'"),
         (("CC-BY-4.0",), "Did you mean 'cc-by-4.0'"),
         (("other",), "without name and link.*Nobody could tell.*Give both"),
-        (("other", "my-licence"), "'other', without a link"),
+        (("other", "my-license"), "'other', without a link"),
         (("other", None, "LICENSE"), "'other', without a name"),
-        (("mit", "my-licence"), "'mit', and a name or a link was given as well .*Leave them out"),
+        (("mit", "my-license"), "'mit', and a name or a link was given as well .*Leave them out"),
     ],
 )
-def test_licences_that_the_hub_would_refuse(arguments, message):
+def test_licenses_that_the_hub_would_refuse(arguments, message):
     with pytest.raises(ValueError, match=message):
-        check_licence(*arguments)
+        check_license(*arguments)
 
 
-def test_licences_of_weights():
-    check_licence("apache-2.0")
-    check_licence("other", "my-licence", "LICENSE")
+def test_licenses_of_weights():
+    check_license("apache-2.0")
+    check_license("other", "my-license", "LICENSE")
