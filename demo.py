@@ -6,7 +6,6 @@ Every step is the command a user would type, and is printed before it runs.
 """
 
 import argparse
-import json
 import os
 import shlex
 import subprocess
@@ -17,6 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from finetuning.results.table import Results, read_results
 
 ROOT = Path(__file__).resolve().parent
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
@@ -43,7 +44,7 @@ def launch(module: str, *arguments: str) -> None:
     run("-m", "accelerate.commands.launch", *single, "-m", module, *arguments, shown=shown)
 
 
-def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
+def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
     """All steps for one model; returns its results.json."""
     console.rule(model)
     pretrained, topics = folder / model, folder / f"{model}-topics"
@@ -62,7 +63,7 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> dict:
     records = [str(task / "results.json") for task in (topics, alignment)]
     run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records, "--license", "apache-2.0")
     console.print(run("-m", "hub_cards.folder_check", "--model", checkpoint), markup=False)
-    return json.loads((ROOT / topics / "results.json").read_text(encoding="utf-8"))
+    return read_results(ROOT / topics)
 
 
 def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
@@ -77,17 +78,15 @@ def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     return (start,)
 
 
-def summary(results: dict[str, dict]) -> Table:
+def summary(results: dict[str, Results]) -> Table:
     """Models x languages: accuracy in percent on five topics, trained on English only."""
-    languages = list(next(iter(results.values()))["languages"])
+    languages = list(next(iter(results.values())).languages)
     table = Table(title="topic accuracy, %, fine-tuned on English (chance 20)", title_justify="left")
     for column in ("model", *languages, "average", "transfer gap"):
         table.add_column(column, justify="left" if column == "model" else "right")
     for model, record in results.items():
-        scores = [record["languages"][language]["mean"] for language in languages]
-        table.add_row(
-            model, *(f"{value:.1f}" for value in (*scores, record["average"]["mean"], record["transfer_gap"]))
-        )
+        values = [*(record.of(name)["mean"] for name in languages), record.average["mean"], record.transfer_gap]
+        table.add_row(model, *(f"{value:.1f}" for value in values))
     return table
 
 

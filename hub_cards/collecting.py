@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.experiments.benchmark import KIND as SUITE
-from finetuning.experiments.compare_runs import MODULES, read_results
-from finetuning.results.files import load_results
+from finetuning.results.report import write_results
+from finetuning.results.table import Results, load_results, read_results
 from hub_cards.licenses import data_licenses
 from hub_cards.record import CURVES, FOLDER, Record, Result, forget_paths
 from zoo_core.provenance import folder_fingerprint
@@ -185,7 +185,7 @@ def _with_result(
     recipe_file = run_folder / "recipe.yaml"
     recipe = read_yaml(recipe_file) if recipe_file.is_file() else {}
     is_local = _local_names(record, _started_in(run_folder, recipe), content)
-    shown = forget_paths(content, is_local)
+    shown = Results(forget_paths(content, is_local))
     name = _name(record, shown, about["folder"], collected)
     drawn = {f"{FOLDER}/figures/{name}-{plot}": bytes_ for plot, bytes_ in _plots(content, shown, run_folder).items()}
     protocol = content["protocol"]
@@ -226,7 +226,7 @@ def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> 
     there = [name for name in FIGURES if (run_folder / name).is_file()]
     if there and Path(content["model"]["folder"]).is_absolute():
         with tempfile.TemporaryDirectory() as folder:
-            MODULES[content["kind"]].write_results(shown, Path(folder))
+            write_results(shown, Path(folder))
             return {name: (Path(folder) / name).read_bytes() for name in there}
     return {name: (run_folder / name).read_bytes() for name in there}
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from finetuning.results.by_language import setting_name
+from finetuning.results.table import Results
 from hub_cards.licenses import hub_id
 from hub_cards.record import Record, Result
 from pretraining.recipe import is_selected
@@ -136,7 +136,7 @@ def _of_head(config: dict[str, Any], values: dict[str, str]) -> str | None:
     return next((value for head, value in values.items() if saved.endswith(head)), None)
 
 
-def _index_entries(content: dict[str, Any]) -> list[EvalResult]:
+def _index_entries(content: Results) -> list[EvalResult]:
     """One entry a language, and the average of several: means over seeds, in percent.
 
     The Hub groups entries by task, dataset, configuration and split, so the language is in the metric's name.
@@ -145,7 +145,7 @@ def _index_entries(content: dict[str, Any]) -> list[EvalResult]:
     configs = {table["config"] for table in tables.values()}
     first = next(iter(tables.values()))
     average = {**first, "config": configs.pop() if len(configs) == 1 else None}
-    several = {"average": content["average"]} if len(content["languages"]) > 1 else {}
+    several = {"average": content.average} if len(content.languages) > 1 else {}
     metric = content["protocol"]["metric"]["name"]
     return [
         EvalResult(
@@ -155,10 +155,10 @@ def _index_entries(content: dict[str, Any]) -> list[EvalResult]:
             dataset_config=table["config"],
             dataset_split=table["split"],
             metric_type=metric,
-            metric_name=f"{metric}, {language}, {setting_name(content)}, {_seeds(content)}",
+            metric_name=f"{metric}, {language}, {content.setting}, {_seeds(content)}",
             metric_value=round(entry["mean"], 2),
         )
-        for language, entry in {**content["languages"], **several}.items()
+        for language, entry in {**content.languages, **several}.items()
         for table in [tables.get(language, average)]
     ]
 
@@ -179,7 +179,7 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
         notes = [
             metric["name"] + direction,
             " ".join(languages),
-            setting_name(content),
+            content.setting,
             _seeds(content),
             f"{number} rows",
         ]
@@ -198,19 +198,19 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
     for (path, config, revision), languages in by_config.items():
         name = config or content["task"]
         several = languages[1:]
-        if several and set(languages) == set(content["languages"]):
-            entries.append(entry(path, name, revision, content["average"], languages))
+        if several and set(languages) == set(content.languages):
+            entries.append(entry(path, name, revision, content.average, languages))
         for language in languages:
             task_id = f"{name}.{language}" if several else name
-            entries.append(entry(path, task_id, revision, content["languages"][language], [language]))
+            entries.append(entry(path, task_id, revision, content.languages[language], [language]))
     return entries
 
 
-def _tables(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _tables(content: Results) -> dict[str, dict[str, Any]]:
     """The evaluated table of each language, or pair."""
     tables = {code: table for table in content["protocol"]["evaluation_data"] for code in table["languages"]}
-    return {language: tables[language] for language in content["languages"]}
+    return {language: tables[language] for language in content.languages}
 
 
-def _seeds(content: dict[str, Any]) -> str:
+def _seeds(content: Results) -> str:
     return f"{len(content['seeds'])} seed{'s' if content['seeds'][1:] else ''}"

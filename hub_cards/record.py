@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from finetuning.results.files import load_results
+from finetuning.results.table import Results, load_results
 from zoo_core.provenance import folder_fingerprint
 from zoo_core.tables import HUB_ID
 
@@ -42,7 +42,7 @@ class Result:
     name: str
     """Of the file in provenance/results, without its ending."""
 
-    content: dict[str, Any]
+    content: Results
 
     own: bool
     """Whether its run fine-tuned this very model; else it was measured on these weights."""

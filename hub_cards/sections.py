@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.experiments import benchmark
-from finetuning.experiments.compare_runs import MODULES, check_seeds
-from finetuning.results.by_language import setting_name
-from finetuning.results.files import markdown_table, summary, with_deviation
+from finetuning.results.differences import join_seeds
+from finetuning.results.files import markdown_table
+from finetuning.results.report import protocol_lines, score_table
+from finetuning.results.table import Results, with_deviation
 from hub_cards.licenses import HUB, hub_id
 from hub_cards.metadata import languages_in, languages_of, learned_corpora, plain_name, start_of
 from hub_cards.record import Record, Result
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
 MANY_TASKS = 3  # of more, the tables of each are folded; of as many, one table shows all
-BY_SEED = ("seeds", "updates", "selected_steps", "scores")  # lists of results.json with an entry a seed
 FIGURE = re.compile(r"[-\d., x±()*]*")  # a cell of figures; an empty one is among them
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 LEFT_OUT = ("updates", "initialize", "generation")  # of the hyperparameters: told by the protocol of the results
@@ -139,14 +139,14 @@ def duration(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number or first == 2)
 
 
-def _fine_tuning(content: dict[str, Any]) -> list[str]:
+def _fine_tuning(content: Results) -> list[str]:
     """Hyperparameters of the run that fine-tuned the model, and what its scores are of."""
     shown = [
         f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
         for name, value in content["hyperparameters"].items()
         if value and name not in LEFT_OUT and not isinstance(value, (list, dict))
     ]
-    lines = [plain(f"{content['task']}, {setting_name(content)}: {', '.join(shown)}")]
+    lines = [plain(f"{content['task']}, {content.setting}: {', '.join(shown)}")]
     if content["seeds"][1:]:
         lines.append(f"the weights are of one seed; the scores below are means over seeds {_list(content['seeds'])}")
     return lines
@@ -160,14 +160,13 @@ def results(record: Record) -> list[dict[str, Any]]:
     """What a card shows of each experiment: title, score, table with published figures, protocol, warnings, plots."""
     shown = []
     for group in experiments(record.results):
-        content = joined([result.content for result in group])
-        module = MODULES[content["kind"]]
+        content = joined(group)
         shown.append(
             {
-                "title": f"{content['task']}, {setting_name(content)}",
+                "title": f"{content['task']}, {content.setting}",
                 "score": _score(content),
-                "table": markdown(*module.score_table(content)),
-                "protocol": module.protocol_lines(content, with_model=False),
+                "table": markdown(*score_table(content)),
+                "protocol": protocol_lines(content, with_model=False),
                 "warnings": content["warnings"],
                 "figures": [path for result in group for path in result.figures],
                 "files": [f"provenance/results/{result.name}.json" for result in group],
@@ -176,14 +175,14 @@ def results(record: Record) -> list[dict[str, Any]]:
     return shown
 
 
-def _score(content: dict[str, Any]) -> str:
+def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
-    metric, several = content["protocol"]["metric"], len(content["languages"])
+    metric, several = content["protocol"]["metric"], len(content.languages)
     of = f", mean of {several}" if several > 1 else ""
     return f"{metric['name']} {with_deviation(content['average'])}{_direction(content)}{of}"
 
 
-def _direction(content: dict[str, Any]) -> str:
+def _direction(content: Results) -> str:
     return "" if content["protocol"]["metric"].get("greater_is_better", True) else " (lower is better)"
 
 
@@ -192,13 +191,8 @@ def overview(record: Record) -> dict[str, Any]:
     groups = experiments(record.results)
     if len(groups) < MANY_TASKS:
         return {}
-    tasks = {
-        group[0].name: benchmark.of_task(
-            {"name": group[0].name, "scores": []}, [joined([result.content for result in group])]
-        )
-        for group in groups
-    }
-    columns, rows = benchmark.task_table({"tasks": tasks})
+    tasks = {group[0].name: benchmark.of_task({"name": group[0].name, "scores": []}, joined(group)) for group in groups}
+    columns, rows = benchmark.task_table(tasks)
     for row, task in zip(rows, tasks.values(), strict=True):
         row[1] += "".join(task["marks"])
     lower = dict.fromkeys(
@@ -209,7 +203,7 @@ def overview(record: Record) -> dict[str, Any]:
     return {
         "tasks": markdown(columns, rows),
         "notes": [*lower, *benchmark.footnotes((columns, rows))],
-        "languages": markdown(*benchmark.language_table({"tasks": tasks})),
+        "languages": markdown(*benchmark.language_table(tasks)),
     }
 
 
@@ -228,37 +222,19 @@ def experiments(results: list[Result]) -> list[list[Result]]:
 
 def _is_seed_of(result: Result, group: list[Result]) -> bool:
     contents = [other.content for other in [*group, result]]
-    alike = {(c["kind"], c["task"], setting_name(c), tuple(c["languages"]), result.own) for c in contents}
+    alike = {(c["kind"], c["task"], c.setting, tuple(c.languages), result.own) for c in contents}
     if len(alike) > 1:
         return False
     try:
-        check_seeds(result.name, contents)
+        join_seeds(result.name, contents)
     except ValueError:
         return False
     return True
 
 
-def joined(contents: list[dict[str, Any]]) -> dict[str, Any]:
-    """One results.json of several that are seeds of one experiment: scores side by side, their means and deviations."""
-    if len(contents) == 1:
-        return contents[0]
-    gaps = [content["transfer_gap"] for content in contents for _ in content["seeds"]]
-    whole = _merge("", contents)
-    warnings = dict.fromkeys(line for content in contents for line in content["warnings"])
-    gap = None if None in gaps else sum(gaps) / len(gaps)
-    return {**whole, "transfer_gap": gap, "warnings": list(warnings)}
-
-
-def _merge(key: str, values: list[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, dict):
-        if first.keys() == {"scores", "mean", "sd"}:
-            return summary([score for value in values for score in value["scores"]])
-        keys = dict.fromkeys(key for value in values for key in value)
-        return {key: _merge(key, [value[key] for value in values if key in value]) for key in keys}
-    if isinstance(first, list) and (key in BY_SEED or (first and isinstance(first[0], dict) and "mined" in first[0])):
-        return [item for value in values for item in value]
-    return first
+def joined(group: list[Result]) -> Results:
+    """The results of seeds of one experiment as one: scores side by side, their means and deviations."""
+    return join_seeds(group[0].name, [result.content for result in group])
 
 
 def limits(config: dict[str, Any], parameters: int, record: Record, known: list[str]) -> list[str]:
@@ -268,20 +244,18 @@ def limits(config: dict[str, Any], parameters: int, record: Record, known: list[
         lines.append(
             f"This model has {parameters:,} parameters. It is a demonstration that the code runs, not a model for use."
         )
-    groups = [joined([result.content for result in group]) for group in experiments(record.results)]
+    groups = [joined(group) for group in experiments(record.results)]
     poor = [
-        f"{content['task']}, {setting_name(content)}"
+        f"{content['task']}, {content.setting}"
         for content in groups
-        if benchmark.AT_CHANCE in benchmark.of_task({"name": content["task"], "scores": []}, [content])["marks"]
+        if benchmark.AT_CHANCE in benchmark.of_task({"name": content["task"], "scores": []}, content)["marks"]
     ]
     if poor:
         lines.append(
             f"At chance, or at 0, in at least one language: {plain('; '.join(poor))}. The warnings there say in which. "
             "Do not use the model for that."
         )
-    evaluated = dict.fromkeys(
-        code for content in groups for name in content["languages"] for code in languages_in(name)
-    )
+    evaluated = dict.fromkeys(code for content in groups for name in content.languages for code in languages_in(name))
     if evaluated:
         unseen = [code for code in languages_of(record) if code not in evaluated]
         also = f", not even of {', '.join(unseen)}, which it was trained on" if unseen else ""

@@ -1,6 +1,5 @@
 """`make demo` for one model, as a user runs it: every command of the path, and what it leaves behind."""
 
-import json
 import os
 import re
 import shutil
@@ -8,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+from finetuning.results.table import read_results
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +27,10 @@ def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig):
     try:
         assert "veco/model is whole, and a fresh process loads it" in " ".join(done.stdout.split())
         assert "mean only that everything runs" in " ".join(done.stdout.split())
-        results = json.loads((folder / "veco-topics" / "results.json").read_text(encoding="utf-8"))
+        results = read_results(folder / "veco-topics")
         row = re.search(r"│ veco +│(.+)│", done.stdout)[1].split("│")
-        shown = [f"{entry['mean']:.1f}" for entry in results["languages"].values()]
-        assert list(results["languages"]) == ["en", "de", "fr", "es", "zh"]
+        shown = [f"{entry['mean']:.1f}" for entry in results.languages.values()]
+        assert list(results.languages) == ["en", "de", "fr", "es", "zh"]
         assert [cell.strip() for cell in row][:5] == shown
         card = (folder / "veco" / "model" / "README.md").read_text(encoding="utf-8")
         assert "pipeline_tag: fill-mask" in card and "not a model for use" in card
