@@ -33,8 +33,8 @@ def describe_model(
     tokenizer_path = resolve_hub_path(tokenizer or path, hub_root)
     if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
         raise ValueError(
-            f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Text cannot be encoded "
-            "without the one the model was trained with. Save it into the folder, or name its folder as `tokenizer`."
+            f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Save it into the folder, or "
+            "name its folder as `tokenizer`."
         )
     with PartialState().main_process_first(), readable_errors(model):
         config = AutoConfig.from_pretrained(path, trust_remote_code=True)
@@ -56,8 +56,8 @@ def check_positions(max_length: int, config: Any, path: str) -> None:
     positions = longest_input(config)
     if max_length > positions:
         raise ValueError(
-            f"max_length is {max_length}, and the model of {path} has {positions} positions. Longer inputs have "
-            f"no position embeddings. Set max_length to {positions} or less."
+            f"max_length is {max_length}, and the model of {path} has {positions} positions. Set max_length to "
+            f"{positions} or less."
         )
 
 
@@ -84,8 +84,8 @@ def fine_tuned_model(run: str, model: str, fingerprint: str) -> tuple[Path, dict
     folder, facts = best_seed(run, model, fingerprint)
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"init_from is {run}, and {folder} is not there: that run kept no models. Nothing can start from them. "
-            "Name a run that trains, and run it with save_models=true."
+            f"init_from is {run}, and {folder} is not there: that run kept no models. Name a run that trains, and run "
+            "it with save_models=true."
         )
     return folder, {**facts, "fingerprint": folder_fingerprint(folder)}
 
@@ -100,15 +100,15 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
     results_file = Path(run) / "results.json"
     if not results_file.is_file():
         raise ValueError(
-            f"init_from is {run}, and there is no results.json: it is no finished run of finetuning/run.py. There is "
-            "no fine-tuned model to start from. Finish that run first, or leave init_from out."
+            f"init_from is {run}, and there is no results.json: it is no finished run of finetuning/run.py. Finish "
+            "that run first, or leave init_from out."
         )
     results = json.loads(results_file.read_text(encoding="utf-8"))
     if results["model"]["fingerprint"] != fingerprint:
         raise ValueError(
             f"init_from is {run}, which was fine-tuned from {results['model']['folder']} "
-            f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). The results would "
-            "be told of a model that they are not of. Give both the same model."
+            f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Give both the same "
+            "model."
         )
     scores = results["protocol"]["selection"].get("scores") or [None]
     best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
@@ -125,8 +125,8 @@ def find_model(model: str, hub_root: str | None = None) -> str:
         parent = folder.parent
         names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
         raise ValueError(
-            f"Model folder not found: {model}. Relative paths start at {Path.cwd()}. Name a folder that "
-            f"save_pretrained wrote, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
+            f"Model folder not found: {model}. Name a folder that save_pretrained wrote, or an id of the Hub "
+            f"(owner/name). {nearest(folder.name, names)}"
         )
     return path
 
@@ -183,9 +183,7 @@ def readable_errors(name: str):
     try:
         yield
     except SafetensorError as error:
-        raise ValueError(
-            f"The weights of {name} are damaged or incomplete: {error}. They cannot be read. Copy the folder again."
-        ) from error
+        raise ValueError(f"The weights of {name} are damaged or incomplete: {error}. Copy the folder again.") from error
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         is_there = Path(name).exists()

@@ -258,6 +258,4 @@ def check_ranges(recipe: Any, *ranges: tuple[str, Any, bool]) -> None:
                 "says what the field means."
             )
     if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
-        raise ValueError(
-            f"seeds is {recipe.seeds}. Each seed is one run of its own. Name each once, as in seeds=[1, 2]."
-        )
+        raise ValueError(f"seeds is {recipe.seeds}. Name each once, as in seeds=[1, 2].")

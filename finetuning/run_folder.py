@@ -29,7 +29,7 @@ class RunFolder:
         self.recipe, self.model = recipe, model
         self.facts: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"output_dir {self.path} is a file. Results need a folder. Name another one.")
+            raise ValueError(f"output_dir {self.path} is a file. Name another one.")
         if is_empty(self.path):
             if resume and PartialState().is_main_process:
                 print(f"nothing to resume in {self.path}: this is a new run", file=sys.stderr)
@@ -38,8 +38,7 @@ class RunFolder:
             raise not_empty(self.path)
         if not (self.path / "recipe.yaml").is_file() or not (self.path / "run.json").is_file():
             raise ValueError(
-                f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). There is nothing to "
-                "resume. Name another folder."
+                f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). Name another folder."
             )
         check_same_recipe(self.path, recipe)
         self.facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
@@ -96,8 +95,8 @@ def check_same_recipe(path: Path, recipe: Any) -> None:
     """Raises ValueError where the run in `path` was started with another recipe, but for fields that may change."""
     if changes := changes_that_count(recipe_of_run(path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe)):
         raise ValueError(
-            f"{path} was started with another recipe: {'; '.join(changes)}. Seeds of two recipes have no mean. Give "
-            "the recipe it was started with, or name another folder."
+            f"{path} was started with another recipe: {'; '.join(changes)}. Give the recipe it was started with, or "
+            "name another folder."
         )
 
 
@@ -127,8 +126,7 @@ def check_same_data(path: Path, before: dict[str, Any], now: dict[str, Any], men
     both = [name for name in before if name in now]
     if changed := recipe_differences({name: before[name] for name in both}, {name: now[name] for name in both}):
         raise ValueError(
-            f"The data have changed since {path} was started: {'; '.join(changed)}. Its scores would not be "
-            f"comparable. {mend}, or name another folder."
+            f"The data have changed since {path} was started: {'; '.join(changed)}. {mend}, or name another folder."
         )
 
 
@@ -136,8 +134,8 @@ def check_same_weights(path: Path, model: str, before: str | None, now: str | No
     """Raises ValueError where a model's fingerprint is not the one that the run in `path` was started with."""
     if before != now:
         raise ValueError(
-            f"The weights of {model} have changed since {path} was started: {str(before)[:15]} -> {str(now)[:15]}. Its "
-            "seeds would come from two models. Restore the model, or name another folder."
+            f"The weights of {model} have changed since {path} was started: {str(before)[:15]} -> {str(now)[:15]}. "
+            "Restore the model, or name another folder."
         )
 
 
@@ -152,8 +150,7 @@ def check_same_start(path: Path, before: dict[str, Any], now: dict[str, Any]) ->
     if then["seed"] != today["seed"]:
         raise ValueError(
             f"{path} started from seed {then['seed']} of {today['run']}, and the best one there is seed "
-            f"{today['seed']} now: seeds were added to it. Its figures would be of two models. Run this one again in "
-            "another folder, or remove its folder."
+            f"{today['seed']} now: seeds were added to it. Run this one again in another folder, or remove its folder."
         )
     if "fingerprint" in today:
         check_same_weights(path, today["run"], then["fingerprint"], today["fingerprint"])

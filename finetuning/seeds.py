@@ -27,9 +27,8 @@ def check_hardware(precision: str) -> None:
         )
     if state.device.type == "cuda" and state.distributed_type == DistributedType.NO and torch.cuda.device_count() > 1:
         raise ValueError(
-            f"One process sees {torch.cuda.device_count()} GPUs. The Trainer would split every batch among them by "
-            "DataParallel, and steps would be others than the recipe's. Start one process a GPU with `accelerate "
-            "launch --multi_gpu`, or show it one, with CUDA_VISIBLE_DEVICES=0."
+            f"One process sees {torch.cuda.device_count()} GPUs. Start one process a GPU with `accelerate launch "
+            "--multi_gpu`, or show it one, with CUDA_VISIBLE_DEVICES=0."
         )
 
 

@@ -237,9 +237,8 @@ def check_setting(recipe: Recipe, kind: Kind) -> None:
     is_translated = recipe.setting == "translate_train_all"
     if recipe.plug_in and not is_translated:
         raise ValueError(
-            f"plug_in is true, and setting is {recipe.setting}. Plug-in reads a text with its translation, and there "
-            "are none: it is not for zero-shot transfer (VECO, ACL 2021, footnote 4). Use "
-            "setting=translate_train_all with translations in every table, or plug_in=false."
+            f"plug_in is true, and setting is {recipe.setting}. Use setting=translate_train_all with translations in "
+            "every table, or plug_in=false."
         )
     if is_translated != bool(recipe.translations_from):
         raise ValueError(
@@ -300,8 +299,8 @@ def load_model(
     unread = [name for name in fresh if name.startswith(prefix) and ".pooler." not in name]
     if unread:
         raise ValueError(
-            f"{path} lacks {len(unread)} weights of the encoder of {type(model).__name__}, such as {unread[0]}. They "
-            "would be random. The checkpoint is of another architecture: check its config.json."
+            f"{path} lacks {len(unread)} weights of the encoder of {type(model).__name__}, such as {unread[0]}. The "
+            "checkpoint is of another architecture: check its config.json."
         )
     model.config.fine_tuned_on = trained_on
     if "label_subword" in data.protocol:  # whoever reads the labels has to know where they are

@@ -21,8 +21,8 @@ def start_processes() -> PartialState:
     launched = int(os.environ.get("WORLD_SIZE", 1))
     if launched != state.num_processes:
         raise ValueError(
-            f"{launched} processes were launched, and accelerate joined {state.num_processes}. Each would run alone. "
-            "On CPU, launch with ACCELERATE_USE_CPU=true and --multi_gpu; on GPUs, check `accelerate env`."
+            f"{launched} processes were launched, and accelerate joined {state.num_processes}. On CPU, launch with "
+            "ACCELERATE_USE_CPU=true and --multi_gpu; on GPUs, check `accelerate env`."
         )
     return state
 

@@ -111,8 +111,7 @@ def folder_fingerprint(model_dir: str | os.PathLike) -> str:
     if not weights or not config.is_file():
         lacking = "config.json" if weights else "weights (*.safetensors or *.bin)"
         raise ValueError(
-            f"{folder} is not a model folder: it has no {lacking}. A fingerprint needs both weights and configuration. "
-            "Give a folder that save_pretrained wrote."
+            f"{folder} is not a model folder: it has no {lacking}. Give a folder that save_pretrained wrote."
         )
     digest = hashlib.sha256()
     for file in sorted(weights | {config}):

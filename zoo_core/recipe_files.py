@@ -35,10 +35,7 @@ def read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
         file = str(following)
         if any(Path(file).resolve() == Path(one).resolve() for one, _ in files):
             circle = " -> ".join([*(name for name, _ in files), file])
-            raise ValueError(
-                f"{files[-1][0]} extends {file}, which closes a circle: {circle}. There is no first file to start "
-                "from. Remove one `extends`."
-            )
+            raise ValueError(f"{files[-1][0]} extends {file}, which closes a circle: {circle}. Remove one `extends`.")
         try:
             own = _read_file(file)
         except ValueError as error:
@@ -68,7 +65,7 @@ def _over(old: Any, new: Any, name: str, file: str) -> Any:
             if not isinstance(position, int) or not 0 <= position <= len(values):
                 raise ValueError(
                     f"in {file}: {name} has no entry {position}; the list that it extends has {len(old)}, counted from "
-                    f"0. A mapping over a list names positions. Name one that exists, or {len(values)} to add one."
+                    f"0. Name one that exists, or {len(values)} to add one."
                 )
             old_value = values[position] if position < len(values) else None
             values[position : position + 1] = [_over(old_value, value, f"{name}.{position}", file)]
@@ -86,15 +83,14 @@ def _read_file(path: str) -> dict[str, Any]:
         folder = file.parent
         names = sorted(item.name for item in folder.glob("*.y*ml")) if folder.is_dir() else []
         hint = nearest(file.name, names) if names else f"The folder {folder} holds no YAML file."
-        raise ValueError(f"Recipe file not found: {path}. Relative paths start at {Path.cwd()}. {hint}")
+        raise ValueError(f"Recipe file not found: {path}. {hint}")
     content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ValueError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Recipes are read as UTF-8 only. "
-            "Save the file in that encoding."
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Save the file in that encoding."
         ) from None
     try:
         # OmegaConf's reading of YAML, so that 1e-4 is a number and a key given twice is an error
@@ -103,8 +99,8 @@ def _read_file(path: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ValueError(f"{path}{where}: not valid YAML: {problem}. Nothing was read. Correct that line.") from None
+        raise ValueError(f"{path}{where}: not valid YAML: {problem}. Correct that line.") from None
     if not isinstance(values, dict) or not values or (len(values) == 1 and text.strip() in values):
         kind = "holds no fields" if not values else "is not a mapping of fields to values"
-        raise ValueError(f"Recipe file {path} {kind}. A recipe is made of lines `field: value`. See --help for them.")
+        raise ValueError(f"Recipe file {path} {kind}. See --help for them.")
     return values

@@ -87,14 +87,13 @@ def _overridden(schema: Any, values: dict, overrides: list[str], config: str | N
         OmegaConf.resolve(recipe)
     except OmegaConfBaseException as error:
         raise ValueError(
-            f"The recipe cannot be resolved: {str(error).splitlines()[0]}. A value such as ${{model.type}} must name a "
-            "field of the recipe. Correct the name, or write the value itself."
+            f"The recipe cannot be resolved: {str(error).splitlines()[0]}. Correct the name, or write the value itself."
         ) from None
     if missing:
         source = f"in {config} or " if config else ""
         raise ValueError(
-            f"The recipe has no value for: {', '.join(missing)}. These fields have no default. "
-            f"Set them {source}on the command line as `{missing[0]}=...`."
+            f"The recipe has no value for: {', '.join(missing)}. Set them {source}on the command line as "
+            f"`{missing[0]}=...`."
         )
     return OmegaConf.to_object(recipe)
 
@@ -122,8 +121,7 @@ def _set(recipe_class: type, values: dict, override: str) -> bool:
     name = name.strip()
     if not equals or not name:
         raise ValueError(
-            f"Override `{override}` is not of the form `field=value`. Arguments other than flags set fields of the "
-            "recipe. Name the field, as in `a.b=1`; --help lists them."
+            f"Override `{override}` is not of the form `field=value`. Name the field, as in `a.b=1`; --help lists them."
         )
     origin = f"override `{override}`"
     *parents, last = name.split(".")
@@ -139,10 +137,7 @@ def _set(recipe_class: type, values: dict, override: str) -> bool:
             has_grown = True
         container = container[key]
         if not isinstance(container, (dict, list)):
-            raise ValueError(
-                f"{origin}: {path} is {_type_name(expected)}, it has no fields. Only dataclasses, lists and "
-                f"dictionaries do. Set `{path}=...`."
-            )
+            raise ValueError(f"{origin}: {path} is {_type_name(expected)}, it has no fields. Set `{path}=...`.")
     expected, key = _step(expected, container, last, path, origin)
     value = _parse(text, expected, origin)
     _check(expected, value, name, origin)
@@ -161,8 +156,8 @@ def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> t
     if isinstance(container, list):
         if not part.isdecimal() or int(part) >= len(container):
             raise ValueError(
-                f"{origin}: {path} has no entry {part}; it is a list of {len(container)}, counted from 0. Overrides "
-                f"change entries, they do not add any. Name one that exists, or set the whole list: `{path}=[...]`."
+                f"{origin}: {path} has no entry {part}; it is a list of {len(container)}, counted from 0. Name one "
+                f"that exists, or set the whole list: `{path}=[...]`."
             )
         return _argument(expected, 0), int(part)
     return _argument(expected, 1), part

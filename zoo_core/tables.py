@@ -82,8 +82,8 @@ def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
         return path
     if not Path(hub_root).is_dir():
         raise ValueError(
-            f"hub_root is {hub_root}, which is not a folder. Ids of the Hub are looked up there first. "
-            "Name a folder of the form <hub_root>/<owner>/<name>, or leave hub_root empty."
+            f"hub_root is {hub_root}, which is not a folder. Name a folder of the form <hub_root>/<owner>/<name>, or "
+            "leave hub_root empty."
         )
     mirrored = Path(hub_root) / path
     return str(mirrored) if HUB_ID.fullmatch(path) and mirrored.is_dir() else path
@@ -114,7 +114,7 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
             raise
         empty = True
     if empty:
-        raise ValueError(f"{describe(table)} has no rows. There is nothing to read. Check the file or the split.")
+        raise ValueError(f"{describe(table)} has no rows. Check the file or the split.")
     return dataset
 
 
@@ -213,8 +213,8 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
     if local.is_dir():
         if table.format not in ("auto", "hub"):
             raise ValueError(
-                f"{path} is a folder, and its format is declared as {table.format}. Folders are read in the Hub's "
-                "layout only. Leave `format` at auto, or name a file of the folder."
+                f"{path} is a folder, and its format is declared as {table.format}. Leave `format` at auto, or name a "
+                "file of the folder."
             )
         return "hub", path
     if not local.exists():
@@ -225,8 +225,7 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         raise ValueError(_not_found(local))
     if table.format == "hub":
         raise ValueError(
-            f"{path} is a file, and its format is declared as hub. Only folders and ids have the Hub's layout. "
-            "Leave `format` at auto, or name its folder."
+            f"{path} is a file, and its format is declared as hub. Leave `format` at auto, or name its folder."
         )
     kind = table.format if table.format != "auto" else SUFFIXES.get(local.suffix.lower())
     if kind is None:
@@ -275,8 +274,8 @@ def _load_folder_or_hub(table: Table, path: str, hub_root: str | None) -> "Datas
     if is_local and table.revision is not None:
         if path == table.path:
             raise ValueError(
-                f"{path} is a local folder, and revision is {table.revision!r}. Only the Hub keeps revisions. "
-                "Leave `revision` out, or name the dataset by its Hub id."
+                f"{path} is a local folder, and revision is {table.revision!r}. Leave `revision` out, or name the "
+                "dataset by its Hub id."
             )
         logger.warning("%s is read from %s; revision %s is not checked there", table.path, path, table.revision)
     revision = None if is_local else table.revision
@@ -302,10 +301,7 @@ def require_empty(folder: str | os.PathLike) -> None:
     """Raises ValueError for an output folder that holds something: it would be mixed with what is written now."""
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) or folder.is_file():
-        raise ValueError(
-            f"{folder} is there already and not empty. Old and new files would be mixed. Name another folder, or "
-            "remove it first."
-        )
+        raise ValueError(f"{folder} is there already and not empty. Name another folder, or remove it first.")
 
 
 def _cache_of_folder(folder: Path) -> str:
@@ -349,8 +345,7 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
             known = re.findall(r"'([^']+)'", message.partition("[")[2])
             raise ValueError(_unknown(table, "split", table.split, known)) from None
         raise ValueError(
-            f"{describe(table)} cannot be read: {_first_line(error.__cause__ or error)}. A data file is damaged, not "
-            "of the format its name says, or the split is not well formed. Check the files and the split."
+            f"{describe(table)} cannot be read: {_first_line(error.__cause__ or error)}. Check the files and the split."
         ) from error
 
 
@@ -390,7 +385,7 @@ def _load_file(path: str, kind: str, streaming: bool) -> "Dataset | IterableData
     file = Path(path)
     with file.open("rb") as stream:
         if stream.read(len(BOM) + 1) in (b"", BOM):
-            raise ValueError(f"{path} is empty. There are no rows to read. Check where it was written.")
+            raise ValueError(f"{path} is empty. Check where it was written.")
     identity = _file_hash(file, partial=streaming).rpartition(":")[2]
     if kind in ("tsv", "text"):
         columns = _tsv_header(path) if kind == "tsv" else ["text"]
@@ -428,8 +423,7 @@ def _load_file(path: str, kind: str, streaming: bool) -> "Dataset | IterableData
         if kind in ("tsv", "text") and isinstance(cause, ValueError):
             raise cause from None
         raise ValueError(
-            f"{path} cannot be read as {kind}: {_first_line(cause or error)}. The content is damaged or of another "
-            "format. Repair the file, or declare its `format`."
+            f"{path} cannot be read as {kind}: {_first_line(cause or error)}. Repair the file, or declare its `format`."
         ) from error
 
 
@@ -445,7 +439,7 @@ def _read_lines(path: str, columns: tuple[str, ...] | None) -> Iterator[dict[str
                 if len(fields) != len(columns):
                     raise ValueError(
                         f"{path}, line {number}: {len(fields)} columns, and the header has {len(columns)} "
-                        f"({', '.join(columns)}). Rows and header must agree; there is no quoting. Correct that line."
+                        f"({', '.join(columns)}). Correct that line."
                     )
                 yield dict(zip(columns, fields, strict=True))
 
@@ -455,8 +449,8 @@ def _tsv_header(path: str) -> list[str]:
         columns = decode_line(stream.readline(), path, 1).split("\t")
     if len(set(columns)) < len(columns) or not all(columns):
         raise ValueError(
-            f"{path}, line 1: the header is {columns}. Every column needs a name of its own. "
-            "Add a header line, or declare `format: text` if the file has no columns."
+            f"{path}, line 1: the header is {columns}. Add a header line, or declare `format: text` if the file has no "
+            "columns."
         )
     return columns
 
@@ -469,8 +463,8 @@ def decode_line(raw: bytes, path: str | Path, number: int) -> str:
         return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Text is read as UTF-8 only. "
-            "Convert the file, for example with iconv -f latin1 -t utf-8."
+            f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Convert the file, for example with "
+            "iconv -f latin1 -t utf-8."
         ) from None
 
 

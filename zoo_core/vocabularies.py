@@ -15,12 +15,12 @@ def check_vocabulary(tokenizer: Any, config: Any, tokenizer_name: str, model_nam
     if not tokens <= rows < tokens + LARGEST_VOCABULARY_PADDING:
         raise ValueError(
             f"The tokenizer of {tokenizer_name} has {tokens} tokens, and the model of {model_name} {rows} embeddings. "
-            f"Tokens would meet embeddings that were trained for others, or none. {remedy}"
+            f"{remedy}"
         )
     if None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
         raise ValueError(
             f"The padding id is {tokenizer.pad_token_id} in the tokenizer of {tokenizer_name} and "
-            f"{config.pad_token_id} in the model of {model_name}. They were not made for each other. {remedy}"
+            f"{config.pad_token_id} in the model of {model_name}. {remedy}"
         )
 
 

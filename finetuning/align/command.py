@@ -246,9 +246,7 @@ def _device(name: str | None) -> Any:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(
-            f"--device {name} cannot be used: {reason}. The model has to be put somewhere. Give cpu, or leave it out."
-        ) from None
+        raise ValueError(f"--device {name} cannot be used: {reason}. Give cpu, or leave it out.") from None
 
 
 @contextlib.contextmanager

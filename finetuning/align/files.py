@@ -84,15 +84,14 @@ def fit_gold(
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):
         raise ValueError(
-            f"{name} has {lines:,} lines, the input {len(lengths):,} sentences. A line of links belongs to the "
-            "sentence of the same number. Give the sentences the links were made for, all of them and in their order."
+            f"{name} has {lines:,} lines, the input {len(lengths):,} sentences. Give the sentences the links were made "
+            "for, all of them and in their order."
         )
     beyond = sorted(sentence for sentence in gold if not 0 <= sentence < len(lengths))
     if beyond:
         raise ValueError(
             f"{name} has links for {len(gold):,} sentences, up to number {beyond[-1] + 1:,}; the input has "
-            f"{len(lengths):,}. Gold links and sentences are matched by their number. Give the sentences the links "
-            "were made for, all of them and in their order."
+            f"{len(lengths):,}. Give the sentences the links were made for, all of them and in their order."
         )
     fitting: dict[int, Gold] = {}
     left_out: list[str] = []
@@ -109,9 +108,8 @@ def fit_gold(
     if len(left_out) > total / 2 or len(left_out) > max(LISTED, MAX_SLIPS * total):
         raise ValueError(
             f"{len(left_out):,} of the {total:,} links of {name} point past the words of their sentence "
-            f"({'; '.join(left_out[:3])}; numbers from 1). A gold file has a few such slips at most, so these links "
-            "were made for other sentences, for other words, for source and target exchanged, or count from another "
-            "number. Check the order of the files, the splitting into words and the base."
+            f"({'; '.join(left_out[:3])}; numbers from 1). Check the order of the files, the splitting into words and "
+            "the base."
         )
     return fitting, left_out
 
@@ -138,11 +136,11 @@ def pharaoh_line(links: Iterable[tuple[int, int]], probabilities: Sequence[float
 def _read_lines(path: Path) -> list[str]:
     """Lines end at "\\n" alone: what `splitlines` takes for an end of line may stand inside a sentence."""
     if not path.is_file():
-        raise ValueError(f"Gold file not found: {path}. Relative paths start at {Path.cwd()}. Check the path.")
+        raise ValueError(f"Gold file not found: {path}. Check the path.")
     with path.open("rb") as stream:
         lines = [decode_line(raw, path, number) for number, raw in enumerate(stream, start=1)]
     if not any(line.strip() for line in lines):
-        raise ValueError(f"{path} holds no links. Nothing can be scored against it. Check the path.")
+        raise ValueError(f"{path} holds no links. Check the path.")
     return lines
 
 
@@ -153,8 +151,7 @@ def _detect(lines: list[str], path: str | Path) -> str:
     if PHARAOH_LINK.fullmatch(first.split()[0]):
         return "pharaoh"
     raise ValueError(
-        f"{path} is in no known format of gold links: its first line is {first[:60]!r}. Known are `sentence i j S` "
-        "(alignv2) and `i-j ipj ...` with one line a sentence (pharaoh). Convert it to one of them."
+        f"{path} is in no known format of gold links: its first line is {first[:60]!r}. Convert it to one of them."
     )
 
 
@@ -166,10 +163,7 @@ def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldL
         for item in line.split():
             match = PHARAOH_LINK.fullmatch(item)
             if not match:
-                raise ValueError(
-                    f"{path}, line {sentence + 1}: {item[:60]!r} is no link. A link is `i-j` (sure) or `ipj` "
-                    "(possible), two word numbers. Correct that line."
-                )
+                raise ValueError(f"{path}, line {sentence + 1}: {item[:60]!r} is no link. Correct that line.")
             link = int(match[1]), int(match[3])
             lowest = min(link) if lowest is None else min(lowest, *link)
             links.possible.add(link)
@@ -179,8 +173,7 @@ def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldL
         if lowest != 0:
             raise ValueError(
                 f"{path} does not show whether its words count from 0 or from 1: no link has a word 0, and either is "
-                "in use. A wrong guess would shift every link. Say which: `--gold-base 1` or `--gold-base 0` "
-                "(`gold_base` in a recipe)."
+                "in use. Say which: `--gold-base 1` or `--gold-base 0` (`gold_base` in a recipe)."
             )
         base = 0
     if base > lowest:
@@ -199,10 +192,7 @@ def _read_alignv2(lines: list[str], path: str | Path, base: int | None) -> GoldL
             continue
         match = ALIGNV2_LINE.fullmatch(line.strip())
         if not match:
-            raise ValueError(
-                f"{path}, line {number}: {line.strip()[:60]!r} is no link. A line of this file is `sentence i j`, then "
-                "S or P. Correct that line."
-            )
+            raise ValueError(f"{path}, line {number}: {line.strip()[:60]!r} is no link. Correct that line.")
         links = gold.setdefault(int(match[1]), Gold())
         link = int(match[2]) - 1, int(match[3]) - 1
         links.possible.add(link)

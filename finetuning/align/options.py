@@ -219,8 +219,6 @@ def require_different_files(flags: argparse.Namespace) -> None:
             continue
         place = Path(path).resolve()
         if place in names:
-            raise ValueError(
-                f"{path} is {names[place]} and {name}. One would destroy the other. Name another file for one of them."
-            )
+            raise ValueError(f"{path} is {names[place]} and {name}. Name another file for one of them.")
         if number < len(written):
             names[place] = name

@@ -33,8 +33,8 @@ def require_writable(path: str | Path, option: str) -> None:
         raise ValueError(f"{path} is a folder. {option} is written as a file. Name a file in it.")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(
-            f"{path} cannot be written: there is no permission, or the disk is read only. All that is computed would "
-            f"be lost. Change the permissions, or name another {option}."
+            f"{path} cannot be written: there is no permission, or the disk is read only. Change the permissions, or "
+            f"name another {option}."
         )
 
 
@@ -80,8 +80,8 @@ class OutputFile:
         if self.path.exists() and self.path.stat().st_size:
             if not resume:
                 raise ValueError(
-                    f"{self.path} exists and is not empty. Nothing is overwritten. Add --resume to go on with a run "
-                    "that was stopped, or name another --output."
+                    f"{self.path} exists and is not empty. Add --resume to go on with a run that was stopped, or name "
+                    "another --output."
                 )
             self._state = self._read_state()
 
@@ -95,9 +95,8 @@ class OutputFile:
             return {key: state[key] for key in ("settings", "lines", "digest", "is_complete")}
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{self.path} cannot be gone on with: {self.state_path.name} beside it is missing or damaged. It says "
-                "with which model and settings the lines were made. Name another --output, or remove both files to "
-                "start anew."
+                f"{self.path} cannot be gone on with: {self.state_path.name} beside it is missing or damaged. Name "
+                "another --output, or remove both files to start anew."
             ) from None
 
     def go_on(self, settings: dict[str, Any], reader: PairReader, multiple: int = 1) -> None:
@@ -118,8 +117,8 @@ class OutputFile:
         differences = recipe_differences(self._state["settings"], settings)
         if differences:
             raise ValueError(
-                f"{self.path} was made with other settings: {'; '.join(differences)}. Its lines and new ones would not "
-                "belong together. Give the same settings, or another --output."
+                f"{self.path} was made with other settings: {'; '.join(differences)}. Give the same settings, or "
+                "another --output."
             )
         if self._state["lines"]:
             self._digest = reader.expected = (self._state["lines"], self._state["digest"])
@@ -137,8 +136,7 @@ class OutputFile:
         for number in range(self.lines):
             if next(pairs, None) is None:
                 raise ValueError(
-                    f"{self.path} has {self.lines:,} lines, the input {number:,}. It is not the input they were made "
-                    "from. Give that one, or another --output."
+                    f"{self.path} has {self.lines:,} lines, the input {number:,}. Give that one, or another --output."
                 )
             self._note_digest(number + 1)
 

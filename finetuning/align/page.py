@@ -26,9 +26,7 @@ class Page:
         self.pairs: list[dict[str, Any]] = []
         require_writable(path, "--html")
         if self.path.exists() and MARKER not in self.path.read_text(encoding="utf-8", errors="replace")[:2000]:
-            raise ValueError(
-                f"{self.path} exists and is no page of word links. Nothing else is overwritten. Name another file."
-            )
+            raise ValueError(f"{self.path} exists and is no page of word links. Name another file.")
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -43,10 +43,7 @@ class PairReader:
 
     def __init__(self, files: list[str], format: str = "auto", keys: tuple[str, str] = ("source", "target")):
         if len(files) > 2 or (len(files) == 2 and STDIN in files):
-            raise ValueError(
-                f"The input is {' '.join(files)}. Pairs come from standard input, from one file, or from a file of "
-                "source and a file of target sentences. Give none, one or two files."
-            )
+            raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
         self.files = [] if files == [STDIN] else list(files)
         for name in self.files:
             _require_file(name)
@@ -54,8 +51,8 @@ class PairReader:
             format = "jsonl" if len(files) == 1 and Path(files[0]).suffix in (".jsonl", ".json") else "text"
         if format == "jsonl" and len(self.files) == 2:
             raise ValueError(
-                f"The input is two files, {' and '.join(files)}, and the format jsonl. A JSONL line holds both "
-                "sentences. Give one file, or leave the format to `text`."
+                f"The input is two files, {' and '.join(files)}, and the format jsonl. Give one file, or leave the "
+                "format to `text`."
             )
         self.format = format
         self.keys = keys
@@ -104,8 +101,8 @@ class PairReader:
         if (number == lines and digest != expected) or (is_last and number < lines):
             differs = f"it has only {number:,} lines" if number < lines else f"its first {lines:,} lines differ"
             raise ValueError(
-                f"{self.name} is not the input of the run to go on with: {differs}. Old and new links would belong to "
-                "different sentences. Give the input of that run, or another --output."
+                f"{self.name} is not the input of the run to go on with: {differs}. Give the input of that run, or "
+                "another --output."
             )
 
     def _raw_lines(self, streams: list[BinaryIO]) -> Iterator[tuple[bytes, ...]]:
@@ -144,8 +141,8 @@ class PairReader:
             if len(sides) == 1:
                 found = "`|||` without spaces around it" if PAIR_SEPARATOR in lines[0] else "no `|||`"
             raise ValueError(
-                f"{self.name}, line {number}: {found} in {_shorten(lines[0])}. A line is `source ||| target`, the mark "
-                "between spaces. Correct that line; for JSONL say --format jsonl, for two files name both."
+                f"{self.name}, line {number}: {found} in {_shorten(lines[0])}. Correct that line; for JSONL say "
+                "--format jsonl, for two files name both."
             )
         return sides[0], sides[1]
 
@@ -156,27 +153,26 @@ class PairReader:
             json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair can be escaped, but is no text
         except ValueError as error:
             raise ValueError(
-                f"{where}: no JSON: {error}. It reads {_shorten(line)}. A JSONL line is one JSON object. Correct that "
-                "line; for `source ||| target` say --format text."
+                f"{where}: no JSON: {error}. It reads {_shorten(line)}. Correct that line; for `source ||| target` say "
+                "--format text."
             ) from None
         if not isinstance(row, dict):
             raise ValueError(
-                f"{where}: JSON, but no object: {_shorten(line)}. The two sentences are found by their keys. Write "
-                f'{{"{self.keys[0]}": ..., "{self.keys[1]}": ...}}.'
+                f'{where}: JSON, but no object: {_shorten(line)}. Write {{"{self.keys[0]}": ..., "{self.keys[1]}": '
+                "...}."
             )
         for key in self.keys:
             if key not in row:
                 raise ValueError(
                     f"{where}: no key {key!r}. The two sentences are found by their keys, {' and '.join(self.keys)}. "
-                    f"Name the file's own with --keys. {nearest(key, row)}"
+                    f"{nearest(key, row)}"
                 )
             value = row[key]
             if not isinstance(value, str) and not (
                 isinstance(value, list) and all(isinstance(word, str) and word.strip() for word in value)
             ):
                 raise ValueError(
-                    f"{where}: {key!r} is {_shorten(json.dumps(value, ensure_ascii=False))}. A sentence is a string, "
-                    "or a list of words that are not empty. Correct that line."
+                    f"{where}: {key!r} is {_shorten(json.dumps(value, ensure_ascii=False))}. Correct that line."
                 )
         return row[self.keys[0]], row[self.keys[1]]
 
@@ -192,7 +188,7 @@ def _require_file(name: str) -> None:
     if path.is_file() or path.is_fifo() or path.is_char_device():
         return
     if path.is_dir():
-        raise ValueError(f"{name} is a folder. Sentence pairs are read from files. Name a file in it.")
+        raise ValueError(f"{name} is a folder. Name a file in it.")
     names = sorted(item.name for item in path.parent.iterdir()) if path.parent.is_dir() else []
     raise ValueError(
         f"Input file not found: {name}. Relative paths start at {Path.cwd()}. Check the path. "

@@ -78,7 +78,7 @@ def label(options: argparse.Namespace, command: list[str]) -> None:
 def _outputs(options: argparse.Namespace) -> dict[str, Path]:
     languages = options.languages
     if len(set(languages)) < len(languages):
-        raise ValueError(f"--languages is {languages}. Each is labeled into one file. Name each once.")
+        raise ValueError(f"--languages is {languages}. Name each once.")
     for name in ("input", "output"):
         text = f"{getattr(options, name)} {options.config or ''}" if name == "input" else options.output
         if len(languages) > 1 and LANGUAGE not in text:
@@ -89,12 +89,10 @@ def _outputs(options: argparse.Namespace) -> dict[str, Path]:
     outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in languages}
     for output in outputs.values():
         if output.suffix != ".jsonl":
-            raise ValueError(f"--output is {output}. Rows are written as JSON lines. Name a file that ends in .jsonl.")
+            raise ValueError(f"--output is {output}. Name a file that ends in .jsonl.")
         for file in (output, output.with_suffix(".yaml")):
             if file.exists():
-                raise ValueError(
-                    f"{file} is there already. It is not overwritten. Remove it, or name another --output."
-                )
+                raise ValueError(f"{file} is there already. Remove it, or name another --output.")
     return outputs
 
 
@@ -118,15 +116,12 @@ class Text:
         feature = require_column(self.rows, self.column, self.name)
         taken = [name for name in ("tokens", "labels", "confidence", LABELED_BY) if name in names]
         if taken := [name for name in taken if name != self.column]:
-            raise ValueError(
-                f"{self.name} has a column {taken[0]}, which is written here. It would be lost. Rename it, or leave it "
-                "out."
-            )
+            raise ValueError(f"{self.name} has a column {taken[0]}, which is written here. Rename it, or leave it out.")
         self.sentences = self._words(feature)
         if not any(self.sentences):
             raise ValueError(
-                f"{self.name}: none of its {len(self.rows)} rows has a word in column {self.column}. There is nothing "
-                "to label. Name the column of the words or of the text by --column."
+                f"{self.name}: none of its {len(self.rows)} rows has a word in column {self.column}. Name the column "
+                "of the words or of the text by --column."
             )
         fingerprint = table_fingerprint(table, options.hub_root, self.rows)
         self.identity = {
@@ -144,14 +139,14 @@ class Text:
         if kind not in ("string", "large_string"):
             raise ValueError(
                 f"{self.name}: column {self.column} holds {getattr(feature, 'dtype', feature)}, neither text nor lists "
-                f"of words. A tagger labels words. Name another by --column: {', '.join(self.rows.column_names)}."
+                f"of words. Name another by --column: {', '.join(self.rows.column_names)}."
             )
         if item is None:
             if self.language.split("-")[0].split("_")[0] in UNSPACED:
                 raise ValueError(
                     f"{self.name}: column {self.column} holds text in {self.language}, which is not written with "
-                    "spaces between words. What its words are cannot be told here, and a whole phrase would get one "
-                    "label. Cut it into words with a segmenter of the language, and give a column of lists of words."
+                    "spaces between words. Cut it into words with a segmenter of the language, and give a column of "
+                    "lists of words."
                 )
             return [(text or "").split() for text in values]
         for row, words in enumerate(values):
@@ -186,8 +181,8 @@ class Teacher:
         self.tokenizer.padding_side = "right"
         if getattr(config, "plug_in", False):
             raise ValueError(
-                f"{name} was fine-tuned plug-in: it reads each text beside its translation. A teacher labels text "
-                "alone. Name one that was fine-tuned with plug_in=false."
+                f"{name} was fine-tuned plug-in: it reads each text beside its translation. Name one that was "
+                "fine-tuned with plug_in=false."
             )
         self.model = load_pretrained(AutoModelForTokenClassification, path, name, dtype=torch.float32)
         self.model.to(PartialState().device)

@@ -40,8 +40,8 @@ class LabelColumn:
         is_number = isinstance(self.feature, ClassLabel) or kind == "bool" or "int" in kind
         if not is_number and kind not in ("string", "large_string"):
             raise ValueError(
-                f"{self.rows.name}: column {self.rows.table.label_column} holds {kind}. Labels are whole numbers, "
-                "class labels or strings. Name another label column, or convert this one."
+                f"{self.rows.name}: column {self.rows.table.label_column} holds {kind}. Name another label column, or "
+                "convert this one."
             )
         return is_number
 
@@ -85,8 +85,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
     if unknown and set(ids) <= {None, -1}:
         raise ValueError(
             f"{rows.name}, language {rows.language}: none of the {len(column.values)} values in column "
-            f"{name_of_column} is a label. Those of this split were not published, or were taken out: nothing can be "
-            "learned from it or scored on it. Name another split, or a copy of the data that has its labels."
+            f"{name_of_column} is a label. Name another split, or a copy of the data that has its labels."
         )
     if unknown:
         row = column.row_of(column.values.index(unknown[0]))
@@ -118,7 +117,6 @@ def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
     Some public copies of test sets have every label replaced by a constant: a score on them is noise.
     """
     raise ValueError(
-        f"{rows.name}, language {rows.language}: all {count} {what} have the label {name!r}. These are placeholders, "
-        "not gold labels: any score on them is meaningless. Use a copy of the data that has its labels, or evaluate "
-        "another split."
+        f"{rows.name}, language {rows.language}: all {count} {what} have the label {name!r}. Use a copy of the data "
+        "that has its labels, or evaluate another split."
     )

@@ -90,8 +90,8 @@ def require_text(rows: Dataset, column: str, field: str, where: str) -> None:
     dtype = getattr(require_column(rows, column, where), "dtype", None)
     if dtype not in ("string", "large_string"):
         raise ValueError(
-            f"{field} is {column}, which holds {dtype or 'no text'}. Only text can be translated. Name a column of "
-            "text; a field of a struct is named by a dotted path, such as translation.en."
+            f"{field} is {column}, which holds {dtype or 'no text'}. Name a column of text; a field of a struct is "
+            "named by a dotted path, such as translation.en."
         )
 
 
@@ -101,8 +101,8 @@ def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dat
     if table.join_on is None:
         if len(sides[0]) != len(sides[1]):
             raise ValueError(
-                f"{where} is aligned row by row, and its sides have {len(sides[0])} and {len(sides[1])} rows. From the "
-                "first missing row on, every pair would be wrong. Repair the tables, or set join_on if they share ids."
+                f"{where} is aligned row by row, and its sides have {len(sides[0])} and {len(sides[1])} rows. Repair "
+                "the tables, or set join_on if they share ids."
             )
         return sides
     ids = []
@@ -111,15 +111,15 @@ def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dat
         ids.append(rows[table.join_on][:])
         if len(set(ids[-1])) < len(ids[-1]):
             raise ValueError(
-                f"{where}: ids occur more than once in column {table.join_on}. It is unknown which rows belong "
-                "together. Make the ids unique, or leave join_on out if the tables are aligned row by row."
+                f"{where}: ids occur more than once in column {table.join_on}. Make the ids unique, or leave join_on "
+                "out if the tables are aligned row by row."
             )
     place = {value: position for position, value in enumerate(ids[1])}
     matched = [(position, place[value]) for position, value in enumerate(ids[0]) if value in place]
     if not matched:
         raise ValueError(
             f"{where}: no id of column {table.join_on} occurs in both tables. They have ids such as {ids[0][0]!r} and "
-            f"{ids[1][0]!r}. Nothing can be joined. Check that the ids have the same form."
+            f"{ids[1][0]!r}. Check that the ids have the same form."
         )
     return [side.select([pair[number] for pair in matched]) for number, side in enumerate(sides)]
 
@@ -140,12 +140,11 @@ def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> Dataset:
     if len(missing) and is_evaluated:
         raise ValueError(
             f"{name} ({rows.name}), row {missing[0]}: a side is empty, as in {len(missing)} of {len(is_full)} rows. "
-            "A score over fewer sentences is not the benchmark's. Repair the data, or name another split."
+            "Repair the data, or name another split."
         )
     if len(missing) == len(is_full):
         raise ValueError(
-            f"{name} ({rows.name}) has no pair with text on both sides. There is nothing to read. Check "
-            "source_column and target_column."
+            f"{name} ({rows.name}) has no pair with text on both sides. Check source_column and target_column."
         )
     return rows.dataset.select(np.flatnonzero(is_full)) if len(missing) else rows.dataset
 

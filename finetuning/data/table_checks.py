@@ -24,7 +24,7 @@ def check_tables(recipe: "Recipe") -> None:
     """
     for part, tables in (("train", recipe.train), ("evaluation", recipe.evaluation)):
         if not tables:
-            raise ValueError(f"The recipe has no {part} table. There is nothing to read. Add one under `{part}:`.")
+            raise ValueError(f"The recipe has no {part} table. Add one under `{part}:`.")
         for position, table in enumerate(tables):
             if table.streaming:
                 raise ValueError(
@@ -41,27 +41,26 @@ def check_tables(recipe: "Recipe") -> None:
             )
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(
-                f"train.{position}.dev_split is {table.dev_split!r}, of the training rows. A checkpoint that knows "
-                "them by heart would be selected. Name another split, or leave it out: dev_fraction is held out then."
+                f"train.{position}.dev_split is {table.dev_split!r}, of the training rows. Name another split, or "
+                "leave it out: dev_fraction is held out then."
             )
         for split in filter(None, (table.split, table.dev_split)):
             for number, evaluated in enumerate(recipe.evaluation):
                 if _shares_rows(recipe, replace(table, split=split), evaluated):
                     raise ValueError(
                         f"train.{position} reads {describe(replace(table, split=split))}, which is evaluated by "
-                        f"evaluation.{number}. A score on rows that were trained or selected on means nothing. "
-                        "Evaluate another split."
+                        f"evaluation.{number}. Evaluate another split."
                     )
     for position, table in enumerate(recipe.evaluation):
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(
-                f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Selecting on "
-                "evaluated rows flatters the score. Name another split, or leave it out."
+                f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Name another split, "
+                "or leave it out."
             )
     if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
         raise ValueError(
-            "selection is mean_dev, and no evaluation table has a dev_split. The mean is over the languages' "
-            "development rows. Name their split, or use selection=source_dev or selection=last."
+            "selection is mean_dev, and no evaluation table has a dev_split. Name their split, or use "
+            "selection=source_dev or selection=last."
         )
 
 

@@ -86,8 +86,8 @@ class TableReader:
         if has_place_for_language(table):
             if not languages:
                 raise ValueError(
-                    f"{describe(table)} has a place for the language, and `languages` is empty. Which tables there "
-                    "are cannot be listed. Name the languages, as in evaluation.0.languages=[en, de]."
+                    f"{describe(table)} has a place for the language, and `languages` is empty. Name the languages, as "
+                    "in evaluation.0.languages=[en, de]."
                 )
             return [rows for name in languages for rows in self._of_language(table, name)]
         if Path(table.path).is_file():
@@ -97,9 +97,9 @@ class TableReader:
         if table.language_column is None:
             if len(languages) != 1:
                 raise ValueError(
-                    f"{describe(table)} holds one language, and `languages` is {languages}. Scores are kept by "
-                    "language. Set `language_column` where a column tells it, write {language} into path or config "
-                    "where each language has a table, or name the one language."
+                    f"{describe(table)} holds one language, and `languages` is {languages}. Set `language_column` "
+                    "where a column tells it, write {language} into path or config where each language has a table, or "
+                    "name the one language."
                 )
             return [self._joined(Rows(table, languages[0], dataset, fingerprint))]
         require_column(dataset, table.language_column, describe(table))
@@ -108,8 +108,8 @@ class TableReader:
         unknown = [name for name in languages if name not in found]
         if unknown:
             raise ValueError(
-                f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Nothing "
-                f"can be read for it. Its languages are: {', '.join(found)}. {_hint(unknown[0], found)}"
+                f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
+                f"languages are: {', '.join(found)}. {_hint(unknown[0], found)}"
             )
         parts = {name: dataset.select(np.flatnonzero(column == name)) for name in languages or found}
         return [self._joined(Rows(table, name, rows, fingerprint)) for name, rows in parts.items()]
@@ -126,8 +126,8 @@ class TableReader:
             there = [codes.get(match[1], match[1]) for match in map(place.fullmatch, error.known) if match]
             raise ValueError(
                 f"{table.path} has no config {filled(table, language).config}: there are no rows of language "
-                f"{language!r}. Nothing can be read for it. Of the form {table.config} it has: {', '.join(there)}. "
-                f"{_hint(language, there)} Where the data call a language by another name, give it in `language_names`."
+                f"{language!r}. Of the form {table.config} it has: {', '.join(there)}. {_hint(language, there)} Where "
+                "the data call a language by another name, give it in `language_names`."
             ) from None
 
     def _joined(self, rows: Rows) -> Rows:
@@ -147,14 +147,14 @@ class TableReader:
             if positions.setdefault(key, position) != position:
                 raise ValueError(
                     f"{describe(source)}, rows {positions[key]} and {position} (from 0): both have {key!r} in column "
-                    f"{column}. Which of them is the translation cannot be told. Join on a column without repetitions."
+                    f"{column}. Join on a column without repetitions."
                 )
         keys = rows.dataset[column][:]
         if unknown := [key for key in keys if key not in positions]:
             raise ValueError(
                 f"{rows.name}, language {rows.language}: {len(unknown)} of {len(keys)} rows have no translation in "
-                f"{describe(source)}; none of its rows has {unknown[0]!r} in column {column}. Plug-in cannot read a "
-                "text without its translation. Add the missing ones, remove these rows, or join on another column."
+                f"{describe(source)}; none of its rows has {unknown[0]!r} in column {column}. Add the missing ones, "
+                "remove these rows, or join on another column."
             )
         # a struct's fields are columns of their own: `answers` names them all
         own = [name for name in other.column_names if any(name == one or name.startswith(f"{one}.") for one in columns)]
@@ -212,8 +212,8 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> "Dataset":
             found = list(dict.fromkeys(values))
             shown = f"{', '.join(found[:9])}{', ...' if found[9:] else ''}"
             raise ValueError(
-                f"{describe(table)} has no row with {wanted!r} in column {column}. Nothing would be read. The values "
-                f"there are: {shown}. Correct `where`."
+                f"{describe(table)} has no row with {wanted!r} in column {column}. The values there are: {shown}. "
+                "Correct `where`."
             )
         dataset = dataset.select(kept)
     return dataset
@@ -243,8 +243,8 @@ def training_rows(recipe: "Recipe", reader: TableReader) -> list[Rows]:
     source = recipe.source_language
     if recipe.setting == "translate_train_all" and not recipe.plug_in and {rows.language for rows in found} <= {source}:
         raise ValueError(
-            f"setting is translate_train_all, and all training rows are {source}. That is zero_shot. Add tables of "
-            "translated rows with their `languages`, or use setting=zero_shot."
+            f"setting is translate_train_all, and all training rows are {source}. Add tables of translated rows with "
+            "their `languages`, or use setting=zero_shot."
         )
     return found
 
@@ -256,7 +256,7 @@ def evaluation_rows(recipe: "Recipe", reader: TableReader) -> dict[str, Rows]:
         if rows.language in languages:
             raise ValueError(
                 f"Language {rows.language!r} is evaluated twice: in {languages[rows.language].name} and in "
-                f"{rows.name}. A result has one score per language. Remove it from one of them."
+                f"{rows.name}. Remove it from one of them."
             )
         languages[rows.language] = rows
     return languages

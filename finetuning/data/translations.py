@@ -108,13 +108,13 @@ class Source:
                 self.kept += 1
                 yield row
         if not self.kept and not self.left_out:
-            raise ValueError(f"{self.file} has no rows. There is nothing to write. Fetch the file again, whole.")
+            raise ValueError(f"{self.file} has no rows. Fetch the file again, whole.")
         if len(self.left_out) > self.kept:
             reasons = collections.Counter(reason for _, reason in self.left_out)
             (reason, count), *_ = reasons.most_common(1)
             raise ValueError(
                 f"{self.file}: {len(self.left_out):,} of {len(self.left_out) + self.kept:,} rows cannot be read, "
-                f"{count:,} of them because: {reason}. This is not the published form (see --help). {_advice(reason)}"
+                f"{count:,} of them because: {reason}. {_advice(reason)}"
             )
 
     def _leave_out(self, number: int, reason: str) -> tuple[None, str]:
@@ -175,8 +175,8 @@ class Source:
             ]
         except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             raise ValueError(
-                f"{self.file} is not JSON of SQuAD's form, data / paragraphs / context and qas: {error!r}. Its "
-                "questions cannot be read. Fetch the file again, whole."
+                f"{self.file} is not JSON of SQuAD's form, data / paragraphs / context and qas: {error!r}. Fetch the "
+                "file again, whole."
             ) from error
         return iter(found)
 
@@ -236,9 +236,7 @@ def convert(folder: Path, output: Path) -> None:
 def find_sources(folder: Path) -> tuple[list[Source], list[Path]]:
     """The published files in a folder by task, language and split, and those of pseudo test sets."""
     if not folder.exists():
-        raise ValueError(
-            f"--input is {folder}, which does not exist. There is nothing to read. Name a folder or a file."
-        )
+        raise ValueError(f"--input is {folder}, which does not exist. Name a folder or a file.")
     files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
     files = [file for file in files if file.suffix in (".tsv", ".json") and not file.name.startswith(".")]
     passed_over = [file for file in files if any(PSEUDO.search(part) for part in file.parts[-2:])]
@@ -251,20 +249,14 @@ def find_sources(folder: Path) -> tuple[list[Source], list[Path]]:
             continue
         key = (source.task, source.language, source.split)
         if key in found:
-            raise ValueError(
-                f"{found[key].file} and {file} are both {' '.join(key)}. They would be one file. Name a folder with "
-                "one of them."
-            )
+            raise ValueError(f"{found[key].file} and {file} are both {' '.join(key)}. Name a folder with one of them.")
         found[key] = source
     if unknown or not found:
         what = (
             f"{unknown[0]} is no file of XTREME's translations" if unknown else f"{folder} holds no .tsv or .json file"
         )
         more = f" ({len(unknown)} such files)" if len(unknown) > 1 else ""
-        raise ValueError(
-            f"{what}{more}. What its columns are is not known. --help names the files, which keep their names and, "
-            "TSV, the folder of their task (XNLI or PAWSX). Name a folder that holds no others."
-        )
+        raise ValueError(f"{what}{more}. Name a folder that holds no others.")
     return list(found.values()), passed_over
 
 
@@ -293,10 +285,7 @@ def _is_done(output: Path, file: Path, digest: str) -> bool:
     about = yaml.safe_load(beside.read_text(encoding="utf-8")) if beside.exists() else None
     if isinstance(about, dict) and (about.get("source") or {}).get("sha256") == digest:
         return True
-    raise ValueError(
-        f"{output} is there already, and was not made of {file}. It is not overwritten. Remove it, or name another "
-        "--output."
-    )
+    raise ValueError(f"{output} is there already, and was not made of {file}. Remove it, or name another --output.")
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ def read_attention(
     longest = max(len(encoding["input_ids"]) for encoding in inputs)
     if longest > longest_input(config):
         raise ValueError(
-            f"The input has {longest} tokens, and {model} has {longest_input(config)} positions. The rest has no "
-            "position embeddings. Give shorter sentences."
+            f"The input has {longest} tokens, and {model} has {longest_input(config)} positions. Give shorter "
+            "sentences."
         )
     for name, side, encoding in zip(("source", "target"), (0, -1), (inputs[0], inputs[-1]), strict=True):
         if (1 if kind == "joint" and side else 0) not in encoding.sequence_ids(0):
@@ -267,8 +267,7 @@ def main(argv: list[str] | None = None) -> None:
         output, formats = Path(flags.output), FigureCanvasBase.get_supported_filetypes()
         if output.suffix[1:] not in formats:
             raise ValueError(
-                f"output is {flags.output}. Its ending says what kind of image to write, and there is none of that "
-                f"kind. Use one of {', '.join('.' + name for name in sorted(formats))}."
+                f"output is {flags.output}. Use one of {', '.join('.' + name for name in sorted(formats))}."
             )
         maps = read_attention(flags.model, flags.source, flags.target, flags.kind, flags.hub_root, flags.tokenizer)
         panels = choose(maps, flags.layer, flags.head)

@@ -36,8 +36,8 @@ def complete_published(recipe: Any) -> None:
             _fill(item, recipe, own)
         elif not own:
             raise ValueError(
-                f"published.paper is {item.paper!r}, and there are no figures beside it. There is nothing to show. "
-                f"Name a paper whose tables are known, or give the figures themselves. {nearest(item.paper, papers())}"
+                f"published.paper is {item.paper!r}, and there are no figures beside it. "
+                f"{nearest(item.paper, papers())}"
             )
 
 
@@ -50,19 +50,13 @@ def _fill(item: Any, recipe: Any, own: list[str]) -> None:
     paper, place = item.paper, f"published: {item.paper}, {item.table}, {item.row}"
     table, row = find(paper, item.table, item.row)
     if own:
-        raise ValueError(
-            f"{place} has {own[0]} as well. The figures of that row are known already, and two sets may differ. Leave "
-            f"{own[0]} out, or name another paper."
-        )
+        raise ValueError(f"{place} has {own[0]} as well. Leave {own[0]} out, or name another paper.")
     if table.columns_are == "tasks":
         _fill_from_tasks(item, recipe, table, row, place)
     else:
         _fill_by_column(item, recipe, table, row, place)
     if not _figures(item):
-        raise ValueError(
-            f"{place} has no legible figure of {recipe.task}. There is nothing to show. Name another row, or leave it "
-            "out."
-        )
+        raise ValueError(f"{place} has no legible figure of {recipe.task}. Name another row, or leave it out.")
     if hasattr(item, "pooling"):
         item.pooling = item.pooling or row.pooling or XTREME_POOLING.get(recipe.task)
     item.note = item.note or " ".join(text for text in (table.note, row.note) if text) or None
@@ -72,8 +66,8 @@ def _fill(item: Any, recipe: Any, own: list[str]) -> None:
 def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) -> None:
     if table.task is not None and table.task not in (recipe.task, recipe.kind):
         raise ValueError(
-            f"{place} is of task {table.task}, and the recipe's is {recipe.task}. Figures of another task cannot stand "
-            "beside its scores. Name a table of that task, or set published=null."
+            f"{place} is of task {table.task}, and the recipe's is {recipe.task}. Name a table of that task, or set "
+            "published=null."
         )
     scores = {metric: table.scores(row, metric) for metric in table.metrics}
     if recipe.kind == "translation":
@@ -96,16 +90,15 @@ def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) 
 def _fill_from_tasks(item: Any, recipe: Any, table: Table, row: Row, place: str) -> None:
     if recipe.task not in table.columns:
         raise ValueError(
-            f"{place} has no column {recipe.task}, the recipe's task. Its figure cannot be looked up. "
-            f"{nearest(recipe.task, table.columns)}"
+            f"{place} has no column {recipe.task}, the recipe's task. {nearest(recipe.task, table.columns)}"
         )
     item.average = table.scores(row, table.metrics[0]).get(recipe.task)
     if not item.average_over:
         columns = _languages_of(recipe.task, table)
         if columns is None:
             raise ValueError(
-                f"{place} is an average over languages that no table names for {recipe.task}. It could stand beside "
-                "another average. Say them as published.average_over."
+                f"{place} is an average over languages that no table names for {recipe.task}. Say them as "
+                "published.average_over."
             )
         names = getattr(recipe, "pair_names", None)
         item.average_over = [_pair_of(column, names) for column in columns] if names is not None else columns

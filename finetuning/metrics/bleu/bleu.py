@@ -53,8 +53,8 @@ class Bleu(evaluate.Metric):
             raise ValueError("BLEU of 0 sentences is not defined. Evaluate at least one.")
         if tokenize not in TOKENIZERS:
             raise ValueError(
-                f"The BLEU tokenizer {tokenize!r} is not one of sacreBLEU's: {', '.join(TOKENIZERS)}. BLEU counts what "
-                "it splits. Name the one of the target language; 13a serves languages with spaces between words."
+                f"The BLEU tokenizer {tokenize!r} is not one of sacreBLEU's: {', '.join(TOKENIZERS)}. Name the one of "
+                "the target language; 13a serves languages with spaces between words."
             )
         try:
             # force: sacreBLEU would else warn of references that look tokenized
@@ -64,8 +64,8 @@ class Bleu(evaluate.Metric):
             )
         except RuntimeError as error:  # the packages of ja-mecab and ko-mecab
             raise ValueError(
-                f"The BLEU tokenizer {tokenize!r} is not installed. Japanese and Korean are split by packages of their "
-                "own. Install sacrebleu[ja] or sacrebleu[ko], or use char."
+                f"The BLEU tokenizer {tokenize!r} is not installed. Install sacrebleu[ja] or sacrebleu[ko], or use "
+                "char."
             ) from error
         scorers = {"sacrebleu": sacrebleu, "bleu": bleu, "chrf": CHRF()}
         scores = {name: scorer.corpus_score(predictions, [references]) for name, scorer in scorers.items()}

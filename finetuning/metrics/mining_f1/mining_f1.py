@@ -53,13 +53,10 @@ class MiningF1(evaluate.Metric):
         scores, is_right = numpy.asarray(predictions, dtype=float), numpy.asarray(references, dtype=bool)
         if gold < 1 or is_right.sum() > gold:
             raise ValueError(
-                f"{is_right.sum()} of {len(scores)} mined pairs are right, and gold is {gold}. Recall is a share of "
-                "the gold pairs, of which there must be one at least, and no fewer than were found. Give them all."
+                f"{is_right.sum()} of {len(scores)} mined pairs are right, and gold is {gold}. Give them all."
             )
         if not numpy.isfinite(scores).all():
-            raise ValueError(
-                "A score is no finite number. Pairs are ranked by their scores. Leave out pairs that have none."
-            )
+            raise ValueError("A score is no finite number. Leave out pairs that have none.")
         edge = None
         if threshold is None:
             threshold, edge = fit(scores, is_right, gold)

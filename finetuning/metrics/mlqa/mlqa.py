@@ -57,8 +57,8 @@ class Mlqa(evaluate.Metric):
     def _compute(self, predictions, references, language):
         if language not in ARTICLES:
             raise ValueError(
-                f"The language {language!r} is not one of MLQA's: {', '.join(ARTICLES)}. Its articles and tokens are "
-                "not defined. Score another language with the metric squad, as XQuAD and TyDiQA do."
+                f"The language {language!r} is not one of MLQA's: {', '.join(ARTICLES)}. Score another language with "
+                "the metric squad, as XQuAD and TyDiQA do."
             )
         return score_answers(predictions, references, functools.partial(tokenize, language=language))
 

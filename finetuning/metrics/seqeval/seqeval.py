@@ -43,8 +43,8 @@ class Seqeval(evaluate.Metric):
         for sentence, (found, gold) in enumerate(lengths):
             if found != gold:
                 raise ValueError(
-                    f"Sentence {sentence} (from 0) has {found} predictions and {gold} labels. Every word has one of "
-                    "each. Predict all words, and none twice."
+                    f"Sentence {sentence} (from 0) has {found} predictions and {gold} labels. Predict all words, and "
+                    "none twice."
                 )
         if not sum(gold for _, gold in lengths):
             raise ValueError("Chunk F1 of 0 words is not defined. Evaluate at least one sentence with words.")

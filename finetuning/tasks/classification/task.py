@@ -44,8 +44,8 @@ def read(recipe: Recipe) -> TaskData:
     data = gather(recipe, tables, evaluation, normalize, names, warnings)
     if len(used := data.train.unique("labels")) < 2:
         raise ValueError(
-            f"All {len(data.train)} training rows have the label {names[used[0]]!r}. There is nothing to tell apart. "
-            f"Check the label column {recipe.train[0].label_column}."
+            f"All {len(data.train)} training rows have the label {names[used[0]]!r}. Check the label column "
+            f"{recipe.train[0].label_column}."
         )
     data.protocol["majority_share"] = {language: _majority_share(rows) for language, rows in data.evaluation.items()}
     return data
@@ -108,20 +108,17 @@ def _check_columns(recipe: Recipe) -> None:
     wanted = len(recipe.train[0].text_columns)
     for where, table in named_tables(recipe).items():
         if len(table.text_columns) not in (1, 2):
-            raise ValueError(
-                f"{where}.text_columns is {table.text_columns}. A classifier reads one text or a pair. Name one column "
-                "or two."
-            )
+            raise ValueError(f"{where}.text_columns is {table.text_columns}. Name one column or two.")
         if len(table.text_columns) != wanted:
             raise ValueError(
-                f"{where}.text_columns names {len(table.text_columns)} and train.0.text_columns {wanted}. A classifier "
-                "of pairs cannot judge single texts, nor the reverse. Give all tables as many."
+                f"{where}.text_columns names {len(table.text_columns)} and train.0.text_columns {wanted}. Give all "
+                "tables as many."
             )
         translations = table.translation_columns or (table.translations and table.translations.text_columns)
         if translations and len(translations) != len(table.text_columns):
             raise ValueError(
                 f"{where} has {len(table.text_columns)} text_columns and {len(translations)} of translations, "
-                f"{', '.join(translations)}. Each text has one translation. Name as many, in the same order."
+                f"{', '.join(translations)}. Name as many, in the same order."
             )
         check_label_names(where, table.label_names)
 
@@ -146,8 +143,8 @@ def _texts(rows: Rows, column: str, what: str) -> list[str]:
     feature = require_column(rows.dataset, column, rows.name)
     if getattr(feature, "dtype", None) not in ("string", "large_string"):
         raise ValueError(
-            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not text. Only text can be "
-            f"encoded. Name a text column in `text_columns`; the columns are {', '.join(rows.dataset.column_names)}."
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not text. Name a text column in "
+            f"`text_columns`; the columns are {', '.join(rows.dataset.column_names)}."
         )
     texts = rows.dataset[column][:]
     for row, text in enumerate(texts):

@@ -43,14 +43,13 @@ def describe_models(recipe: FeatureRecipe) -> dict[int, SeedModel]:
     first = depths[recipe.seeds[0]]
     if len(set(depths.values())) > 1:
         raise ValueError(
-            f"The models of seeds {list(depths)} have {list(depths.values())} layers. A mean by layer is of models "
-            "of one depth. Evaluate each kind in an output_dir of its own, and bring them together by compare_with."
+            f"The models of seeds {list(depths)} have {list(depths.values())} layers. Evaluate each kind in an "
+            "output_dir of its own, and bring them together by compare_with."
         )
     for field, layers in (("layer", [recipe.layer] if recipe.layer is not None else []), ("layers", recipe.layers)):
         if beyond := [layer for layer in layers if not 0 <= layer <= first]:
             raise ValueError(
-                f"{field} has {beyond[0]}, and {recipe.model} has {first} layers. There is no such state. Give 0 (the "
-                f"embeddings) to {first}."
+                f"{field} has {beyond[0]}, and {recipe.model} has {first} layers. Give 0 (the embeddings) to {first}."
             )
     return models
 
@@ -64,8 +63,8 @@ def layer_protocol(recipe: FeatureRecipe, depth: int) -> dict[str, Any]:
     layers = sorted(set(recipe.layers)) or list(range(depth + 1))
     if layer not in layers:
         raise ValueError(
-            f"layers is {recipe.layers}, and the layer that is reported is {layer} of {depth}, at two thirds. It has "
-            "to be scored. Add it, or name another one by `layer`."
+            f"layers is {recipe.layers}, and the layer that is reported is {layer} of {depth}, at two thirds. Add it, "
+            "or name another one by `layer`."
         )
     return {
         "layer": layer,
@@ -130,8 +129,7 @@ def check_finished(folder: RunFolder, models: dict[int, SeedModel]) -> None:
         if then != now:
             raise ValueError(
                 f"The weights of {model.identity['folder']} have changed since seed {seed} was scored in "
-                f"{folder.path}: {then[:15]} -> {now[:15]}. Its figures would be of two models. Restore "
-                "the model, or name another folder."
+                f"{folder.path}: {then[:15]} -> {now[:15]}. Restore the model, or name another folder."
             )
 
 

@@ -58,17 +58,13 @@ def check_features(recipe: FeatureRecipe) -> None:
         ("layers", recipe.layers, all(layer >= 0 for layer in recipe.layers)),
     )
     if not recipe.pairs:
-        raise ValueError("The recipe has no pairs of languages. There is nothing to evaluate. Add one under `pairs:`.")
+        raise ValueError("The recipe has no pairs of languages. Add one under `pairs:`.")
     names = recipe.pair_names
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(
-            f"The pair {twice[0]} is evaluated twice. A result has one score per pair of languages. Remove one, or "
-            "evaluate it in another output_dir."
-        )
+        raise ValueError(f"The pair {twice[0]} is evaluated twice. Remove one, or evaluate it in another output_dir.")
     if recipe.layer is not None and recipe.layers and recipe.layer not in recipe.layers:
         raise ValueError(
-            f"layer is {recipe.layer}, and layers is {recipe.layers}. The layer that is reported has to be scored. Add "
-            "it, or leave layers out to score all."
+            f"layer is {recipe.layer}, and layers is {recipe.layers}. Add it, or leave layers out to score all."
         )
     if recipe.init_from and SEED in recipe.model:
         raise ValueError(
@@ -78,6 +74,6 @@ def check_features(recipe: FeatureRecipe) -> None:
     several = len(recipe.seeds) > 1
     if several and SEED not in recipe.model:
         raise ValueError(
-            f"seeds is {recipe.seeds}, and model is {recipe.model}. Nothing is drawn at random here: every seed would "
-            "have the same scores. Write {seed} where the model's folder names its own, or give one seed."
+            f"seeds is {recipe.seeds}, and model is {recipe.model}. Write {{seed}} where the model's folder names its "
+            "own, or give one seed."
         )

@@ -116,11 +116,8 @@ def _check_threshold(recipe: MiningRecipe) -> None:
             )
     elif without and not recipe.dev_fraction:
         raise ValueError(
-            f"pairs.{without[0]} has no dev, and dev_fraction is 0. F1 needs a threshold, and one that is fitted on "
-            f"the evaluated gold is an upper bound. Name pairs.{without[0]}.dev, keep a part of the pools apart, as by "
-            "dev_fraction=0.2, or say threshold=evaluated."
+            f"pairs.{without[0]} has no dev, and dev_fraction is 0. Name pairs.{without[0]}.dev, keep a part of the "
+            "pools apart, as by dev_fraction=0.2, or say threshold=evaluated."
         )
     elif recipe.dev_fraction and not without:
-        raise ValueError(
-            f"dev_fraction is {recipe.dev_fraction:g}, and every pair has dev. Nothing is to be divided. Leave one out."
-        )
+        raise ValueError(f"dev_fraction is {recipe.dev_fraction:g}, and every pair has dev. Leave one out.")

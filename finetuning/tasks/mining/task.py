@@ -78,8 +78,8 @@ class PoolReader:
         for name, side in zip(SIDES, sides, strict=True):
             if len(side.texts) < 2:
                 raise ValueError(
-                    f"{where}: the {name} has {len(side.texts)} different text. There is nothing to choose from, and "
-                    "whatever is found is right. Check the columns, or name larger pools."
+                    f"{where}: the {name} has {len(side.texts)} different text. Check the columns, or name larger "
+                    "pools."
                 )
         rows = len(read["gold"][0])
         entry = {
@@ -116,8 +116,8 @@ class PoolReader:
             named, known = ([next(iter(of_side), None) for of_side in both] for both in (ids, numbers))
             raise ValueError(
                 f"{where}: gold has {len(ids[0])} pairs, and no pair has both sentences in the pools. The first names "
-                f"{named[0]!r} and {named[1]!r}, the pools begin with {known[0]!r} and {known[1]!r}. Nothing could be "
-                "found. Check the columns of ids."
+                f"{named[0]!r} and {named[1]!r}, the pools begin with {known[0]!r} and {known[1]!r}. Check the columns "
+                "of ids."
             )
         return sides, gold, empty
 
@@ -139,8 +139,8 @@ class PoolReader:
         if len(set(ids)) < len(ids):
             twice = next(name for name, count in Counter(ids).items() if count > 1)
             raise ValueError(
-                f"{where} ({describe(table)}): id {twice!r} occurs more than once in column {table.id_column}. Which "
-                "sentence gold means cannot be told. Make the ids unique."
+                f"{where} ({describe(table)}): id {twice!r} occurs more than once in column {table.id_column}. Make "
+                "the ids unique."
             )
         require_text(rows, table.text_column, f"{where}.text_column", f"{where} ({describe(table)})")
         full = [(name, text) for name, text in zip(ids, rows[table.text_column][:], strict=True) if _has_text(text)]
@@ -151,9 +151,7 @@ def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
     """The ids in a column, as text: one table may hold them as numbers, the other one as text."""
     dtype = str(getattr(require_column(rows, column, f"{field} ({describe(table)})"), "dtype", None))
     if "string" not in dtype and "int" not in dtype:
-        raise ValueError(
-            f"{field} is {column}, which holds {dtype}. An id is text or a whole number. Name the column of the ids."
-        )
+        raise ValueError(f"{field} is {column}, which holds {dtype}. Name the column of the ids.")
     return [str(name) for name in rows[column][:]]
 
 
@@ -217,9 +215,8 @@ def _check_apart(table: MiningPools, hub_root: str | None) -> None:
         one, other = getattr(table, name), getattr(table.dev, name)
         if one is not None and other is not None and overlap(one, other, hub_root):
             raise ValueError(
-                f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}. What the threshold is "
-                "fitted on must not be evaluated, nor may the pairs of one gold hide in the other's pools. Name tables "
-                "that share no rows, keep a part of the pools apart by dev_fraction, or say threshold=evaluated."
+                f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}. Name tables that share no "
+                "rows, keep a part of the pools apart by dev_fraction, or say threshold=evaluated."
             )
 
 
@@ -303,8 +300,8 @@ def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
         if not part.gold or min(part.sizes) < 2:
             raise ValueError(
                 f"pairs ({name}): dev_fraction is {fraction:g}, and for {title} it leaves {len(part.gold)} of "
-                f"{len(pool.gold)} gold pairs among {part.sizes[0]} and {part.sizes[1]} sentences. Nothing can be "
-                "fitted or scored there. Choose another dev_fraction, or name pools for dev."
+                f"{len(pool.gold)} gold pairs among {part.sizes[0]} and {part.sizes[1]} sentences. Choose another "
+                "dev_fraction, or name pools for dev."
             )
     return parts[0], parts[1]
 

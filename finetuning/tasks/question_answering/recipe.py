@@ -34,8 +34,8 @@ def check_recipe(recipe: QuestionAnsweringRecipe) -> None:
     for where, table in named_tables(recipe).items():
         if len(table.text_columns) != 2:
             raise ValueError(
-                f"{where}.text_columns is {table.text_columns}. A question is answered from a context. Name their two "
-                "columns, as in text_columns: [question, context]."
+                f"{where}.text_columns is {table.text_columns}. Name their two columns, as in text_columns: [question, "
+                "context]."
             )
         if table.label_names:
             raise ValueError(

@@ -24,7 +24,7 @@ def score_answers(predictions: list[str], references: list[list[str]], tokenize:
     "exact_match": float in [0, 100]}. Raises ValueError for no question, and for one without a gold answer.
     """
     if len(references) == 0:
-        raise ValueError("F1 of 0 questions is not defined. There is nothing to average. Evaluate at least one.")
+        raise ValueError("F1 of 0 questions is not defined. Evaluate at least one.")
     f1 = exact = 0.0
     for number, (prediction, golds) in enumerate(zip(predictions, references, strict=True)):
         if len(golds) == 0:

@@ -195,8 +195,7 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
     if absent == len(begins):
         raise ValueError(
             f"{rows.name}, language {rows.language}: none of its {absent} rows has an answer that is in its context. "
-            "Nothing could be learned from them, and every score would be 0. Check that text_columns "
-            f"{rows.table.text_columns} are question and context, in this order."
+            f"Check that text_columns {rows.table.text_columns} are question and context, in this order."
         )
     for count, what in (
         (elsewhere, "an answer that does not stand where answer_start says; the nearest place with its text is taken"),
@@ -256,16 +255,15 @@ def _column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = Fals
     inner = getattr(feature, "feature", None) if is_list else feature
     if dtype not in str(getattr(inner, "dtype", None)):
         raise ValueError(
-            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not {what}. Questions and "
-            "contexts are text, answers have lists of `text` and `answer_start`. Name the right columns, or convert "
-            f"this one; the columns are {', '.join(rows.dataset.column_names)}."
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not {what}. Name the right "
+            f"columns, or convert this one; the columns are {', '.join(rows.dataset.column_names)}."
         )
     values = rows.dataset[column][:]
     for row, value in enumerate(values):
         if value is None:
             raise ValueError(
-                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has no value. A question "
-                "needs its context, and an answer in it. Fill or remove the row."
+                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has no value. Fill or "
+                "remove the row."
             )
     return values
 

@@ -49,9 +49,8 @@ def windowing(
     """
     if not tokenizer.is_fast:
         raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token stands for. Answers "
-            "are characters of the context, and could be neither labeled nor read off. Name the folder of a fast "
-            "tokenizer, one with a tokenizer.json, with the same tokens as `tokenizer`."
+            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token stands for. Name the "
+            "folder of a fast tokenizer, one with a tokenizer.json, with the same tokens as `tokenizer`."
         )
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)

@@ -148,8 +148,8 @@ def check_recipe(recipe: RetrievalRecipe) -> None:
         check_ranges(recipe, (f"{name}.max_pairs", table.max_pairs, table.max_pairs == 0 or table.max_pairs > 1))
         if table.target is None and table.source_column == table.target_column:
             raise ValueError(
-                f"{name} has {table.source_column} for source_column and target_column of one table. A text is not its "
-                "own translation. Name the column of the other language, or the table of the translations as `target`."
+                f"{name} has {table.source_column} for source_column and target_column of one table. Name the column "
+                "of the other language, or the table of the translations as `target`."
             )
         if table.target is None and table.join_on is not None:
             raise ValueError(

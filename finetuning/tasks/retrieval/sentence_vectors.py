@@ -43,8 +43,8 @@ class SentenceEncoder:
         self.room = self.max_length - self.format.size
         if self.room < 1:
             raise ValueError(
-                f"max_length is {self.max_length}, and {self.format.size} of it are special tokens. There is no room "
-                f"for a token of text. Set max_length to more than {self.format.size}."
+                f"max_length is {self.max_length}, and {self.format.size} of it are special tokens. Set max_length to "
+                f"more than {self.format.size}."
             )
         if pooling == "cls" and not self.format.special[0]:
             raise ValueError(
@@ -98,8 +98,8 @@ class SentenceEncoder:
         for layer, vectors_NH in found.items():
             if not vectors_NH.isfinite().all():
                 raise ValueError(
-                    f"The states of layer {layer} are not finite. Nothing can be compared by them. Try "
-                    "precision=fp32; if that does not help, the model's weights are damaged."
+                    f"The states of layer {layer} are not finite. Try precision=fp32; if that does not help, the "
+                    "model's weights are damaged."
                 )
         return found
 

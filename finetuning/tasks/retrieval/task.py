@@ -60,8 +60,8 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
         for side, found in zip(SIDES, sides, strict=True):
             if len(found.texts) < 2:
                 raise ValueError(
-                    f"{where}: the {side} has {len(found.texts)} different text in {len(chosen)} pairs. There is "
-                    "nothing to choose from, and whatever is found is right. Check the columns, or take more pairs."
+                    f"{where}: the {side} has {len(found.texts)} different text in {len(chosen)} pairs. Check the "
+                    "columns, or take more pairs."
                 )
         pairs[table.name] = sides
         splits.append(split_name(rows.table))

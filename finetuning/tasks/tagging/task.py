@@ -71,8 +71,8 @@ def read(recipe: TaggingRecipe) -> TaskData:
     data = gather(recipe, tables, evaluation, normalize, labels.names, warnings)
     if len(used := _used(data.train)) < 2:
         raise ValueError(
-            f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. There is "
-            f"nothing to tell apart. Check the label column {recipe.train[0].label_column}."
+            f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. Check the "
+            f"label column {recipe.train[0].label_column}."
         )
     if any(name != OUTSIDE and not re.fullmatch("[BIES]-.+", name) for name in raw):
         data.warnings.append(
@@ -120,8 +120,8 @@ def _check_columns(recipe: TaggingRecipe) -> None:
     for where, table in named_tables(recipe).items():
         if len(table.text_columns) != 1:
             raise ValueError(
-                f"{where}.text_columns is {table.text_columns}. A tagger reads the words of one sentence. Name the one "
-                "column that holds lists of words, as in text_columns: [tokens]."
+                f"{where}.text_columns is {table.text_columns}. Name the one column that holds lists of words, as in "
+                "text_columns: [tokens]."
             )
         check_label_names(where, table.label_names)
 
@@ -150,8 +150,8 @@ def _refuse_labels_of_a_model(rows: Rows) -> None:
     if LABELED_BY in rows.dataset.column_names:
         raise ValueError(
             f"{rows.name}, language {rows.language}: its labels are those of a model ({rows.dataset[LABELED_BY][0]}), "
-            "not gold labels. A score on them says how much a model is like its teacher. Evaluate labeled text, or "
-            f"remove the column {LABELED_BY} if its labels have been corrected since."
+            f"not gold labels. Evaluate labeled text, or remove the column {LABELED_BY} if its labels have been "
+            "corrected since."
         )
 
 
@@ -167,7 +167,7 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
         if empty := [row for row, sentence in enumerate(own) if words[row] and not sentence]:
             raise ValueError(
                 f"{rows.name}, language {rows.language}, row {empty[0]} (from 0): its translation, column "
-                f"{translation.table.text_columns[0]}, has no words. Plug-in reads both sides. Fill or remove the row."
+                f"{translation.table.text_columns[0]}, has no words. Fill or remove the row."
             )
         if own == words:
             warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
@@ -175,8 +175,8 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
     kept = [row for row, sentence in enumerate(words) if sentence]
     if not kept:
         raise ValueError(
-            f"{rows.name}, language {rows.language}: none of its {len(words)} rows has a word. There is nothing to "
-            f"tag. Check column {rows.table.text_columns[0]}."
+            f"{rows.name}, language {rows.language}: none of its {len(words)} rows has a word. Check column "
+            f"{rows.table.text_columns[0]}."
         )
     if len(kept) < len(words):
         warnings.append(f"{rows.name}, language {rows.language}: {len(words) - len(kept)} rows without words left out")
@@ -191,8 +191,8 @@ def _side(
     feature, words = _lists(rows, column, "words")
     if getattr(feature, "dtype", None) not in ("string", "large_string"):
         raise ValueError(
-            f"{rows.name}: column {column} holds lists of {getattr(feature, 'dtype', feature)}, not of words. Only "
-            "text can be encoded. Name the column of the words in `text_columns`."
+            f"{rows.name}: column {column} holds lists of {getattr(feature, 'dtype', feature)}, not of words. Name the "
+            "column of the words in `text_columns`."
         )
     label_column = rows.table.label_column
     lists = _lists(rows, label_column, "labels")[1] if label_column else [None] * len(words)
@@ -200,13 +200,12 @@ def _side(
         if sentence is None or None in sentence:
             raise ValueError(
                 f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has a word that is "
-                "missing. Its label would be another's. Fill or remove the row."
+                "missing. Fill or remove the row."
             )
         if label_column and (tags is None or len(tags) != len(sentence)):
             raise ValueError(
                 f"{rows.name}, language {rows.language}, row {row} (from 0): {len(sentence)} words in column {column} "
-                f"and {len(tags or ())} labels in column {label_column}. Each word has one label. Correct "
-                "or remove the row."
+                f"and {len(tags or ())} labels in column {label_column}. Correct or remove the row."
             )
     if not label_column:
         return words, []

@@ -162,8 +162,7 @@ class UpdatePlan:
         if (longest := int(sizes.max())) > max_tokens:
             raise ValueError(
                 f"training.max_tokens is {max_tokens}, and the longest training pair has a side of {longest} tokens. "
-                f"A step holds whole pairs. Raise it to {longest} or more, or lower max_source_length and "
-                "max_target_length."
+                f"Raise it to {longest} or more, or lower max_source_length and max_target_length."
             )
         self.bounds = cut_by_tokens(sizes[np.lexsort((source_lengths, target_lengths))], max_tokens)
 

@@ -29,14 +29,13 @@ def check_architecture(recipe: TranslationRecipe) -> None:
     kind, layers = config.get("model_type"), config.get("num_hidden_layers")
     if config.get("is_encoder_decoder") and kind != "veco":
         raise ValueError(
-            f"{recipe.model} is an encoder-decoder of type {kind}. Its layout of targets and its length limits are its "
-            "own; here translation models are VECO's, built from encoders of XLM-R's shape. Name such an encoder, or a "
-            "translation model that was made here."
+            f"{recipe.model} is an encoder-decoder of type {kind}. Name such an encoder, or a translation model that "
+            "was made here."
         )
     if layers is None:
         raise ValueError(
-            f"{recipe.model} is of type {kind}, whose configuration has no num_hidden_layers. A decoder is made of the "
-            "layers of an encoder of XLM-R's shape, and this is none. Name a VECO or XLM-R folder."
+            f"{recipe.model} is of type {kind}, whose configuration has no num_hidden_layers. Name a VECO or XLM-R "
+            "folder."
         )
     asked, selection = recipe.decoder_layers, recipe.decoder_layer_selection
     if not config.get("is_encoder_decoder"):
@@ -52,8 +51,8 @@ def check_architecture(recipe: TranslationRecipe) -> None:
         if (value := getattr(recipe, name)) is not None and not is_so:
             raise ValueError(
                 f"{name} is {value}, and {recipe.model} is a translation model already: its decoder has {len(made_of)} "
-                f"layers, made of the encoder's {made_of} and {'' if is_tied else 'not '}tied to them. What a decoder "
-                f"is made of is settled when it is made. Leave {name} out, or name the encoder."
+                f"layers, made of the encoder's {made_of} and {'' if is_tied else 'not '}tied to them. Leave {name} "
+                "out, or name the encoder."
             )
 
 
@@ -104,8 +103,7 @@ def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
     """
     if absent := [folder.name for folder in folders if not folder.is_dir()]:
         raise ValueError(
-            f"{', '.join(absent)} of {folders[0].parent} are gone. The weights that the selection names cannot be "
-            "read. Remove the seed's folder and run it again."
+            f"{', '.join(absent)} of {folders[0].parent} are gone. Remove the seed's folder and run it again."
         )
     mean: dict[str, torch.Tensor] = {}
     for folder in folders:
@@ -119,7 +117,7 @@ def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
     if unknown := lacking + [name for name in mean if name not in own]:
         raise ValueError(
             f"The checkpoints {', '.join(folder.name for folder in folders)} are not of this model: {unknown[0]} is in "
-            "one of them only. Their mean has no meaning. Remove the seed's folder and run it again."
+            "one of them only. Remove the seed's folder and run it again."
         )
     with torch.no_grad():
         for name, tensor in mean.items():

@@ -195,24 +195,22 @@ def check_recipe(recipe: TranslationRecipe) -> None:
     )
     if generation.beams == 1 and generation.length_penalty != 1.0:
         raise ValueError(
-            f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Greedy search has "
-            "one hypothesis and ranks none by length. Leave length_penalty out, or use more beams."
+            f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Leave "
+            "length_penalty out, or use more beams."
         )
     if not recipe.dev and (recipe.selection.startswith("dev") or recipe.dev_bleu_examples):
         raise ValueError(
             f"The recipe has no dev table; selection is {recipe.selection} and dev_bleu_examples "
-            f"{recipe.dev_bleu_examples}. Both read development pairs. Add a table under `dev:`, or use selection=last "
-            "and dev_bleu_examples=0."
+            f"{recipe.dev_bleu_examples}. Add a table under `dev:`, or use selection=last and dev_bleu_examples=0."
         )
     if recipe.selection == "dev_bleu" and not recipe.dev_bleu_examples:
         raise ValueError(
-            "selection is dev_bleu, and dev_bleu_examples is 0: no development pair is translated. Nothing can be "
-            "compared. Set dev_bleu_examples, or use selection=dev_loss."
+            "selection is dev_bleu, and dev_bleu_examples is 0: no development pair is translated. Set "
+            "dev_bleu_examples, or use selection=dev_loss."
         )
     evaluate, save = recipe.evaluate_every_steps, recipe.save_every_steps
     if recipe.selection.startswith("dev") and save and (not evaluate or evaluate % save):
         raise ValueError(
             f"selection is {recipe.selection}, evaluate_every_steps {evaluate or '0 (once an epoch)'} and "
-            f"save_every_steps {save}. The best evaluated weights must have been saved. Set save_every_steps to 0, or "
-            "make evaluate_every_steps a multiple of it."
+            f"save_every_steps {save}. Set save_every_steps to 0, or make evaluate_every_steps a multiple of it."
         )

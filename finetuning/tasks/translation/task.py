@@ -70,8 +70,8 @@ def read(recipe: TranslationRecipe) -> TranslationData:
     for rows in test:
         if sum(other.language == rows.language for other in test) > 1:
             raise ValueError(
-                f"The pair {rows.language} is evaluated twice. A result has one score per pair of languages. "
-                "Remove a table, or name its languages by source_language and target_language."
+                f"The pair {rows.language} is evaluated twice. Remove a table, or name its languages by "
+                "source_language and target_language."
             )
     parts = [
         rows.dataset.add_column("table", np.full(len(rows.dataset), position, dtype=np.int16))
@@ -103,7 +103,7 @@ def check_tables(recipe: TranslationRecipe) -> None:
     """Raises ValueError for what can be told of the tables before they are read."""
     for part, tables in (("train", recipe.train), ("test", recipe.test)):
         if not tables:
-            raise ValueError(f"The recipe has no {part} table. There is nothing to read. Add one under `{part}:`.")
+            raise ValueError(f"The recipe has no {part} table. Add one under `{part}:`.")
     for position, table in enumerate(recipe.train):
         _check_masking(table, f"train.{position}")
     for part, later in (("train", "dev"), ("train", "test"), ("dev", "test")):
@@ -112,8 +112,8 @@ def check_tables(recipe: TranslationRecipe) -> None:
                 for one, another in itertools.product(tables_of(table), tables_of(other)):
                     if overlap(one, another, recipe.hub_root):
                         raise ValueError(
-                            f"{part}.{position} and {later}.{number} both read {describe(one)}. A score on pairs that "
-                            "were trained or selected on means nothing. Name different splits or files."
+                            f"{part}.{position} and {later}.{number} both read {describe(one)}. Name different splits "
+                            "or files."
                         )
 
 
@@ -121,19 +121,17 @@ def _check_masking(table: TrainingPairs, name: str) -> None:
     same = table.source_column == table.target_column and table.target is None
     if not 0 <= table.source_mask_probability < 1:
         raise ValueError(
-            f"{name}.source_mask_probability is {table.source_mask_probability}. It is the share of the source that is "
-            "masked. Give a number from 0 to below 1."
+            f"{name}.source_mask_probability is {table.source_mask_probability}. Give a number from 0 to below 1."
         )
     if same and not table.source_mask_probability:
         raise ValueError(
-            f"{name} has {table.source_column} for source_column and target_column. A text is not its own translation. "
-            "Name the column of the other language, or set source_mask_probability to learn to restore masked text."
+            f"{name} has {table.source_column} for source_column and target_column. Name the column of the other "
+            "language, or set source_mask_probability to learn to restore masked text."
         )
     if table.predict == "masked" and not same:
         raise ValueError(
-            f"{name} has predict: masked, and the columns {table.source_column} and {table.target_column}. Only of a "
-            "text that is its own target is it known which tokens were masked. Name one column twice, or use "
-            "predict: all."
+            f"{name} has predict: masked, and the columns {table.source_column} and {table.target_column}. Name one "
+            "column twice, or use predict: all."
         )
 
 
@@ -147,7 +145,7 @@ def encode(data: TranslationData, tokenizer: Any, recipe: TranslationRecipe) -> 
     if tokenizer.mask_token_id is None and any(table.source_mask_probability for table in recipe.train):
         raise ValueError(
             f"source_mask_probability is set, and the tokenizer of {recipe.tokenizer or recipe.model} has no mask "
-            "token. Nothing can stand for a masked token. Use a model with a masked-LM tokenizer, or leave it out."
+            "token. Use a model with a masked-LM tokenizer, or leave it out."
         )
     limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
 
@@ -172,8 +170,7 @@ def encode(data: TranslationData, tokenizer: Any, recipe: TranslationRecipe) -> 
     if not len(train):
         raise ValueError(
             f"All {len(long)} training pairs are longer than max_source_length {recipe.max_source_length} or "
-            f"max_target_length {recipe.max_target_length}. Nothing is left to train on. Raise them, or set "
-            "too_long to cut."
+            f"max_target_length {recipe.max_target_length}. Raise them, or set too_long to cut."
         )
     dev = {pair: encode_rows(rows, f"dev {pair}") for pair, rows in data.dev.items()}
     test = {pair: encode_rows(rows, f"test {pair}") for pair, rows in data.test.items()}

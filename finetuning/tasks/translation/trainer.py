@@ -262,9 +262,8 @@ def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> Up
     saved = saved_steps(recipe, plan)
     if recipe.selection == "average" and len(saved) < recipe.average_checkpoints:
         raise ValueError(
-            f"average_checkpoints is {recipe.average_checkpoints}, and a run of {saved[-1]} steps saves "
-            f"{len(saved)}. The mean would be over fewer than the results say. Lower save_every_steps or "
-            "average_checkpoints, or train longer."
+            f"average_checkpoints is {recipe.average_checkpoints}, and a run of {saved[-1]} steps saves {len(saved)}. "
+            "Lower save_every_steps or average_checkpoints, or train longer."
         )
     return plan
 

@@ -55,8 +55,8 @@ def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dic
 
     if links.keys() != gold.keys():
         raise ValueError(
-            f"There are links for {len(links):,} sentences and gold for {len(gold):,}. They are held against each "
-            "other sentence by sentence. Give links for the sentences of the gold, no more and no fewer."
+            f"There are links for {len(links):,} sentences and gold for {len(gold):,}. Give links for the sentences of "
+            "the gold, no more and no fewer."
         )
     return load_metric("aer").compute(
         predictions=[links[sentence] for sentence in gold],

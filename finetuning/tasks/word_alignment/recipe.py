@@ -83,11 +83,10 @@ def check_recipe(recipe: WordAlignmentRecipe) -> None:
     unknown = [method for method in (*recipe.methods, *recipe.options) if method not in METHODS]
     if unknown or not recipe.methods or len(set(recipe.methods)) < len(recipe.methods):
         raise ValueError(
-            f"methods is {recipe.methods}, and options are of {list(recipe.options)}. Each method is scored once, by "
-            f"its name. Give some of {', '.join(METHODS)}, as in methods=[ot, itermax]."
+            f"methods is {recipe.methods}, and options are of {list(recipe.options)}. Give some of "
+            f"{', '.join(METHODS)}, as in methods=[ot, itermax]."
         )
     if unused := [method for method in recipe.options if method not in recipe.methods]:
         raise ValueError(
-            f"options has some of {unused[0]}, and methods is {recipe.methods}. They would do nothing. Add the method, "
-            "or leave them out."
+            f"options has some of {unused[0]}, and methods is {recipe.methods}. Add the method, or leave them out."
         )

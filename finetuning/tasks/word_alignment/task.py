@@ -50,8 +50,7 @@ def read(recipe: WordAlignmentRecipe) -> AlignmentData:
         gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
         if not any(of_sentence.possible for of_sentence in gold.values()):
             raise ValueError(
-                f"{gold_file} has no link for the sentences of {pair.name}. Nothing can be scored. Check that it is "
-                "the file of links."
+                f"{gold_file} has no link for the sentences of {pair.name}. Check that it is the file of links."
             )
         pairs[pair.name] = AnnotatedPairs(sentences, gold)
         if left_out:
@@ -103,7 +102,7 @@ def _file(pair: AlignedPairs, name: str, hub_root: str | None) -> str:
         root = f"hub_root is {hub_root}" if hub_root else "hub_root is not set"
         raise ValueError(
             f"{pair.name}: {pair.path} is no folder, relative to {Path.cwd()} or as <owner>/<name> under hub_root "
-            f"({root}). The files of sentences and links lie in it. Correct path, or set hub_root."
+            f"({root}). Correct path, or set hub_root."
         )
     return str(folder / name)
 
