@@ -12,7 +12,7 @@ import numpy as np
 
 from finetuning.results.files import Table, print_table, table_names
 from finetuning.tasks.question_answering.reach import NAME
-from finetuning.tasks.registry import recipe_module, task_module
+from finetuning.tasks.registry import KINDS, recipe_module, task_module
 
 # counts of the protocol, by part and language, and how the report calls them; a count that is 0 everywhere is left out
 COUNTS = {
@@ -40,13 +40,7 @@ def report_data(recipe: Any) -> None:
     """
     from accelerate import PartialState
 
-    module = task_module(recipe.kind)
-    if hasattr(module, "KIND"):
-        data, table = _by_language(recipe)
-    elif recipe.kind == "translation":
-        data, table = _translation(recipe, module)
-    else:
-        data, table = _of_features(recipe, module)
+    data, table = KINDS[recipe.kind].data_function(recipe)
     if PartialState().is_main_process:
         print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
         print("\n".join(source_lines(data.protocol)))
@@ -57,7 +51,8 @@ def report_data(recipe: Any) -> None:
         print("The data can be used. Nothing was trained or written.")
 
 
-def _by_language(recipe: Any) -> tuple[Any, Table]:
+def read_by_language(recipe: Any) -> tuple[Any, Table]:
+    """Rows, inputs and their lengths by part and language."""
     from finetuning.data.task_tables import each_part
     from finetuning.trainer import open_run
 
@@ -95,7 +90,8 @@ def _answer_lines(protocol: dict[str, Any]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _translation(recipe: Any, module: Any) -> tuple[Any, Table]:
+def read_for_translation(recipe: Any) -> tuple[Any, Table]:
+    """Pairs and their lengths by part and pair of languages."""
     from finetuning.checkpoints import describe_model
     from finetuning.tasks.translation.model import check_architecture
     from finetuning.tasks.translation.recipe import check_recipe
@@ -104,6 +100,7 @@ def _translation(recipe: Any, module: Any) -> tuple[Any, Table]:
     check_recipe(recipe)
     check_architecture(recipe)
     _, _, tokenizer, _ = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length)
+    module = task_module(recipe.kind)
     data = module.encode(module.read(recipe), tokenizer, recipe)
     check_run(recipe, data)
     empty, too_long = data.protocol["empty_pairs_left_out"], data.protocol["too_long"]
@@ -118,11 +115,13 @@ def _translation(recipe: Any, module: Any) -> tuple[Any, Table]:
     return data, as_table(lines)
 
 
-def _of_features(recipe: Any, module: Any) -> tuple[Any, Table]:
+def read_for_features(recipe: Any) -> tuple[Any, Table]:
+    """Evaluated rows by pair of languages."""
     from finetuning.tasks.features import models as feature_models
 
     recipe_module(recipe.kind).check_recipe(recipe)
     models = feature_models.describe_models(recipe)
+    module = task_module(recipe.kind)
     data = module.read(recipe)
     module.complete_protocol(data, recipe, models[recipe.seeds[0]].config.num_hidden_layers)
     rows = data.protocol["evaluated_rows"].items()

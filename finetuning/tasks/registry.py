@@ -11,16 +11,26 @@ from typing import Any
 
 from zoo_core.recipes import nearest, read_yaml
 
-BY_LANGUAGE = "finetuning.running:run_by_language"
-FEATURES = "finetuning.running:run_features"
+
+@dataclass(frozen=True)
+class Procedure:
+    """What several kinds share: how they run, and how their data are read for `--check_data`."""
+
+    run: str
+    read_data: str
+
+
+BY_LANGUAGE = Procedure("finetuning.running:run_by_language", "finetuning.data.data_report:read_by_language")
+FEATURES = Procedure("finetuning.running:run_features", "finetuning.data.data_report:read_for_features")
+TRANSLATION = Procedure("finetuning.running:run_translation", "finetuning.data.data_report:read_for_translation")
 
 
 @dataclass(frozen=True)
 class TaskKind:
-    """Where a kind's recipe and run are; imported when they are asked for, so that `--help` needs no torch."""
+    """Where a kind's parts are; imported when they are asked for, so that `--help` needs no torch."""
 
     recipe: str
-    run: str
+    procedure: Procedure
     metric: str  # the score that results are about, beside which published figures of that name stand
     results: str = "finetuning.results.by_language"
 
@@ -31,16 +41,21 @@ class TaskKind:
     @property
     def run_function(self) -> Callable[[Any, bool, list[str]], Any]:
         """Runs a recipe: (recipe, resume, command)."""
-        return _load(self.run)
+        return _load(self.procedure.run)
+
+    @property
+    def data_function(self) -> Callable[[Any], tuple[Any, Any]]:
+        """Reads all data of a recipe: (data, table of what is in them)."""
+        return _load(self.procedure.read_data)
 
     @property
     def is_trained(self) -> bool:
-        return self.run != FEATURES
+        return self.procedure != FEATURES
 
     @property
     def is_by_language(self) -> bool:
         """Whether every language is evaluated by itself, with scores that a sweep can choose by."""
-        return self.run == BY_LANGUAGE
+        return self.procedure == BY_LANGUAGE
 
 
 KINDS = {
@@ -51,7 +66,7 @@ KINDS = {
     ),
     "translation": TaskKind(
         "finetuning.tasks.translation.recipe:TranslationRecipe",
-        "finetuning.running:run_translation",
+        TRANSLATION,
         "sacrebleu",
         "finetuning.tasks.translation.results",
     ),
