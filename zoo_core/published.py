@@ -23,11 +23,13 @@ Figures are as printed. `check` says where a printed average is not that of the 
 import functools
 import importlib.resources
 import statistics
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Literal
 
-from zoo_core.recipes import nearest, read_yaml
+import yaml
+
+from zoo_core.recipes import check_types, nearest
 
 Kind = Literal["languages", "pairs", "tasks", "other"]
 Setting = Literal["zero_shot", "translate_train_all", "supervised", "feature"]
@@ -40,8 +42,8 @@ class Row:
 
     name: str
     scores: dict[str, list[float | None]]  # by metric, in the order of the table's columns
-    setting: str | None = None
-    quoted_from: str | None = None  # `from` in the file: the paper that the row is quoted from
+    setting: Setting | None = None
+    quoted_from: str | None = None  # the paper that the row is quoted from
     average: dict[str, float] = field(default_factory=dict)  # by metric, as printed
     average_from: str | None = None  # the table in which that average stands, where this one's is not legible
     recomputed: dict[str, float] = field(default_factory=dict)  # where the printed scores give another average
@@ -55,7 +57,7 @@ class Table:
 
     table: str
     metrics: list[str]
-    columns_are: str
+    columns_are: Kind
     columns: list[str]
     caption: str
     rows: list[Row]
@@ -99,12 +101,33 @@ def load(paper: str) -> Paper:
     rows of one name, a metric that the table does not have, and scores that are not one a column.
     """
     if paper not in papers():
-        raise ValueError(
-            f"{paper!r} is no paper whose tables are known here. Its figures cannot be looked up. "
-            f"{nearest(paper, papers())}"
-        )
-    with importlib.resources.as_file(FOLDER / f"{paper}.yaml") as path:
-        return _paper(read_yaml(path), path.name)
+        raise ValueError(f"{paper!r} is no paper whose tables are known here. {nearest(paper, papers())}")
+    values = yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"))
+    check_types(Paper, values, "", f"{paper}.yaml")
+    tables = [Table(**{**table, "rows": [Row(**row) for row in table["rows"]]}) for table in values["tables"]]
+    known = Paper(**{**values, "tables": tables})
+    _check_names([table.table for table in known.tables], f"{paper}.yaml, tables")
+    for table in known.tables:
+        place = f"{paper}.yaml, {table.table}"
+        for names in (table.metrics, table.columns, [row.name for row in table.rows]):
+            _check_names(names, place)
+        for row in table.rows:
+            for metric in [*table.average_of, *row.scores, *row.average, *row.recomputed]:
+                if metric not in table.metrics:
+                    raise ValueError(
+                        f"{place}, {row.name}: unknown metric {metric!r}. {nearest(metric, table.metrics)}"
+                    )
+            for metric, scores in row.scores.items():
+                if len(scores) != len(table.columns):
+                    raise ValueError(
+                        f"{place}, {row.name}: scores.{metric} has {len(scores)} figures, not one a column."
+                    )
+    return known
+
+
+def _check_names(names: list[str], place: str) -> None:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{place}: {twice[0]!r} stands twice.")
 
 
 def find(paper: str, table: str, row: str) -> tuple[Table, Row]:
@@ -113,13 +136,11 @@ def find(paper: str, table: str, row: str) -> tuple[Table, Row]:
     found = known.table(table)
     if found is None:
         raise ValueError(
-            f"{table!r} is no table of {paper} ({known.paper}). Its figures cannot be looked up. "
-            f"{nearest(table, [item.table for item in known.tables])}"
+            f"{table!r} is no table of {paper} ({known.paper}). {nearest(table, [item.table for item in known.tables])}"
         )
     if (figures := found.row(row)) is None:
         raise ValueError(
-            f"{row!r} is no row of {paper} ({known.paper}), {table}. Its figures cannot be looked up. "
-            f"{nearest(row, [item.name for item in found.rows])}"
+            f"{row!r} is no row of {paper} ({known.paper}), {table}. {nearest(row, [item.name for item in found.rows])}"
         )
     return found, figures
 
@@ -195,84 +216,3 @@ def _decimals(figures: list[float | None]) -> int:
     return max(
         max(0, -Decimal(str(figure)).normalize().as_tuple().exponent) for figure in figures if figure is not None
     )
-
-
-def _paper(values: Any, place: str) -> Paper:
-    given = _fields(Paper, values, place)
-    tables = [_table(item, f"{place}, tables.{number}") for number, item in enumerate(_list(given, "tables", place))]
-    _once([table.table for table in tables], place, "tables")
-    return Paper(**{**given, "tables": tables})
-
-
-def _table(values: Any, place: str) -> Table:
-    given = _fields(Table, values, place)
-    place = f"{place.partition(',')[0]}, {given['table']}"
-    for name in ("metrics", "columns", "average_of"):
-        texts = _list(given, name, place) if name in given else []
-        _require(all(isinstance(text, str) for text in texts), place, name, texts, "a list of names")
-        _once(texts, place, name)
-    _require(given["columns_are"] in get_args(Kind), place, "columns_are", given["columns_are"], f"of {get_args(Kind)}")
-    if unknown := [name for name in given.get("average_of", []) if name not in given["metrics"]]:
-        _require(False, place, "average_of", unknown[0], f"of its metrics, {given['metrics']}")
-    rows = [_row(item, given, f"{place}, rows.{n}") for n, item in enumerate(_list(given, "rows", place))]
-    _once([row.name for row in rows], place, "rows")
-    return Table(**{**given, "rows": rows})
-
-
-def _row(values: Any, table: dict[str, Any], place: str) -> Row:
-    if isinstance(values, dict):
-        values = {"quoted_from" if key == "from" else key: value for key, value in values.items()}
-    given = _fields(Row, values, place)
-    place = f"{place.rpartition(',')[0]}, {given['name']}"
-    setting = given.get("setting")
-    _require(setting in (None, *get_args(Setting)), place, "setting", setting, f"of {get_args(Setting)}")
-    for name in ("scores", "average", "recomputed"):
-        figures = given.get(name, {})
-        _require(isinstance(figures, dict), place, name, figures, "a mapping from metric to figures")
-        for metric, found in figures.items():
-            if metric not in table["metrics"]:
-                raise ValueError(
-                    f"{place}: {name} has {metric!r}, which is no metric of the table. It would be shown nowhere. "
-                    f"{nearest(metric, table['metrics'])}"
-                )
-            if name == "scores":
-                size = len(table["columns"])
-                fits = isinstance(found, list) and len(found) == size
-                _require(fits, place, f"scores.{metric}", found, f"a list of {size} figures, one a column")
-            for figure in found if isinstance(found, list) else [found]:
-                fits = isinstance(figure, int | float) and not isinstance(figure, bool)
-                _require(fits or (name == "scores" and figure is None), place, f"{name}.{metric}", figure, "a number")
-    return Row(**given)
-
-
-def _fields(kind: type, values: Any, place: str) -> dict[str, Any]:
-    """The mapping as it is, its keys checked against the fields of a class, and texts for texts."""
-    _require(isinstance(values, dict), place, kind.__name__.lower(), values, "a mapping")
-    known = {item.name: item for item in fields(kind)}
-    for key, value in values.items():
-        if key not in known:
-            raise ValueError(f"{place}: unknown key {key!r}. It would be shown nowhere. {nearest(key, known)}")
-        if known[key].type in (str, str | None):
-            _require(isinstance(value, str), place, key, value, "text")
-    if absent := [
-        name for name, item in known.items() if item.default is item.default_factory is MISSING and name not in values
-    ]:
-        raise ValueError(f"{place}: no {absent[0]}. What is shown cannot be told without it. Add `{absent[0]}:`.")
-    return dict(values)
-
-
-def _list(values: dict[str, Any], name: str, place: str) -> list[Any]:
-    _require(isinstance(values[name], list), place, name, values[name], "a list")
-    return values[name]
-
-
-def _once(names: list[str], place: str, what: str) -> None:
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(
-            f"{place}: {twice[0]!r} stands twice among {what}. Which is meant could not be told. Name each once."
-        )
-
-
-def _require(fits: bool, place: str, name: str, value: Any, wanted: str) -> None:
-    if not fits:
-        raise ValueError(f"{place}: {name} is {value!r}. It cannot be read as a figure of the paper. Give {wanted}.")

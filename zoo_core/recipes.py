@@ -63,7 +63,7 @@ def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) ->
     values = OmegaConf.to_container(schema)
     if config is not None:
         for file, from_file in read_chain(config):  # what the files before it hold has been checked: it is at fault
-            _check(recipe_class, from_file, "", f"in {file}")
+            check_types(recipe_class, from_file, "", f"in {file}")
             values = _convert(schema, from_file, file)
     return _overridden(schema, values, overrides, config)
 
@@ -140,7 +140,7 @@ def _set(recipe_class: type, values: dict, override: str) -> bool:
             raise ValueError(f"{origin}: {path} is {_type_name(expected)}, it has no fields. Set `{path}=...`.")
     expected, key = _step(expected, container, last, path, origin)
     value = _parse(text, expected, origin)
-    _check(expected, value, name, origin)
+    check_types(expected, value, name, origin)
     container[key] = value
     return has_grown or isinstance(value, (dict, list))
 
@@ -181,7 +181,7 @@ def _parse(text: str, expected: Any, origin: str) -> Any:
     return value
 
 
-def _check(expected: Any, value: Any, name: str, origin: str) -> None:
+def check_types(expected: Any, value: Any, name: str, origin: str) -> None:
     """Raises ValueError where `value` is not what the type `expected` wants; `name` is its dotted name."""
     expected, optional = _optional(expected)
     if expected is Any or (value is None and optional):
@@ -194,17 +194,17 @@ def _check(expected: Any, value: Any, name: str, origin: str) -> None:
         for key, item in value.items():
             if key not in fields:
                 raise ValueError(_unknown_key(key, expected, name, origin))
-            _check(fields[key], item, f"{name}.{key}" if name else key, origin)
+            check_types(fields[key], item, f"{name}.{key}" if name else key, origin)
         return
     kind = typing.get_origin(expected) or expected
     if kind is list:
         _require(isinstance(value, list), name, value, f"a list of {_type_name(_argument(expected, 0))}", origin)
         for position, item in enumerate(value):
-            _check(_argument(expected, 0), item, f"{name}.{position}", origin)
+            check_types(_argument(expected, 0), item, f"{name}.{position}", origin)
     elif kind is dict:
         _require(isinstance(value, dict), name, value, "a mapping of names to values", origin)
         for key, item in value.items():
-            _check(_argument(expected, 1), item, f"{name}.{key}", origin)
+            check_types(_argument(expected, 1), item, f"{name}.{key}", origin)
     elif kind is Literal:
         choices = typing.get_args(expected)
         if value not in choices:
@@ -280,7 +280,7 @@ def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
     schema, values = OmegaConf.structured(recipe_class), read_yaml(path)
     if hasattr(recipe_class, "of_earlier"):
         values = recipe_class.of_earlier(values)
-    _check(recipe_class, values, "", f"in {path}")
+    check_types(recipe_class, values, "", f"in {path}")
     recipe = _overridden(schema, _convert(schema, values, str(path)), [], str(path))
     return OmegaConf.to_container(OmegaConf.structured(recipe))
 
