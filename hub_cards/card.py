@@ -25,7 +25,7 @@ from safetensors import safe_open
 
 from finetuning.results.files import run_name
 from hub_cards import sections
-from hub_cards.about import about
+from hub_cards.about import about, known_limits
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
 from hub_cards.licenses import check_license, hub_id
@@ -122,13 +122,12 @@ def as_written(text: str) -> bool:
 
 def card_values(folder: Path, config: dict[str, Any], record: Record, parameters: int) -> dict[str, Any]:
     """What the template shows; empty lists and strings where nothing is known."""
-    known = about(config, record.run)
     shown = sections.results(record)
     return {
         "name": record.repo or record.name,
         "one_line": sections.one_line(config, parameters, record),
         "demonstration": parameters < sections.DEMONSTRATION_PARAMETERS,
-        "about": known,
+        "about": about(config["model_type"]),
         "uses": uses(folder, config, record, record.repo or FOLDER_ITSELF),
         "fine_tuned_on": config.get("fine_tuned_on", []),
         "has_code": bool(config.get("auto_map")),
@@ -137,7 +136,7 @@ def card_values(folder: Path, config: dict[str, Any], record: Record, parameters
         "folded": len(shown) > sections.MANY_TASKS,
         "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
         "overview": sections.overview(record),
-        "limits": sections.limits(config, parameters, record, known.limits),
+        "limits": sections.limits(config, parameters, record, known_limits(config, record.run)),
         "licenses": sections.licenses(record),
     }
 
