@@ -120,7 +120,7 @@ def as_written(text: str) -> bool:
 
 def card_values(folder: Path, config: dict[str, Any], record: Record, parameters: int) -> dict[str, Any]:
     """What the template shows; empty lists and strings where nothing is known."""
-    shown = sections.results(record)
+    experiments = sections.experiments_of(record)
     return {
         "name": record.repo or record.name,
         "one_line": sections.one_line(config, parameters, record),
@@ -130,11 +130,11 @@ def card_values(folder: Path, config: dict[str, Any], record: Record, parameters
         "fine_tuned_on": config.get("fine_tuned_on", []),
         "has_code": bool(config.get("auto_map")),
         "training": sections.training(record),
-        "results": shown,
-        "folded": len(shown) > sections.MANY_TASKS,
+        "results": sections.results(experiments),
+        "folded": len(experiments) > sections.MANY_TASKS,
         "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
-        "overview": sections.overview(record),
-        "limits": sections.limits(config, parameters, record, known_limits(config, record.run)),
+        "overview": sections.overview(experiments),
+        "limits": sections.limits(parameters, record, experiments, known_limits(config, record.run)),
         "licenses": sections.licenses(record),
     }
 

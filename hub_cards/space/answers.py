@@ -191,58 +191,31 @@ def rank_sentences(model: Model, query: str, sentences: str, layer: int | None =
     return Ranked(ranked, [line for line in lines if unknown_share(model, line)[0] >= UNKNOWN_SHARE], layer, notes)
 
 
+@torch.inference_mode()
 def sentence_vectors(model: Model, texts: list[str], layer: int) -> tuple[torch.Tensor, int]:
     """(B, H): the mean of the states of a text's tokens at a layer; and how many texts were cut to the model's length.
 
-    As the zoo's retrieval task: special tokens are read by the model and left out of the mean, those that a text itself
-    spells are dropped before. A text without a subword has a vector of zeros.
+    As the zoo's retrieval task: special tokens are left out of the mean. A text without a token has a vector of zeros.
     """
-    before, after = around_text(model.tokenizer)
-    room = model.positions - len(before) - len(after)
-    special = set(model.tokenizer.all_special_ids) - {model.tokenizer.unk_token_id}
-    found = model.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    subwords = [[subword for subword in ids if subword not in special] for ids in found]
-    cut = sum(len(ids) > room for ids in subwords)
-    missing = {
-        text: ids[:room] for text, ids in zip(texts, subwords, strict=True) if (layer, text) not in model.vectors
-    }
-    if len(model.vectors) + len(missing) > KEPT_VECTORS:
-        model.vectors.clear()
-        missing = {text: ids[:room] for text, ids in zip(texts, subwords, strict=True)}
-    waiting = sorted(missing, key=lambda text: -len(missing[text]))
+    ids = model.tokenizer(texts, verbose=False)["input_ids"]
+    missing = {text: len(of) for text, of in zip(texts, ids, strict=True) if (layer, text) not in model.vectors}
+    waiting = sorted(missing, key=missing.get, reverse=True)
+    special = [token for token in model.tokenizer.all_special_ids if token != model.tokenizer.unk_token_id]
     for start in range(0, len(waiting), SENTENCES_AT_ONCE):
         group = waiting[start : start + SENTENCES_AT_ONCE]
-        means = mean_states(model, [missing[text] for text in group], layer, before, after)
-        model.vectors.update({(layer, text): vector for text, vector in zip(group, means, strict=True)})
-    return torch.stack([model.vectors[layer, text] for text in texts]), cut
-
-
-@torch.inference_mode()
-def mean_states(
-    model: Model, subwords: list[list[int]], layer: int, before: list[int], after: list[int]
-) -> torch.Tensor:
-    """(B, H) of texts given as subwords, with `before` and `after` around each."""
-    rows = [before + ids + after for ids in subwords]
-    longest = max(map(len, rows))
-    padding = model.tokenizer.pad_token_id or 0
-    inputs_BT = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
-    length_B1 = torch.tensor([len(row) for row in rows])[:, None]
-    place_BT = torch.arange(longest).expand(len(rows), -1)
-    outputs = model.encoder(
-        input_ids=inputs_BT, attention_mask=(place_BT < length_B1).long(), output_hidden_states=True, return_dict=True
-    )
-    # some encoders normalize their last states once more, after those that they list
-    states_BTH = outputs.last_hidden_state if layer == model.layers else outputs.hidden_states[layer]
-    counts_BT1 = ((place_BT >= len(before)) & (place_BT < length_B1 - len(after)))[..., None]
-    sums_BH = states_BTH.float().masked_fill(~counts_BT1, 0.0).sum(1)
-    return sums_BH / counts_BT1.sum(1).clamp(min=1)
-
-
-def around_text(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and after a text."""
-    bare, whole = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (False, True))
-    start = next(start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
-    return whole[:start], whole[start + len(bare) :]
+        options = {"truncation": True, "max_length": model.positions, "padding": True, "return_tensors": "pt"}
+        batch = model.tokenizer(group, **options)
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        outputs = model.encoder(**inputs, output_hidden_states=True, return_dict=True)
+        # some encoders normalize their last states once more, after those that they list
+        states_BTH = outputs.last_hidden_state if layer == model.layers else outputs.hidden_states[layer]
+        counts_BT1 = ~torch.isin(batch["input_ids"], torch.tensor(special))[..., None]
+        means_BH = states_BTH.float().masked_fill(~counts_BT1, 0.0).sum(1) / counts_BT1.sum(1).clamp(min=1)
+        model.vectors.update({(layer, text): vector for text, vector in zip(group, means_BH, strict=True)})
+    vectors_BH = torch.stack([model.vectors[layer, text] for text in texts])
+    if len(model.vectors) > KEPT_VECTORS:
+        model.vectors.clear()
+    return vectors_BH, sum(len(of) > model.positions for of in ids)
 
 
 def unknown_share(model: Model, text: str) -> tuple[float, int, int]:

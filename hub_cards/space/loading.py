@@ -94,6 +94,7 @@ def load(name: str) -> Model:
         if os.path.isdir(source) and not any((Path(source) / file).is_file() for file in TOKENIZER_FILES):
             raise ValueError(f"it holds no tokenizer (none of {', '.join(TOKENIZER_FILES)})")
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=True)
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # decoders have none
         encoder, masked_lm, no_head = load_weights(source, config)
         rows = encoder.get_input_embeddings().num_embeddings
         if len(tokenizer) > rows:
