@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
 from finetuning.results.files import run_name
 from hub_cards import sections
-from hub_cards.about import about
+from hub_cards.about import about, known_limits
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
 from hub_cards.licenses import check_license, hub_id
@@ -61,17 +60,16 @@ def write_card(
     """
     folder = Path(model_dir)
     if not folder.is_dir():
-        raise ValueError(
-            f"There is no folder {folder}. A card is written beside a model's weights. Relative paths start at "
-            f"{Path.cwd()}: name the folder that save_pretrained wrote, such as runs/NAME/model."
-        )
+        raise ValueError(f"There is no folder {folder}: name the one that save_pretrained wrote.")
     weights = folder_fingerprint(folder)
     target = folder / "README.md"
-    if target.exists() and not overwrite:
-        _refuse_to_lose(target)
+    text = target.read_text(encoding="utf-8", errors="replace") if target.exists() else ""
+    if text.strip() and not as_written(text) and not overwrite:
+        raise ValueError(f"{target} was not written by hub_cards, or edited since: move it away, or add --overwrite.")
     for option, value in (("--repo", repo), ("--base-model", base_model)):
-        if value:
-            _check_id(option, value)
+        if value and not hub_id(value):
+            raise ValueError(f"{option} is {value!r}, which is no id of the Hub: give owner/name.")
+        validate_repo_id(value or "any")
     if license or license_name or license_link:
         check_license(license or "", license_name, license_link)
     named = {"id": license, "name": license_name, "link": license_link}
@@ -122,22 +120,21 @@ def as_written(text: str) -> bool:
 
 def card_values(folder: Path, config: dict[str, Any], record: Record, parameters: int) -> dict[str, Any]:
     """What the template shows; empty lists and strings where nothing is known."""
-    known = about(config, record.run)
-    shown = sections.results(record)
+    experiments = sections.experiments_of(record)
     return {
         "name": record.repo or record.name,
         "one_line": sections.one_line(config, parameters, record),
         "demonstration": parameters < sections.DEMONSTRATION_PARAMETERS,
-        "about": known,
+        "about": about(config["model_type"]),
         "uses": uses(folder, config, record, record.repo or FOLDER_ITSELF),
         "fine_tuned_on": config.get("fine_tuned_on", []),
         "has_code": bool(config.get("auto_map")),
         "training": sections.training(record),
-        "results": shown,
-        "folded": len(shown) > sections.MANY_TASKS,
+        "results": sections.results(experiments),
+        "folded": len(experiments) > sections.MANY_TASKS,
         "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
-        "overview": sections.overview(record),
-        "limits": sections.limits(config, parameters, record, known.limits),
+        "overview": sections.overview(experiments),
+        "limits": sections.limits(parameters, record, experiments, known_limits(config, record.run)),
         "licenses": sections.licenses(record),
     }
 
@@ -149,10 +146,7 @@ def count_parameters(folder: Path) -> int:
     """
     files = list(folder.glob("*.safetensors"))
     if not files:
-        raise ValueError(
-            f"{folder} has no *.safetensors. Weights in another format can run code where they are loaded, and are not "
-            "published. Load the model and write it with save_pretrained."
-        )
+        raise ValueError(f"{folder} has no *.safetensors: load the model and write it with save_pretrained.")
     total = 0
     for file in files:
         with safe_open(file, framework="numpy") as weights:
@@ -160,36 +154,13 @@ def count_parameters(folder: Path) -> int:
     return total
 
 
-def _refuse_to_lose(target: Path) -> None:
-    text = target.read_text(encoding="utf-8", errors="replace")
-    if text.strip() and not as_written(text):
-        what = "was edited since it was written here" if f"\n{MARKER}" in text else "was not written by hub_cards"
-        raise ValueError(f"{target} {what}. Writing the card would lose that text. Move it away, or add --overwrite.")
-
-
-def _check_id(option: str, value: str) -> None:
-    try:
-        validate_repo_id(value)
-        is_id = hub_id(value)
-    except HFValidationError:
-        is_id = False
-    if not is_id:
-        raise ValueError(
-            f"{option} is {value!r}, which is no id of the Hub. It would refuse the card, or lead nowhere. Give "
-            "owner/name, such as me/my-model."
-        )
-
-
 def _check_base_model(record: Record) -> None:
     """Raises ValueError for a base model where the recipe says that there was none, or another one."""
     start = start_of(record)
-    is_told = bool(record.recipe) or any(result.own for result in record.results)
-    if record.base_model and ((is_told and not start) or (hub_id(start) and start != record.base_model)):
-        raise ValueError(
-            f"--base-model is {record.base_model}, and the recipe says that the weights started from "
-            f"{start or 'random ones'}. A card must not name another origin. Leave --base-model out, or name the run "
-            "that made the model."
-        )
+    is_known = bool(record.recipe) or any(result.own for result in record.results)
+    if record.base_model and ((is_known and not start) or (hub_id(start) and start != record.base_model)):
+        begun = start or "random weights"
+        raise ValueError(f"--base-model is {record.base_model}, and by its recipe the run started from {begun}.")
 
 
 def _hash(text: str) -> str:
@@ -207,8 +178,8 @@ def main(argv: list[str] | None = None) -> None:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="results.json of this model's tasks, folders of their runs, or folders of suites; those of the run that "
-        "fine-tuned the model are found above it",
+        help="results.json of this model's tasks, or folders of "
+        "runs and suites; those of the run that fine-tuned the model are found above it",
     )
     parser.add_argument("--run", metavar="DIR", help="pre-training run folder; default: the folder above the model")
     parser.add_argument("--repo", metavar="ID", help="id on the Hub (owner/name), for the title and the examples")
@@ -221,8 +192,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a card that was written by hand, and what was changed or removed in provenance/, or is of other "
-        "weights: what is not collected again is no longer told",
+        help="replace a card that was written by hand, and what was changed in provenance/ or is of other weights",
     )
     given = vars(parser.parse_args(argv))
     model = given.pop("model")
@@ -231,11 +201,7 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except OSError as error:
-        parser.exit(
-            2,
-            f"{parser.prog}: error: {error.filename or model}: {error.strerror or error}. The card is not "
-            "whole. Mend that, and give the same command again: it goes on from there.\n",
-        )
+        parser.exit(2, f"{parser.prog}: error: {error}. When that is mended, the same command goes on.\n")
     except KeyboardInterrupt:
         parser.exit(130, "\nStopped. The same command goes on from there.\n")
     print(f"written: {target}")

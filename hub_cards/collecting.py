@@ -85,22 +85,16 @@ def _pretraining(
     folder: Path, run_folder: Path, weights: str, is_named: bool
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]] | None:
     """Recipe, run facts and curves of the run that made the model, if there is one."""
-    if not is_named and (run_folder / "model").resolve() != folder.resolve():
+    made = run_folder / "model"
+    if not is_named and made.resolve() != folder.resolve():
         return None
     recipe = read_yaml(run_folder / "recipe.yaml") if (run_folder / "recipe.yaml").is_file() else {}
-    made = run_folder / "model"
     if "phases" not in recipe:
         if is_named:
-            raise ValueError(
-                f"{run_folder} is not the folder of a pre-training run: it has no recipe.yaml with phases. The card "
-                "tells the pre-training from it. Name the folder that pretraining/run.py wrote, or leave --run out."
-            )
+            raise ValueError(f"{run_folder} has no recipe.yaml with phases: name the folder of a pre-training run.")
         return None
     if is_named and not (made.is_dir() and folder_fingerprint(made) == weights):
-        raise ValueError(
-            f"The run in {run_folder} made another model than {folder}: their fingerprints differ. A card must not "
-            "tell of data that the model has not seen. Name the run that made it, or leave --run out."
-        )
+        raise ValueError(f"The run in {run_folder} made another model: name the one that made {folder}.")
     run, curves = run_folder / "run.json", run_folder / "curves.png"
     facts = json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
     return recipe, facts, {CURVES: curves.read_bytes()} if curves.is_file() else {}
@@ -110,29 +104,20 @@ def _result_files(paths: Iterable[str | Path]) -> list[Path]:
     """The results.json of each path: a file, the folder of a run, or that of a suite with a folder for each task."""
     files: list[Path] = []
     for path in map(Path, paths):
+        if not path.exists():
+            raise ValueError(f"Results not found: {path}. Relative paths start at {Path.cwd()}.")
         file = path / "results.json" if path.is_dir() else path
-        suite = path if path.is_dir() else path.parent
-        of_tasks = sorted(suite.glob("*/results.json"))
-        known = _known(file)
-        if known is not None and known.get("kind") != SUITE:
+        known = _known(file) or {}
+        if known and known["kind"] != SUITE:
             files.append(file)
-        elif known is not None or (path.is_dir() and of_tasks):
-            tasks = [task["name"] for task in (known or {}).get("suite", {}).get("tasks", [])]
-            places = {name: place for place, name in enumerate(tasks)}
-            found = [task for task in of_tasks if _known(task) is not None]
-            if not found:
-                raise ValueError(
-                    f"{path} is the folder of a suite without a task's results. There is nothing to collect. Name the "
-                    "output_dir of a suite that has run, or a results.json."
-                )
-            files += sorted(found, key=lambda file: places.get(file.parent.name, len(places)))
-        elif path.exists():
-            raise ValueError(
-                f"{path} is not a results.json of finetuning/run.py, nor a folder with one. Its scores cannot be read. "
-                "Name that file, or the folder of a run or a suite."
-            )
-        else:
-            raise ValueError(f"Results not found: {path}. Relative paths start at {Path.cwd()}. Name a results.json.")
+            continue
+        suite = [task for task in sorted(file.parent.glob("*/results.json")) if _known(task)]
+        if not (known or path.is_dir()) or not suite:
+            raise ValueError(f"{path} is neither a results.json of finetuning/run.py nor a folder of results.")
+        names = [task["name"] for task in known.get("suite", {}).get("tasks", [])]
+        files += sorted(
+            suite, key=lambda task: names.index(task.parent.name) if task.parent.name in names else len(names)
+        )
     return list({file.resolve(): file for file in files}.values())
 
 
@@ -151,8 +136,7 @@ def _read(file: Path, folder: Path, weights: str) -> dict[str, Any]:
     # results of several seeds' models name them all
     if weights not in measured.split("+") and not _is_own(file, folder):
         raise ValueError(
-            f"{file} was measured on a model with fingerprint {measured[:19]}, and {folder} has {weights[:19]}. "
-            "These scores are another model's. Name results of this model, or evaluate it again."
+            f"{file} is of the weights {measured[:19]}, and {folder} has {weights[:19]}: evaluate it again."
         )
     return content
 

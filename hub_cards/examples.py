@@ -21,11 +21,12 @@ from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
-HEADS = {  # the class that was saved -> its use; the other classes are not fine-tuned
-    "ForSequenceClassification": "text_classification",
-    "ForTokenClassification": "token_classification",
-    "ForQuestionAnswering": "question_answering",
-    "ForConditionalGeneration": "translation",
+# the class that was saved -> template, title and text of its use; the other classes are not fine-tuned
+HEADS = {
+    "ForSequenceClassification": ("text_classification", "Classification", "Labels of texts, or of pairs of them."),
+    "ForTokenClassification": ("token_classification", "Tagging", "A label for every word."),
+    "ForQuestionAnswering": ("question_answering", "Question answering", "The part of a text that answers a question."),
+    "ForConditionalGeneration": ("translation", "Translation", "By beam search."),
 }
 PAIR_TASKS = ("xnli", "pawsx", "sick", "mnli", "snli")  # by the beginning of a task's name
 SHOWN_LANGUAGES = 3  # of fill-mask and of classifiers
@@ -64,16 +65,13 @@ def _found(
     # of a fine-tuned model, what it was not made for is shown only where it was measured
     kinds = {result.content["kind"] for result in record.results}
     if head:
-        yield _fine_tuned(head, config, facts)
+        yield _fine_tuned(config, facts)
     elif _class(config).endswith(("ForMaskedLM", "ForPreTraining")):
         yield "masked_lm", "Masked words", f"The likeliest words at `{facts['mask']}`."
     yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
     if (folder / "modules.json").is_file():
-        yield (
-            "sentence_transformers",
-            "Sentence vectors",
-            "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling.",
-        )
+        text = "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling."
+        yield "sentence_transformers", "Sentence vectors", text
     if not head or kinds & set(KINDS):
         yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
     if _aligns(folder, config) and (not head or "word_alignment" in kinds):
@@ -81,25 +79,17 @@ def _found(
     if not head:
         yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
     if not head and "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
-        yield "translation_start", "Translation, after fine-tuning", _translation_text(record, facts)
+        yield "translation_start", "Translation, after fine-tuning", _translation_text(folder, record)
 
 
-def _fine_tuned(head: str, config: dict[str, Any], facts: dict[str, Any]) -> tuple[str, str, str]:
-    tuned = config.get("fine_tuned_on") or []
-    on = f" It was fine-tuned on {', '.join(tuned)}." if tuned else " Its configuration does not say on what."
-    reads = " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
-    if head == "text_classification":
-        labels = list((config.get("id2label") or {}).values())
-        what = "Labels of " + ("pairs of texts" if facts["pairs"] else "texts")
-        return head, "Classification", what + (f": {', '.join(map(str, labels))}." if labels else ".") + on + reads
-    if head == "token_classification":
-        return head, "Tagging", "A label for every word." + on + reads
-    if head == "question_answering":
-        return head, "Question answering", "The part of a text that answers a question." + on + reads
-    pair = f" from `{facts['first_code']}` to `{facts['second_code']}`" if facts["direction_known"] else ""
-    if not tuned:
-        return head, "Translation", "Nothing says that this model was fine-tuned: do that before you trust its output."
-    return head, "Translation", f"By beam search{pair}." + on
+def _fine_tuned(config: dict[str, Any], facts: dict[str, Any]) -> tuple[str, str, str]:
+    template, title, text = HEADS[_head(config)]
+    tuned = config.get("fine_tuned_on")
+    if facts["direction_known"]:
+        text = f"By beam search from `{facts['first_code']}` to `{facts['second_code']}`."
+    text += " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
+    text += f" It was fine-tuned on {', '.join(tuned)}." if tuned else " Its configuration does not say on what."
+    return template, title, text
 
 
 def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
@@ -111,15 +101,17 @@ def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
     return text
 
 
-def _translation_text(record: Record, facts: dict[str, Any]) -> str:
-    text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first"
-    if not any(".crossattention." in key for key in facts["weights"]):
-        return f"{text}; its cross-attention is not in these weights and begins at random."
-    phases = record.recipe.get("phases", [])
-    if not phases:
-        return f"{text}; nothing here says whether its cross-attention was pre-trained."
-    trained = any(name.startswith("ca_mlm") for phase in phases for name in phase.get("objectives", {}))
-    return f"{text}; its cross-attention was {'' if trained else 'not '}pre-trained."
+def _translation_text(folder: Path, record: Record) -> str:
+    names = {name for phase in record.recipe.get("phases", []) for name in phase.get("objectives", {})}
+    if not any(".crossattention." in name for name in _weight_names(folder)):
+        attention = "is not in these weights and begins at random"
+    elif not names:
+        attention = "may not have been pre-trained"
+    else:
+        trained = any(name.startswith("ca_mlm") for name in names)
+        attention = f"was {'' if trained else 'not '}pre-trained"
+    text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first; its "
+    return f"{text}cross-attention {attention}."
 
 
 def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:
@@ -131,7 +123,6 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
     chosen = [known[code] for code in languages]
     return {
         "repo": repo,
-        "weights": _weight_names(folder),
         "mask": mask,
         "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in chosen[:SHOWN_LANGUAGES]],
         "first": chosen[0],
@@ -170,11 +161,8 @@ def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
                 text = f"The {what} of layer {layer}, as in the results of {result['task']} below."
                 return layer, protocol["pooling"], text
     vectors = chosen_vectors(None, None, config["num_hidden_layers"])
-    text = (
-        f"The mean of the states of layer {vectors.layer}, at two thirds of the model: nothing was measured. The layer "
-        "matters, so try others on pairs of your own."
-    )
-    return vectors.layer, vectors.pooling, text
+    text = f"The mean of the states of layer {vectors.layer}, at two thirds of the model: nothing was measured."
+    return vectors.layer, vectors.pooling, f"{text} The layer matters, so try others on pairs of your own."
 
 
 def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]:
@@ -185,13 +173,12 @@ def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]
     """
     results = [result.content for result in record.results]
     known = _sentences()
-    if _head(config) == "translation":
+    if _head(config) == "ForConditionalGeneration":
         for result in results:
             pair = [result.get("source_language"), result.get("target_language")]
             if result.get("kind") == "translation" and all(code in known for code in pair):
                 return pair, True
-    corpora = record.run.get("corpora", [])
-    trained = [code for corpus in corpora for code in corpus["languages"]]
+    trained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
     measured = [code for result in results for name in result.languages for code in name.split("-")]
     wanted = measured + trained if _head(config) else trained + measured
     found = [code for code in dict.fromkeys(wanted) if code in known]
@@ -201,8 +188,8 @@ def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]
 
 
 def _head(config: dict[str, Any]) -> str:
-    """The use that the saved class was fine-tuned for; empty for an encoder or a masked LM."""
-    return next((use for suffix, use in HEADS.items() if _class(config).endswith(suffix)), "")
+    """The head of the saved class that was fine-tuned; empty for an encoder or a masked LM."""
+    return next((suffix for suffix in HEADS if _class(config).endswith(suffix)), "")
 
 
 def _class(config: dict[str, Any]) -> str:

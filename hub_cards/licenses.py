@@ -39,7 +39,7 @@ IDENTIFIERS = frozenset(
 class License:
     """The license of a data set, as far as its card says it."""
 
-    id: str | None  # the Hub's identifier, or several with commas; None where it is not known
+    id: str | None = None  # the Hub's identifier, or several with commas; None where it is not known
     name: str | None = None  # what the card calls a license of its own
     url: str | None = None  # the data set on the Hub; None for what is not there
     note: str | None = None  # why there is no id
@@ -64,12 +64,24 @@ def data_licenses(tables: Iterable[dict[str, Any]], hub_root: str | None = None)
         folder = Path(resolve_hub_path(path, hub_root))
         on_hub = hub_id(path) and not Path(path).exists()
         url = f"{HUB}/datasets/{path}" if on_hub else None
-        license = _of_file(folder / "README.md", url) if folder.is_dir() else License(None, url=url)
-        if not license.id and on_hub:
-            license, reachable = _of_hub(path, url, reachable)
-        elif not license.id and not license.note:
-            license = License(None, note="a local file, without a card")
-        found[path] = license
+        if folder.is_dir():
+            found[path] = _of_file(folder / "README.md", url)
+            if found[path].id or not on_hub:
+                continue
+        if not on_hub:
+            found[path] = License(note="a local file, without a card")
+            continue
+        found[path] = License(url=url, note="not looked up")
+        if reachable:
+            try:
+                data = HfApi().dataset_info(path, timeout=SECONDS).card_data
+                found[path] = _stated(data, url) if data else License(url=url, note="it has no card")
+            except RepositoryNotFoundError:
+                found[path] = License(note="not found on the Hub")
+            except HfHubHTTPError:  # it answered something else: the next data set may fare better
+                pass
+            except (HTTPError, OSError):  # no line, or offline by the environment
+                reachable = False
     return found
 
 
@@ -77,51 +89,27 @@ def check_license(license: str, name: str | None = None, link: str | None = None
     """Raises ValueError for an id that the Hub does not know, for `other` without name and link, and for these two with
     any other id."""
     if license not in IDENTIFIERS:
-        raise ValueError(
-            f"{license!r} is no license identifier of the Hub. It refuses a card with another one. "
-            f"{nearest(license.lower(), sorted(IDENTIFIERS))} For a license that is not among them give {OTHER!r}, "
-            "with its name and link."
-        )
+        near = nearest(license.lower(), sorted(IDENTIFIERS))
+        raise ValueError(f"--license is {license!r}, which the Hub does not know. {near} Else give {OTHER!r}.")
     if license == OTHER and not (name and link):
-        raise ValueError(
-            f"The license is {OTHER!r}, without {'a link' if name else 'a name' if link else 'name and link'}. Nobody "
-            "could tell what is allowed. Give both: its name, and a link to its text."
-        )
+        raise ValueError(f"--license is {OTHER!r}: give --license-name and --license-link as well.")
     if license != OTHER and (name or link):
-        raise ValueError(
-            f"The license is {license!r}, and a name or a link was given as well ({name or link!r}). The Hub shows "
-            f"those of {OTHER!r} alone. Leave them out, or give {OTHER!r}."
-        )
-
-
-def _of_hub(path: str, url: str | None, reachable: bool) -> tuple[License, bool]:
-    """What the Hub's card says, and whether the Hub could be reached."""
-    if not reachable:
-        return License(None, url=url, note="not looked up"), False
-    try:
-        data = HfApi().dataset_info(path, timeout=SECONDS).card_data
-    except RepositoryNotFoundError:
-        return License(None, note="not found on the Hub"), True
-    except HfHubHTTPError:  # it answered something else: the next data set may fare better
-        return License(None, url=url, note="not looked up"), True
-    except (HTTPError, OSError):  # no line, or offline by the environment
-        return License(None, url=url, note="not looked up"), False
-    return (_stated(data, url) if data else License(None, url=url, note="it has no card")), True
+        raise ValueError(f"--license is {license!r}: --license-name and --license-link are of {OTHER!r} alone.")
 
 
 def _of_file(card: Path, url: str | None) -> License:
     """What a card on this disk states."""
     if not card.is_file():
-        return License(None, url=url, note="it has no card")
+        return License(url=url, note="it has no card")
     try:
         return _stated(DatasetCard.load(card).data, url)
     except (ValueError, yaml.YAMLError):
-        return License(None, url=url, note="its card cannot be read")
+        return License(url=url, note="its card cannot be read")
 
 
 def _stated(data: CardData, url: str | None) -> License:
     stated = data.get("license")
     stated = [name for name in (stated if isinstance(stated, list) else [stated]) if isinstance(name, str) and name]
     if not stated:
-        return License(None, url=url, note="its card names no license")
+        return License(url=url, note="its card names no license")
     return License(", ".join(stated), data.get("license_name"), url)

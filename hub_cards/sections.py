@@ -11,13 +11,14 @@ from finetuning.results.report import protocol_lines, score_table
 from finetuning.results.table import Results, with_deviation
 from hub_cards.licenses import HUB, hub_id
 from hub_cards.metadata import languages_in, languages_of, learned_corpora, plain_name, start_of
-from hub_cards.record import Record, Result
+from hub_cards.record import RESULTS, Record, Result
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
 MANY_TASKS = 3  # of more, the tables of each are folded; of as many, one table shows all
 FIGURE = re.compile(r"[-\d., x±()*]*")  # a cell of figures; an empty one is among them
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
-LEFT_OUT = ("updates", "initialize", "generation")  # of the hyperparameters: told by the protocol of the results
+LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
+Experiment = tuple[list[Result], Results]  # the results of one or more seeds, and what they are together
 
 
 def one_line(config: dict[str, Any], parameters: int, record: Record) -> str:
@@ -148,31 +149,25 @@ def _fine_tuning(content: Results) -> list[str]:
     ]
     lines = [plain(f"{content['task']}, {content.setting}: {', '.join(shown)}")]
     if content["seeds"][1:]:
-        lines.append(f"the weights are of one seed; the scores below are means over seeds {_list(content['seeds'])}")
+        seeds = ", ".join(map(str, content["seeds"]))
+        lines.append(f"the weights are of one seed; the scores below are means over seeds {seeds}")
     return lines
 
 
-def _list(items: list[Any]) -> str:
-    return ", ".join(map(str, items))
-
-
-def results(record: Record) -> list[dict[str, Any]]:
+def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
     """What a card shows of each experiment: title, score, table with published figures, protocol, warnings, plots."""
-    shown = []
-    for group in experiments(record.results):
-        content = joined(group)
-        shown.append(
-            {
-                "title": f"{content['task']}, {content.setting}",
-                "score": _score(content),
-                "table": markdown(*score_table(content)),
-                "protocol": protocol_lines(content, with_model=False),
-                "warnings": content["warnings"],
-                "figures": [path for result in group for path in result.figures],
-                "files": [f"provenance/results/{result.name}.json" for result in group],
-            }
-        )
-    return shown
+    return [
+        {
+            "title": f"{content['task']}, {content.setting}",
+            "score": _score(content),
+            "table": markdown(*score_table(content)),
+            "protocol": protocol_lines(content, with_model=False),
+            "warnings": content["warnings"],
+            "figures": [path for result in group for path in result.figures],
+            "files": [f"{RESULTS}/{result.name}.json" for result in group],
+        }
+        for group, content in experiments
+    ]
 
 
 def _score(content: Results) -> str:
@@ -186,38 +181,38 @@ def _direction(content: Results) -> str:
     return "" if content["protocol"]["metric"].get("greater_is_better", True) else " (lower is better)"
 
 
-def overview(record: Record) -> dict[str, Any]:
+def overview(experiments: list[Experiment]) -> dict[str, Any]:
     """All tasks in one table, and their scores by language in another; empty for few of them."""
-    groups = experiments(record.results)
-    if len(groups) < MANY_TASKS:
+    if len(experiments) < MANY_TASKS:
         return {}
-    tasks = {group[0].name: benchmark.of_task({"name": group[0].name, "scores": []}, joined(group)) for group in groups}
+    tasks = {group[0].name: _of_task(content) for group, content in experiments}
     columns, rows = benchmark.task_table(tasks)
     for row, task in zip(rows, tasks.values(), strict=True):
         row[1] += "".join(task["marks"])
-    lower = dict.fromkeys(
-        f"{group[0].content['protocol']['metric']['name']}: lower is better"
-        for group in groups
-        if _direction(group[0].content)
-    )
+    metrics = [content["protocol"]["metric"] for _, content in experiments]
+    lower = [f"{metric['name']}: lower is better" for metric in metrics if not metric.get("greater_is_better", True)]
     return {
         "tasks": markdown(columns, rows),
-        "notes": [*lower, *benchmark.footnotes((columns, rows))],
+        "notes": [*dict.fromkeys(lower), *benchmark.footnotes((columns, rows))],
         "languages": markdown(*benchmark.language_table(tasks)),
     }
 
 
-def experiments(results: list[Result]) -> list[list[Result]]:
+def _of_task(content: Results) -> dict[str, Any]:
+    return benchmark.of_task({"name": content["task"], "scores": []}, content)
+
+
+def experiments_of(record: Record) -> list[Experiment]:
     """The results by experiment: those that differ in their seeds alone are one, which was run in parts."""
     groups: list[list[Result]] = []
-    for result in results:
+    for result in record.results:
         for group in groups:
             if _is_seed_of(result, group):
                 group.append(result)
                 break
         else:
             groups.append([result])
-    return groups
+    return [(group, join_seeds(group[0].name, [result.content for result in group])) for group in groups]
 
 
 def _is_seed_of(result: Result, group: list[Result]) -> bool:
@@ -232,30 +227,26 @@ def _is_seed_of(result: Result, group: list[Result]) -> bool:
     return True
 
 
-def joined(group: list[Result]) -> Results:
-    """The results of seeds of one experiment as one: scores side by side, their means and deviations."""
-    return join_seeds(group[0].name, [result.content for result in group])
-
-
-def limits(config: dict[str, Any], parameters: int, record: Record, known: list[str]) -> list[str]:
+def limits(parameters: int, record: Record, experiments: list[Experiment], known: list[str]) -> list[str]:
     """Size, tasks at chance and languages evaluated, then what is `known` of the model's type."""
     lines = []
     if parameters < DEMONSTRATION_PARAMETERS:
         lines.append(
             f"This model has {parameters:,} parameters. It is a demonstration that the code runs, not a model for use."
         )
-    groups = [joined(group) for group in experiments(record.results)]
+    contents = [content for _, content in experiments]
     poor = [
         f"{content['task']}, {content.setting}"
-        for content in groups
-        if benchmark.AT_CHANCE in benchmark.of_task({"name": content["task"], "scores": []}, content)["marks"]
+        for content in contents
+        if benchmark.AT_CHANCE in _of_task(content)["marks"]
     ]
     if poor:
         lines.append(
             f"At chance, or at 0, in at least one language: {plain('; '.join(poor))}. The warnings there say in which. "
             "Do not use the model for that."
         )
-    evaluated = dict.fromkeys(code for content in groups for name in content.languages for code in languages_in(name))
+    names = [name for content in contents for name in content.languages]
+    evaluated = dict.fromkeys(code for name in names for code in languages_in(name))
     if evaluated:
         unseen = [code for code in languages_of(record) if code not in evaluated]
         also = f", not even of {', '.join(unseen)}, which it was trained on" if unseen else ""

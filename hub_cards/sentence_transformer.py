@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetuning.results.files import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
 from hub_cards.record import FOLDER, provenance_folder
 from zoo_core.provenance import folder_fingerprint, write_json
@@ -66,27 +67,23 @@ def write_modules(
     from finetuning.checkpoints import describe_model
 
     folder = Path(model_dir)
-    if results_file is not None and (layer is not None or pooling is not None):
-        given = "layer" if layer is not None else "pooling"
-        raise ValueError(
-            f"{given} and results were both given. The vectors would not be those that {results_file} is of. Leave "
-            "one of them out."
-        )
+    is_chosen = layer is not None or pooling is not None
+    if results_file is not None and is_chosen:
+        raise ValueError("results have a layer and a pooling of their own: leave --results or the other two out.")
     fingerprint = folder_fingerprint(folder)  # refuses what is no model's folder
+    vectors = None
     if results_file is not None:
         vectors = vectors_of_results(Path(results_file), fingerprint)
-    else:
-        vectors = None if layer is not None or pooling is not None else vectors_of_record(folder, fingerprint)
+    elif not is_chosen:
+        vectors = vectors_of_record(folder, fingerprint)
     _, config, tokenizer, _ = describe_model(str(folder), max_length=vectors.max_length if vectors else None)
     vectors = vectors or chosen_vectors(layer, pooling, config.num_hidden_layers)
     if not 0 <= vectors.layer <= config.num_hidden_layers:
-        raise ValueError(
-            f"layer is {vectors.layer}, and the model of {folder} has {config.num_hidden_layers} layers. There is no "
-            f"such state. Give 0 (the embeddings) to {config.num_hidden_layers}."
-        )
+        raise ValueError(f"layer is {vectors.layer}: give 0 (the embeddings) to {config.num_hidden_layers}.")
     files = module_files(vectors, config, tokenizer)
-    if not overwrite:
-        refuse_to_lose(folder, files)
+    changed = [name for name, content in files.items() if _content(folder / name) not in (None, content)]
+    if changed and not overwrite:
+        raise ValueError(f"{folder} has other files named {', '.join(changed)}: add --overwrite to replace them.")
     # modules.json last: what it names is there when it is
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -98,12 +95,10 @@ def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vector
     """What was asked for; else as the retrieval task's recipe has it where it says nothing."""
     from finetuning.tasks.features.models import layer_protocol
 
-    if pooling is not None and pooling not in POOLINGS:
-        raise ValueError(
-            f"pooling is {pooling!r}, which our retrieval task does not know. Give one of {', '.join(POOLINGS)}."
-        )
     default = RetrievalRecipe()
     pooling = pooling or default.pooling
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling is {pooling!r}: give one of {', '.join(POOLINGS)}.")
     if layer is not None:
         return Vectors(layer, pooling, None, "as asked for")
     protocol = layer_protocol(default, depth)
@@ -118,50 +113,39 @@ def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
     other weights than those of `fingerprint`.
     """
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+        results = load_results(path)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{path} is no results file: {error}. It does not say how sentences became vectors. Name the results.json "
-            "of a retrieval or mining task."
-        ) from error
-    if not isinstance(results, dict) or results.get("kind") not in KINDS:
-        kind = results.get("kind") if isinstance(results, dict) else None
-        raise ValueError(
-            f"{path} holds results of {kind or 'no task'}. They do not say how sentences became vectors. Name "
-            "the results.json of a retrieval or mining task."
-        )
+        raise ValueError(f"{path} is no results file: {error}") from error
+    kind = results.get("kind") if isinstance(results, dict) else None
+    if kind not in KINDS:
+        raise ValueError(f"{path} has the kind {kind}: name results of a retrieval or mining task.")
     protocol, model = of_earlier(results["protocol"]), results["model"]
     # of a fine-tuned model the vectors were read, not of the one that it started from
     measured = (model.get("init_from") or {}).get("fingerprint") or model["fingerprint"]
     if fingerprint not in measured.split("+"):
-        raise ValueError(
-            f"{path} was measured on {model['folder']} ({measured[:19]}), and this folder has other weights "
-            f"({fingerprint[:19]}). Its layer is of another model. Name results of these weights, or a layer."
-        )
+        raise ValueError(f"{path} is of the weights {measured[:19]}, and these are {fingerprint[:19]}.")
     if protocol["pooling"] not in POOLINGS:
-        raise ValueError(
-            f"{path} has the pooling {protocol['pooling']!r}, which is none of {', '.join(POOLINGS)}. Name other "
-            "results, or a layer."
-        )
+        raise ValueError(f"{path} has the pooling {protocol['pooling']!r}, which is none of {', '.join(POOLINGS)}.")
     why = f"as {path.name} of {results['task']} has it: {protocol['selection']['rule']}"
     return Vectors(protocol["layer"], protocol["pooling"], protocol["max_length"], why)
 
 
 def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
-    """How the sentences of the results in a folder's record became vectors; None where there are none.
+    """How the sentences of the results in the folder's record became vectors; None where there are none.
 
     Retrieval goes before mining: XTREME's scripts pool them in two ways.
 
     Raises ValueError as `vectors_of_results`, and where they do not agree.
     """
-    paths = sorted((provenance_folder(folder) / "results").glob("*.json"))
-    kinds = {path: json.loads(path.read_text(encoding="utf-8")).get("kind") for path in paths}
+    kinds = {path: load_results(path).get("kind") for path in (provenance_folder(folder) / "results").glob("*.json")}
     first = next((kind for kind in KINDS if kind in kinds.values()), None)
-    found = {path.name: vectors_of_results(path, fingerprint) for path in paths if first and kinds[path] == first}
-    settings = {name: (of.layer, of.pooling, of.max_length) for name, of in found.items()}
-    if len(set(settings.values())) > 1:
-        raise ValueError(f"Results in {FOLDER}/ differ in layer, pooling or length: {settings}. Name one as results.")
-    return next(iter(found.values()), None)
+    found = [vectors_of_results(path, fingerprint) for path in sorted(kinds) if first and kinds[path] == first]
+    if any(
+        (of.layer, of.pooling, of.max_length) != (found[0].layer, found[0].pooling, found[0].max_length) for of in found
+    ):
+        said = "; ".join(of.why for of in found)
+        raise ValueError(f"The {first} results in {FOLDER}/ differ in layer, pooling or length ({said}): name one.")
+    return found[0] if found else None
 
 
 def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any]:
@@ -204,29 +188,22 @@ def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any
     }
 
 
-def refuse_to_lose(folder: Path, files: dict[str, Any]) -> None:
-    """Raises ValueError where a file is there already with another content."""
-
-    def says_otherwise(name: str) -> bool:
-        try:
-            return json.loads((folder / name).read_text(encoding="utf-8")) != files[name]
-        except FileNotFoundError:
-            return False
-        except ValueError:
-            return True
-
-    if others := [name for name in files if says_otherwise(name)]:
-        raise ValueError(
-            f"{folder} has {', '.join(others)} already, and with another content: somebody has said there how this "
-            "model's vectors are made. Add --overwrite to replace them, or copy the model into another folder."
-        )
+def _content(file: Path) -> Any:
+    """What a JSON file holds; None where there is none, and its bytes where they are not JSON."""
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return file.read_bytes()
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m hub_cards.sentence_transformer",
-        description="Writes beside a model what sentence-transformers reads: SentenceTransformer(folder, "
-        "trust_remote_code=True) then gives the vectors of our retrieval task.",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, metavar="DIR", help="the model folder")
     parser.add_argument(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from loading import Model, first_line
+from loading import Model, first_sentence
 from torch.nn import functional as F
 
 METHODS = {  # of the zoo's aligner
@@ -74,13 +74,10 @@ def checked(text: str | None, what: str, example: str) -> str:
     """The text without white space around it. Raises ValueError for an empty one and for more than MAX_WORDS words."""
     text = (text or "").strip()
     if not text:
-        raise ValueError(f"{what} is empty. Type something, such as: {example}")
+        raise ValueError(f"{what} is empty: type something, such as “{example}”")
     words = count_words(text)
     if words > MAX_WORDS or len(text) > MAX_CHARACTERS:
-        raise ValueError(
-            f"{what} has {words:,} words and {len(text):,} characters. This page takes up to {MAX_WORDS:,} words and "
-            f"{MAX_CHARACTERS:,} characters, so that nobody waits for somebody else's book. Shorten it."
-        )
+        raise ValueError(f"{what} has {words:,} words: this page takes {MAX_WORDS:,} of {MAX_CHARACTERS:,} characters.")
     return text
 
 
@@ -94,9 +91,7 @@ def require_layer(model: Model, layer: int | None) -> int:
     """The layer; of None, the default. Raises ValueError for one that the model does not have."""
     layer = model.default_layer if layer is None else int(layer)
     if not 0 <= layer <= model.layers:
-        raise ValueError(
-            f"Layer {layer} is not there: {model.name} has {model.layers}. Choose 0 (the embeddings) to {model.layers}."
-        )
+        raise ValueError(f"Layer {layer} is not there: choose 0 (the embeddings) to {model.layers}.")
     return layer
 
 
@@ -110,35 +105,17 @@ def align_words(
     layer = require_layer(model, layer)
     shows_matrix = max(count_words(source), count_words(target)) <= MATRIX_WORDS
     try:
-        found = model.aligner(
-            (source, target),
-            method=method,
-            layer=layer,
-            encoding=encoding,
-            probabilities=True,
-            similarity=shows_matrix,
-        )
+        options = {"method": method, "layer": layer, "encoding": encoding}
+        found = model.aligner((source, target), probabilities=True, similarity=shows_matrix, **options)
     except (ValueError, TypeError) as error:  # of the code that the folder brings, which may be older than this page
-        raise ValueError(f"The aligner of {model.name} refuses: {first_line(error)}") from error
+        raise ValueError(f"The aligner of {model.name} refuses: {first_sentence(error)}") from error
     notes = unknown_notes(model, {"the first sentence": source, "the second sentence": target})
     if found["windows"] > 1:
-        notes.append(
-            f"Longer than the {model.positions} subwords that the model reads: aligned in {found['windows']} windows "
-            "that overlap. Nothing was cut off."
-        )
+        notes.append(f"Aligned in {found['windows']} windows that overlap: the model reads {model.positions} tokens.")
     if not shows_matrix:
-        notes.append(
-            f"The similarity matrix is shown up to {MATRIX_WORDS} words a sentence; these have {len(found['source'])} "
-            f"and {len(found['target'])}."
-        )
-    return Aligned(
-        source=found["source"],
-        target=found["target"],
-        links=[tuple(link) for link in found["links"]],
-        probabilities=found["probabilities"],
-        similarity=found.get("similarity"),
-        notes=notes,
-    )
+        notes.append(f"The similarity matrix is shown up to {MATRIX_WORDS} words a sentence.")
+    links, similarity = [tuple(link) for link in found["links"]], found.get("similarity")
+    return Aligned(found["source"], found["target"], links, found["probabilities"], similarity, notes)
 
 
 @torch.inference_mode()
@@ -155,20 +132,12 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     inputs = model.tokenizer(text, return_tensors="pt", verbose=False)
     length = inputs["input_ids"].shape[1]
     if length > model.positions:
-        raise ValueError(
-            f"The text has {length:,} subwords with the special tokens, and {model.name} reads {model.positions:,}. It "
-            "was not cut, since a mask could have been lost. Shorten it."
-        )
+        raise ValueError(f"The text has {length:,} tokens, and {model.name} reads {model.positions:,}: shorten it.")
     places_K = inputs["input_ids"][0].eq(model.tokenizer.mask_token_id).nonzero()[:, 0]
     if not len(places_K):
-        raise ValueError(
-            f"There is no {mask} in the text. It stands for the word that the model is asked for. Put one in with the "
-            "button."
-        )
+        raise ValueError(f"There is no {mask} in the text: put one in with the button.")
     if len(places_K) > MAX_MASKS:
-        raise ValueError(
-            f"There are {len(places_K)} masks in the text. Up to {MAX_MASKS} are filled in. Leave some words standing."
-        )
+        raise ValueError(f"There are {len(places_K)} masks in the text: up to {MAX_MASKS} are filled in.")
     logits_KV = model.masked_lm(**inputs).logits[0, places_K].float()
     best = logits_KV.softmax(-1).topk(min(int(top), logits_KV.shape[1]))
     masks = [
@@ -205,12 +174,9 @@ def rank_sentences(model: Model, query: str, sentences: str, layer: int | None =
     query = checked(query, "The sentence", "It will rain tomorrow.")
     lines = list(dict.fromkeys(line.strip() for line in (sentences or "").splitlines() if line.strip()))
     if not lines:
-        raise ValueError("There are no sentences to search. Type some, one a line.")
+        raise ValueError("There are no sentences to search: type some, one a line.")
     if len(lines) > MAX_SENTENCES:
-        raise ValueError(
-            f"There are {len(lines):,} sentences. This page searches up to {MAX_SENTENCES}. Take some of them; for "
-            "more, the retrieval task of the zoo searches millions."
-        )
+        raise ValueError(f"There are {len(lines):,} sentences: this page searches up to {MAX_SENTENCES}.")
     for number, line in enumerate(lines, start=1):
         checked(line, f"Sentence {number}", "")
     require(model, "nearest")
@@ -221,65 +187,35 @@ def rank_sentences(model: Model, query: str, sentences: str, layer: int | None =
     ranked = sorted(zip(lines, cosines, strict=True), key=lambda found: -found[1])
     notes = unknown_notes(model, {"the sentence": query})
     if cut:
-        notes.append(
-            f"{cut} of {len(texts)} texts are longer than the {model.positions} subwords that the model reads: what "
-            "comes after was cut off."
-        )
+        notes.append(f"{cut} of {len(texts)} texts were cut at the {model.positions} tokens that the model reads.")
     return Ranked(ranked, [line for line in lines if unknown_share(model, line)[0] >= UNKNOWN_SHARE], layer, notes)
 
 
+@torch.inference_mode()
 def sentence_vectors(model: Model, texts: list[str], layer: int) -> tuple[torch.Tensor, int]:
     """(B, H): the mean of the states of a text's tokens at a layer; and how many texts were cut to the model's length.
 
-    As the zoo's retrieval task: special tokens are read by the model and left out of the mean, those that a text itself
-    spells are dropped before. A text without a subword has a vector of zeros.
+    As the zoo's retrieval task: special tokens are left out of the mean. A text without a token has a vector of zeros.
     """
-    before, after = around_text(model.tokenizer)
-    room = model.positions - len(before) - len(after)
-    special = set(model.tokenizer.all_special_ids) - {model.tokenizer.unk_token_id}
-    found = model.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    subwords = [[subword for subword in ids if subword not in special] for ids in found]
-    cut = sum(len(ids) > room for ids in subwords)
-    missing = {
-        text: ids[:room] for text, ids in zip(texts, subwords, strict=True) if (layer, text) not in model.vectors
-    }
-    if len(model.vectors) + len(missing) > KEPT_VECTORS:
-        model.vectors.clear()
-        missing = {text: ids[:room] for text, ids in zip(texts, subwords, strict=True)}
-    waiting = sorted(missing, key=lambda text: -len(missing[text]))
+    ids = model.tokenizer(texts, verbose=False)["input_ids"]
+    missing = {text: len(of) for text, of in zip(texts, ids, strict=True) if (layer, text) not in model.vectors}
+    waiting = sorted(missing, key=missing.get, reverse=True)
+    special = [token for token in model.tokenizer.all_special_ids if token != model.tokenizer.unk_token_id]
     for start in range(0, len(waiting), SENTENCES_AT_ONCE):
         group = waiting[start : start + SENTENCES_AT_ONCE]
-        means = mean_states(model, [missing[text] for text in group], layer, before, after)
-        model.vectors.update({(layer, text): vector for text, vector in zip(group, means, strict=True)})
-    return torch.stack([model.vectors[layer, text] for text in texts]), cut
-
-
-@torch.inference_mode()
-def mean_states(
-    model: Model, subwords: list[list[int]], layer: int, before: list[int], after: list[int]
-) -> torch.Tensor:
-    """(B, H) of texts given as subwords, with `before` and `after` around each."""
-    rows = [before + ids + after for ids in subwords]
-    longest = max(map(len, rows))
-    padding = model.tokenizer.pad_token_id or 0
-    inputs_BT = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
-    length_B1 = torch.tensor([len(row) for row in rows])[:, None]
-    place_BT = torch.arange(longest).expand(len(rows), -1)
-    outputs = model.encoder(
-        input_ids=inputs_BT, attention_mask=(place_BT < length_B1).long(), output_hidden_states=True, return_dict=True
-    )
-    # some encoders normalize their last states once more, after those that they list
-    states_BTH = outputs.last_hidden_state if layer == model.layers else outputs.hidden_states[layer]
-    counts_BT1 = ((place_BT >= len(before)) & (place_BT < length_B1 - len(after)))[..., None]
-    sums_BH = states_BTH.float().masked_fill(~counts_BT1, 0.0).sum(1)
-    return sums_BH / counts_BT1.sum(1).clamp(min=1)
-
-
-def around_text(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and after a text."""
-    bare, whole = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (False, True))
-    start = next(start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
-    return whole[:start], whole[start + len(bare) :]
+        options = {"truncation": True, "max_length": model.positions, "padding": True, "return_tensors": "pt"}
+        batch = model.tokenizer(group, **options)
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        outputs = model.encoder(**inputs, output_hidden_states=True, return_dict=True)
+        # some encoders normalize their last states once more, after those that they list
+        states_BTH = outputs.last_hidden_state if layer == model.layers else outputs.hidden_states[layer]
+        counts_BT1 = ~torch.isin(batch["input_ids"], torch.tensor(special))[..., None]
+        means_BH = states_BTH.float().masked_fill(~counts_BT1, 0.0).sum(1) / counts_BT1.sum(1).clamp(min=1)
+        model.vectors.update({(layer, text): vector for text, vector in zip(group, means_BH, strict=True)})
+    vectors_BH = torch.stack([model.vectors[layer, text] for text in texts])
+    if len(model.vectors) > KEPT_VECTORS:
+        model.vectors.clear()
+    return vectors_BH, sum(len(of) > model.positions for of in ids)
 
 
 def unknown_share(model: Model, text: str) -> tuple[float, int, int]:
@@ -293,8 +229,7 @@ def unknown_notes(model: Model, texts: dict[str, str]) -> list[str]:
     """A note for each text of which the tokenizer knows little: the model was not made for its script."""
     shares = {what: unknown_share(model, text) for what, text in texts.items()}
     return [
-        f"{unknown} of {subwords} subwords of {what} are unknown to this model's tokenizer: it was not made for this "
-        "language, and what it says means little."
+        f"{unknown} of {subwords} tokens of {what} are unknown to this model: it was not made for this language."
         for what, (share, unknown, subwords) in shares.items()
         if share >= UNKNOWN_SHARE
     ]

@@ -59,26 +59,16 @@ def complete(flags: argparse.Namespace) -> None:
     if flags.model is None:
         flags.model = [name.strip() for name in os.environ.get("ZOO_MODELS", "").split(",") if name.strip()]
         if not flags.model and on_a_space:
-            flags.model = models_of_readme(FOLDER / "README.md")
+            from huggingface_hub import metadata_load
+
+            flags.model = metadata_load(FOLDER / "README.md")["models"]
     if flags.only_listed is None:
-        said = os.environ.get("ZOO_ONLY_LISTED", "").strip()
-        if said not in ("", "0", "1"):
-            raise ValueError(
-                f"ZOO_ONLY_LISTED is {said!r}. It says whether only the listed models are loaded. Give 1 or 0."
-            )
-        flags.only_listed = said == "1" if said else on_a_space or flags.host not in LOOPBACK
+        setting = os.environ.get("ZOO_ONLY_LISTED", "").strip()
+        if setting not in ("", "0", "1"):
+            raise ValueError(f"ZOO_ONLY_LISTED is {setting!r}: give 1 or 0.")
+        flags.only_listed = setting == "1" if setting else on_a_space or flags.host not in LOOPBACK
     if flags.only_listed and not flags.model:
-        raise ValueError(
-            "no model is named, and only those that are named may be loaded. There is nothing to try. Give --model, or "
-            "set ZOO_MODELS."
-        )
-
-
-def models_of_readme(path: Path) -> list[str]:
-    """The `models` that a Space's README.md names."""
-    from huggingface_hub import metadata_load
-
-    return list((metadata_load(path) or {}).get("models") or [])
+        raise ValueError("no model is named, and only named ones may be loaded: give --model, or set ZOO_MODELS.")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -99,7 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
         models = Models(flags.model, flags.only_listed)
         start = None
         if flags.model:
-            start = models.get(flags.model[0], lambda share, text: print(f"{share:4.0%} {text}", flush=True))
+            print(f"Loading {flags.model[0]}", flush=True)
+            start = models.get(flags.model[0])
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     try:

@@ -106,10 +106,10 @@ class Page:
         if not self.models.only_listed:
             self.named.submit(self.use, [self.named, self.current], show_progress_on=self.facts, **options)
 
-    def use(self, name: str | None, current: str | None, progress=gr.Progress()) -> tuple:  # noqa: B008
-        """Takes up a model, or says why not and leaves all as it is. Gradio knows `progress` by its default."""
+    def use(self, name: str | None, current: str | None) -> tuple:
+        """Takes up a model, or says why not and leaves all as it is."""
         try:
-            model = self.models.get(name, lambda share, text: progress(share, desc=text))
+            model = self.models.get(name)
         except ValueError as error:
             stays = f" {current} stays in use." if current else ""
             unchanged = [gr.skip()] * (2 + len(self.notices) + len(self.sliders))

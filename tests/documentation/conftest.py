@@ -296,7 +296,7 @@ def hub(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("hub_of_the_pages", ROOT / "tests/hub_cards/hub_server.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
     spec.loader.exec_module(module)
-    server = module.started(tmp_path / "hub_clients")
+    server = module.HubServer(tmp_path / "hub_clients")
     files = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
     for name, value in {"ENDPOINT": server.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": files, "HF_HUB_OFFLINE": False,
                         "HF_HUB_DISABLE_XET": True}.items():  # fmt: skip

@@ -46,7 +46,7 @@ def hub_server_module():
 @pytest.fixture
 def hub_server(hub_server_module, tmp_path: Path) -> Iterator:
     """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`, faults."""
-    hub = hub_server_module.started(tmp_path / "hub_clients")
+    hub = hub_server_module.HubServer(tmp_path / "hub_clients")
     yield hub
     hub.stop()
 

@@ -21,13 +21,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import yaml
 
 LFS_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.model", "*.onnx", "*.png", "*.zip")
-GITATTRIBUTES = "".join(f"{pattern} filter=lfs diff=lfs merge=lfs -text\n" for pattern in LFS_PATTERNS).encode()
-LARGE = 10 * 2**20  # bytes from which a file goes the LFS way whatever it is called
-PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
-# token -> user, role
+PREFIXES = {"model": "", "dataset": "datasets/"}
+# token -> user, role; what the user may in organizations
 TOKENS = {"writer": ("owner", "write"), "reader": ("owner", "read"), "stranger": ("stranger", "write")}
 ORGANIZATIONS = {"owner": {"team": "write", "library": "read"}, "stranger": {}}
-READ_ONLY_POSTS = ("paths-info", "validate-yaml")
 
 
 class Refused(Exception):
@@ -58,24 +55,22 @@ class Blob:
 
     def entry(self, path: str) -> dict:
         entry = {"type": "file", "path": path, "size": len(self.content), "oid": self.oid}
-        if self.is_lfs:
-            entry["lfs"] = {"oid": self.sha256, "size": len(self.content), "pointerSize": 134}
-        return entry
+        lfs = {"oid": self.sha256, "size": len(self.content), "pointerSize": 134}
+        return entry | ({"lfs": lfs} if self.is_lfs else {})
 
 
 @dataclass
 class Repo:
     """Branches, and commits: oid -> (title, path -> Blob), oldest first."""
 
-    kind: str
     name: str
     private: bool
     branches: dict[str, str] = field(default_factory=dict)
     commits: dict[str, tuple[str, dict[str, Blob]]] = field(default_factory=dict)
 
     def commit(self, branch: str, title: str, files: dict[str, Blob]) -> str:
-        told = repr((self.name, len(self.commits), title, sorted((path, blob.oid) for path, blob in files.items())))
-        oid = hashlib.sha1(told.encode()).hexdigest()
+        content = (self.name, len(self.commits), title, sorted((path, blob.oid) for path, blob in files.items()))
+        oid = hashlib.sha1(repr(content).encode()).hexdigest()
         self.commits[oid] = (title, files)
         self.branches[branch] = oid
         return oid
@@ -93,7 +88,6 @@ class Request:
 
     method: str
     path: str
-    token: str
     size: int = 0
     status: int | None = None
 
@@ -115,12 +109,12 @@ class Fault:
     times: int = 1
 
 
-def is_large(path: str, size: int, sample: bytes) -> bool:
-    return size >= LARGE or b"\0" in sample or any(fnmatch(path, pattern) for pattern in LFS_PATTERNS)
+def is_large(path: str, sample: bytes) -> bool:
+    return b"\0" in sample or any(fnmatch(path, pattern) for pattern in LFS_PATTERNS)
 
 
 class HubServer:
-    """The server and its state. `start` it, and `stop` it at the end.
+    """The server, running, and its state; clients that it gives an environment to keep their caches under `home`.
 
     endpoint: its address, for HF_ENDPOINT
     requests: the log
@@ -134,51 +128,39 @@ class HubServer:
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
         self.stopped = threading.Event()
-        handler = type("Handler", (Handler,), {"hub": self})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": self}))
         self.http.daemon_threads = True
         port = self.http.server_address[1]
         self.endpoint, self.storage_url = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
-
-    def start(self) -> "HubServer":
         threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
 
     def stop(self) -> None:
         self.stopped.set()
         self.http.shutdown()
         self.http.server_close()
 
-    def environment(self, token: str | None = "writer") -> dict[str, str]:
-        """The environment of a fresh process that talks to this Hub: an empty cache, none of the user's settings.
-
-        token: "writer" and "reader" are owner's, who also writes in `team`; "stranger" is somebody else's; None: none.
-        """
-        self.home.mkdir(parents=True, exist_ok=True)
-        home = self.home / f"home-{len(list(self.home.iterdir()))}"
-        home.mkdir()
+    def environment(self, token: str = "writer") -> dict[str, str]:
+        """The environment of a fresh process that talks to this Hub: an empty cache, none of the user's settings."""
+        home = self.home / f"home-{len(list(self.home.glob('*')))}"
+        home.mkdir(parents=True)
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_"))}
         keep |= {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
-        return keep | {"HF_HUB_DISABLE_TELEMETRY": "1"} | ({"HF_TOKEN": token} if token else {})
+        return keep | {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_TOKEN": token}
 
-    def create(self, name: str, kind: str = "model", private: bool = False) -> Repo:
+    def create(self, name: str, kind: str = "model", private: bool = False) -> None:
         """A repository with what the Hub puts into a new one."""
-        repo = self.repos[kind, name] = Repo(kind, name, private)
-        repo.commit("main", "initial commit", {".gitattributes": Blob(GITATTRIBUTES, False)})
-        return repo
+        repo = self.repos[kind, name] = Repo(name, private)
+        repo.commit("main", "initial commit", {".gitattributes": Blob(b"*.safetensors filter=lfs\n", False)})
 
-    def edit(self, name: str, files: dict[str, bytes | str | None], branch: str = "main", kind: str = "model") -> str:
-        """A commit that somebody makes on the Hub's pages; None deletes. Returns its oid."""
+    def edit(self, name: str, files: dict[str, bytes | str], kind: str = "model") -> None:
+        """A commit that somebody makes on the Hub's pages."""
         with self.lock:
             repo = self.repos[kind, name]
-            tree = dict(repo.at(branch)[1])
-            for path, content in files.items():
-                content = content.encode() if isinstance(content, str) else content
-                if content is None:
-                    del tree[path]
-                else:
-                    tree[path] = Blob(content, is_large(path, len(content), content[:512]))
-            return repo.commit(branch, "Edit on the Hub", tree)
+            contents = {
+                path: content.encode() if isinstance(content, str) else content for path, content in files.items()
+            }
+            blobs = {path: Blob(content, is_large(path, content[:512])) for path, content in contents.items()}
+            repo.commit("main", "Edit on the Hub", repo.at("main")[1] | blobs)
 
     def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
         """The files of a model's repository: path -> content."""
@@ -193,21 +175,13 @@ class HubServer:
 
     def writes(self) -> list[Request]:
         """The requests so far that could have changed something."""
-        return [
-            request
-            for request in self.requests
-            if request.method not in ("GET", "HEAD") and not any(part in request.path for part in READ_ONLY_POSTS)
-        ]
+        changing = (request for request in self.requests if request.method not in ("GET", "HEAD"))
+        return [request for request in changing if not re.search("paths-info|validate-yaml", request.path)]
 
     def stored(self) -> list[str]:
         """The sha256 of every large file that arrived whole, in order, again where it was sent again."""
         done = [r for r in self.requests if r.method == "PUT" and r.path.startswith("/storage/") and r.status == 200]
         return [request.path.split("/")[2] for request in done]
-
-    def user(self, token: str) -> tuple[str, str]:
-        if token not in TOKENS:
-            raise Refused(401, "Invalid credentials in Authorization header")
-        return TOKENS[token]
 
     def may(self, token: str, namespace: str, write: bool) -> bool:
         user, role = TOKENS.get(token, ("", ""))
@@ -217,12 +191,11 @@ class HubServer:
         return role == "write" and (user == namespace or in_organization == "write")
 
     def repo(self, kind: str, name: str, token: str, write: bool = False) -> Repo:
-        repo = self.repos.get((kind, name))
-        namespace = name.split("/")[0]
+        repo, namespace = self.repos.get((kind, name)), name.split("/")[0]
         if repo is None or (repo.private and not self.may(token, namespace, write=False)):
             raise Refused(404, "Repository not found", "RepoNotFound") if token else Refused(401, "Invalid username")
         if write and not self.may(token, namespace, write=True):
-            raise Refused(403, "You don't have the rights to write into this repo") if token else Refused(401, "Log in")
+            raise Refused(403, "You don't have the rights to write into this repo")
         return repo
 
 
@@ -231,8 +204,8 @@ class Handler(BaseHTTPRequestHandler):
 
     hub: HubServer
     protocol_version = "HTTP/1.1"
-    API = r"/api/(?P<kind>model|dataset|space)s/(?P<name>[^/]+/[^/]+)"
-    GIT = r"/(?P<prefix>datasets/|spaces/)?(?P<name>[^/]+/[^/]+)"
+    API = r"/api/(?P<kind>model|dataset)s/(?P<name>[^/]+/[^/]+)"
+    GIT = r"/(?P<prefix>datasets/)?(?P<name>[^/]+/[^/]+)"
 
     def log_message(self, *arguments) -> None:
         pass
@@ -247,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         self.query = {key: values[0] for key, values in parse_qs(url.query).items()}
         self.token = self.headers.get("authorization", "").removeprefix("Bearer ")
-        request = Request(self.command, url.path, self.token)
+        request = Request(self.command, url.path)
         with self.hub.lock:
             self.hub.requests.append(request)
             what = self.fault(url.path)
@@ -278,16 +251,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer
+    do_GET = do_HEAD = do_POST = do_PUT = answer
 
     def fault(self, path: str) -> int | str | None:
         for fault in self.hub.faults:
             if fault.method == self.command and re.search(fault.pattern, path) and fault.times:
-                if fault.after:
-                    fault.after -= 1
-                else:
+                if not fault.after:
                     fault.times -= 1
                     return fault.what
+                fault.after -= 1
         return None
 
     def hang_up(self) -> None:
@@ -305,14 +277,13 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def route(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        reading = self.command in ("GET", "HEAD")
+        method = "GET" if self.command == "HEAD" else self.command
         routes = [
             ("GET", "/api/whoami-v2", self.whoami),
             ("POST", "/api/repos/create", self.create),
             ("POST", "/api/validate-yaml", self.validate_yaml),
             ("GET", f"{self.API}(/revision/(?P<revision>[^/]+))?", self.info),
-            ("GET", f"{self.API}/refs", self.refs),
-            ("GET", f"{self.API}/tree/(?P<revision>[^/]+)(/(?P<folder>.+))?", self.tree),
+            ("GET", f"{self.API}/tree/(?P<revision>[^/]+)", self.tree),
             ("POST", f"{self.API}/paths-info/(?P<revision>[^/]+)", self.paths_info),
             ("POST", f"{self.API}/preupload/(?P<revision>[^/]+)", self.preupload),
             ("POST", f"{self.API}/commit/(?P<revision>[^/]+)", self.commit),
@@ -323,50 +294,42 @@ class Handler(BaseHTTPRequestHandler):
             ("GET", "/storage/(?P<oid>[0-9a-f]{64})", self.stored),
             ("GET", f"{self.GIT}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", self.resolve),
         ]
-        for method, pattern, action in routes:
-            if (method == "GET" if reading else method == self.command) and (found := re.fullmatch(pattern, path)):
+        for allowed, pattern, action in routes:
+            if method == allowed and (found := re.fullmatch(pattern, path)):
                 parts = {name: unquote(value) for name, value in found.groupdict().items() if value is not None}
-                if "prefix" in parts or "(?P<prefix>" in pattern:
-                    prefix = parts.pop("prefix", "")
-                    parts["kind"] = next(kind for kind, start in PREFIXES.items() if start == prefix)
+                if "(?P<prefix>" in pattern:
+                    parts["kind"] = "dataset" if parts.pop("prefix", "") else "model"
                 return action(**parts)
         raise Refused(404, f"{self.command} {path} is not spoken here")
 
     @staticmethod
-    def json(obj, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        return 200, {"Content-Type": "application/json", **headers}, json.dumps(obj).encode()
+    def json(value, status: int = 200) -> tuple[int, dict[str, str], bytes]:
+        return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
     # who and what there is
 
     def whoami(self):
-        user, role = self.hub.user(self.token)
-        access = {"displayName": self.token, "role": role}
+        if self.token not in TOKENS:
+            raise Refused(401, "Invalid credentials in Authorization header")
+        user, role = TOKENS[self.token]
         orgs = [{"type": "org", "name": name, "roleInOrg": role} for name, role in ORGANIZATIONS[user].items()]
+        access = {"displayName": self.token, "role": role}
         return self.json({"type": "user", "name": user, "orgs": orgs, "auth": {"accessToken": access}})
 
     def create(self):
         asked = json.loads(self.body)
-        user, _ = self.hub.user(self.token)
-        namespace, kind = asked.get("organization") or user, asked.get("type") or "model"
+        namespace, kind = asked.get("organization") or TOKENS[self.token][0], asked.get("type") or "model"
         name = f"{namespace}/{asked['name']}"
         if not self.hub.may(self.token, namespace, write=True):
             raise Refused(403, f'You don\'t have the rights to create a {kind} under the namespace "{namespace}"')
         url = {"url": f"{self.hub.endpoint}/{PREFIXES[kind]}{name}"}
         if (kind, name) in self.hub.repos:
-            _, headers, content = self.json({"error": f"You already created this {kind} repo", **url})
-            return 409, headers, content
+            return self.json({"error": f"You already created this {kind} repo", **url}, 409)
         self.hub.create(name, kind, asked.get("visibility") == "private" or asked.get("private", False))
         return self.json(url)
 
     def validate_yaml(self):
-        text = json.loads(self.body)["content"]
-        found = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
-        try:
-            valid = isinstance(yaml.safe_load(found[1]), dict) if found else True
-        except yaml.YAMLError:
-            valid = False
-        reply = {"errors": [] if valid else [{"message": "The metadata is not valid YAML"}], "warnings": []}
-        return 200 if valid else 400, *self.json(reply)[1:]
+        return self.json({"errors": [], "warnings": []})
 
     def info(self, kind: str, name: str, revision: str = "main"):
         repo = self.hub.repo(kind, name, self.token)
@@ -376,34 +339,20 @@ class Handler(BaseHTTPRequestHandler):
         data = yaml.safe_load(card[1]) if card else {}
         info = {"id": name, "author": name.split("/")[0], "sha": oid, "private": repo.private, "cardData": data}
         info |= {key: data[key] for key in ("tags", "pipeline_tag", "library_name") if key in data}
-        info["siblings"] = [{"rfilename": path} for path in files]
-        return self.json(info)
+        return self.json(info | {"siblings": [{"rfilename": path} for path in files]})
 
-    def refs(self, kind: str, name: str):
-        repo = self.hub.repo(kind, name, self.token)
-        heads = [{"name": b, "ref": f"refs/heads/{b}", "targetCommit": oid} for b, oid in repo.branches.items()]
-        return self.json({"branches": heads, "converts": [], "tags": []})
-
-    def tree(self, kind: str, name: str, revision: str, folder: str = ""):
+    def tree(self, kind: str, name: str, revision: str):
         _, files = self.hub.repo(kind, name, self.token).at(revision)
-        start = f"{folder}/" if folder else ""
-        inside = {path: blob for path, blob in files.items() if path.startswith(start)}
-        entries = {}
-        for path, blob in inside.items():
-            parents = [parent for parent in list(Path(path).parents)[:-1] if parent.as_posix().startswith(start)]
-            for parent in parents:
-                told = {"type": "directory", "path": parent.as_posix(), "size": 0, "oid": "0" * 40}
-                entries.setdefault(parent.as_posix(), told)
-            entries[path] = blob.entry(path)
+        folders = {parent.as_posix() for path in files for parent in list(Path(path).parents)[:-1]}
+        entries = [{"type": "directory", "path": folder, "size": 0, "oid": "0" * 40} for folder in sorted(folders)]
+        entries += [blob.entry(path) for path, blob in files.items()]
         recursive = self.query.get("recursive", "").lower() in ("true", "1")
-        return self.json([e for path, e in entries.items() if recursive or "/" not in path.removeprefix(start)])
+        return self.json([entry for entry in entries if recursive or "/" not in entry["path"]])
 
     def paths_info(self, kind: str, name: str, revision: str):
         _, files = self.hub.repo(kind, name, self.token).at(revision)
-        if "json" in self.headers.get("content-type", ""):
-            paths = json.loads(self.body)["paths"]
-        else:
-            paths = parse_qs(self.body.decode())["paths"]
+        is_json = "json" in self.headers.get("content-type", "")
+        paths = (json.loads(self.body) if is_json else parse_qs(self.body.decode()))["paths"]
         return self.json([files[path].entry(path) for path in paths if path in files])
 
     # uploads
@@ -412,7 +361,7 @@ class Handler(BaseHTTPRequestHandler):
         _, files = self.hub.repo(kind, name, self.token, write=True).at(revision)
         answers = []
         for asked in json.loads(self.body)["files"]:
-            large = is_large(asked["path"], asked["size"], base64.b64decode(asked["sample"]))
+            large = is_large(asked["path"], base64.b64decode(asked["sample"]))
             answer = {"path": asked["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
             if blob := files.get(asked["path"]):
                 answer["oid"] = blob.sha256 if blob.is_lfs else blob.oid
@@ -438,7 +387,6 @@ class Handler(BaseHTTPRequestHandler):
         return 200, {}, b""
 
     def verify(self, kind: str, name: str):
-        self.hub.repo(kind, name, self.token, write=True)
         asked = json.loads(self.body)
         if len(self.hub.storage.get(asked["oid"], b"")) != asked["size"]:
             raise Refused(404, "Object not found")
@@ -446,8 +394,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def commit(self, kind: str, name: str, revision: str):
         repo = self.hub.repo(kind, name, self.token, write=True)
-        if revision not in repo.branches:
-            raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         head, tree = repo.at(revision)
         tree, title = dict(tree), ""
         for line in self.body.splitlines():
@@ -466,13 +412,11 @@ class Handler(BaseHTTPRequestHandler):
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         oid = repo.commit(revision, title, tree)
-        told = {"commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{PREFIXES[kind]}{name}/commit/{oid}"}
-        return self.json({"success": True, **told})
+        url = f"{self.hub.endpoint}/{PREFIXES[kind]}{name}/commit/{oid}"
+        return self.json({"success": True, "commitOid": oid, "commitUrl": url})
 
     def branch(self, kind: str, name: str, revision: str):
         repo = self.hub.repo(kind, name, self.token, write=True)
-        if revision in repo.branches:
-            raise Refused(409, f"Reference already exists: {revision}")
         repo.branches[revision] = repo.at(json.loads(self.body or b"{}").get("startingPoint", "main"))[0]
         return self.json({})
 
@@ -490,11 +434,4 @@ class Handler(BaseHTTPRequestHandler):
         return 302, {"X-Repo-Commit": oid, "Location": f"{self.hub.storage_url}/storage/{blob.sha256}", **linked}, b""
 
     def stored(self, oid: str):
-        if oid not in self.hub.storage:
-            raise Refused(404, "No such object")
         return 200, {"ETag": f'"{oid}"', "Content-Type": "application/octet-stream"}, self.hub.storage[oid]
-
-
-def started(home: Path) -> HubServer:
-    """A running server; clients that it gives an environment to keep their caches under `home`."""
-    return HubServer(home).start()

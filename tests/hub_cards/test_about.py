@@ -6,43 +6,15 @@ import shutil
 import pytest
 
 from hub_cards import about as module
-from hub_cards.about import About, about, model_types, read_texts
-from modeling.configuration_veco import VecoConfig
+from hub_cards.about import about, known_limits
 from zoo_core import published
 
 TYPES = ["ernie_m", "metaxlm", "veco", "xlm_align"]
-HUB_LINK = re.compile(r"https://huggingface\.co/(papers/\d{4}\.\d{5}|[A-Za-z0-9-]+/[\w.-]+)")
-
-
-def config_of(model_type, **fields):
-    return VecoConfig(max_position_embeddings=258).to_dict() | {"model_type": model_type} | fields
-
-
-@pytest.fixture
-def texts(tmp_path, monkeypatch):
-    """A copy of the files, to spoil: texts(old, new) changes veco.yaml."""
-    folder = tmp_path / "about"
-    shutil.copytree(module.FOLDER, folder)
-    monkeypatch.setattr(module, "FOLDER", folder)
-    read_texts.cache_clear()
-
-    def change(old, new):
-        path = folder / "veco.yaml"
-        text = path.read_text(encoding="utf-8")
-        assert old in text
-        path.write_text(text.replace(old, new, 1), encoding="utf-8")
-
-    yield change
-    read_texts.cache_clear()
-
-
-def test_there_are_texts_for_all_models():
-    assert model_types() == TYPES
 
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_every_claim_is_borne_out_by_the_papers_table(model_type):
-    texts = read_texts(model_type)
+    texts = about(model_type)
     assert texts.claims
     for claim in texts.claims:
         table, ours = published.find(model_type, claim.table, claim.ours)
@@ -56,56 +28,41 @@ def test_every_claim_is_borne_out_by_the_papers_table(model_type):
 
 
 @pytest.mark.parametrize("model_type", TYPES)
-def test_what_a_card_says_of_a_model(model_type):
-    found = about(config_of(model_type))
-    paper = published.load(model_type)
-    assert (found.name.partition(" (")[0], found.title) == (paper.paper.partition(" (")[0], paper.title)
-    assert found.url.rpartition("/")[2] == paper.url.rpartition("/")[2]
-    assert f"eprint = {{{found.url.rpartition('/')[2]}}}" in found.citation
-    assert found.citation.count("{") == found.citation.count("}")
-    assert found.title.replace("ERNIE-M", "{ERNIE-M}").replace("VECO", "{VECO}") in found.citation
-    assert 2 <= found.summary.count(". ") + 1 <= 3
-    for claim, text in zip(read_texts(model_type).claims, found.claims, strict=True):
-        assert text.endswith(f" ({claim.table})")
-    assert len(found.take_when) >= 2 and len(found.rather) == 4
-    everything = "\n".join([found.summary, found.url, *found.claims, *found.take_when, *found.rather, *found.limits])
-    assert "BAAI/bge-m3" in everything and "jhu-clsp/mmBERT-base" in everything
-    assert all(HUB_LINK.fullmatch(link) for link in re.findall(r"https?://[^\s)]+", everything))
-    # 258 positions begin behind the padding's, number 1; no other figures than years, names and numbers of tables
-    assert any("at most 256 tokens" in limit for limit in found.limits)
-    assert "{" not in everything and "Bible" not in everything
+def test_the_texts_are_of_the_paper(model_type):
+    texts, paper = about(model_type), published.load(model_type)
+    assert (texts.name.partition(" (")[0], texts.title) == (paper.paper.partition(" (")[0], paper.title)
+    assert texts.arxiv == paper.url.rpartition("/")[2] and f"eprint = {{{texts.arxiv}}}" in texts.citation
+    assert texts.citation.count("{") == texts.citation.count("}")
+    assert len(texts.take_when) >= 2 and len(texts.alternatives) == 4
+    repos = [repo for other in texts.alternatives.values() for repo in other.models.values()]
+    assert all(re.fullmatch(r"[A-Za-z0-9-]+/[\w.-]+", repo) for repo in repos)
 
 
-def test_text_of_one_kind_is_a_limit():
-    table = {"path": "local/bible", "config": "en"}
-    corpora = [{"tables": [table, table]}, {"tables": [{"path": "wikimedia/wikipedia"}]}]
-    assert about(config_of("veco"), {"corpora": corpora}).limits[0].startswith("Part of its training text is the Bible")
-    assert about(config_of("veco"), {"corpora": corpora[:1]}).limits[0].startswith("All of its training text")
-    assert about(config_of("veco"), {"corpora": corpora[1:]}) == about(config_of("veco"))
-
-
-def test_nothing_is_said_of_other_models():
-    assert about({"model_type": "xlm-roberta"}) == about({}) == About()
+def test_limits():
+    config = {"model_type": "veco", "max_position_embeddings": 258, "pad_token_id": 1}
+    limits = known_limits(config, {})
+    assert any("at most 256 tokens" in limit for limit in limits) and "{" not in "".join(limits)
+    bible, news = {"tables": [{"path": "local/bible"}]}, {"tables": [{"path": "wikimedia/wikipedia"}]}
+    assert "Part of its training text is the Bible" in known_limits(config, {"corpora": [bible, news]})[0]
+    assert "All of its training text" in known_limits(config, {"corpora": [bible]})[0]
+    assert known_limits(config, {"corpora": [news]}) == limits
+    assert known_limits({"model_type": "xlm-roberta"}, {}) == [] and about("xlm-roberta") is None
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "field"),
     [
-        ("summary:", "sumary:", r"in .*veco\.yaml: unknown field sumary; .*Did you mean 'summary'"),
-        ('arxiv: "2010.16046"', "arxiv: 2010.16046", "arxiv is 2010.16046 .*It must be text"),
-        ('title: "VECO: ', 'about: "VECO: ', "unknown field about"),
-        ("theirs: XLM-R}", "theirs: XLM}", "'XLM' is no row of veco"),
-        ("table: Table 3", "table: Table 33", "'Table 33' is no table of veco"),
-        ("metric: bleu", "measure: bleu", "unknown field claims.1.measure"),
+        ("summary:", "sumary:", "sumary"),
+        ('arxiv: "2010.16046"', "arxiv: 2010.16046", "arxiv"),
+        ("metric: bleu", "measure: bleu", "claims.1.measure"),
+        ("name: VECO (ACL 2021)\n", "", "name"),
     ],
 )
-def test_files_are_read_strictly(texts, old, new, message):
-    texts(old, new)
-    with pytest.raises(ValueError, match=message):
-        about(config_of("veco"))
-
-
-def test_a_missing_text_is_an_error(texts):
-    texts("name: VECO (ACL 2021)\n", "")
-    with pytest.raises(ValueError, match="name"):
-        about(config_of("veco"))
+def test_files_are_read_strictly(tmp_path, monkeypatch, old, new, field):
+    folder = shutil.copytree(module.FOLDER, tmp_path / "about")
+    monkeypatch.setattr(module, "FOLDER", folder)
+    text = (folder / "veco.yaml").read_text(encoding="utf-8")
+    assert old in text
+    (folder / "veco.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=field):
+        about.__wrapped__("veco")

@@ -13,209 +13,43 @@ from hub_cards import card as card_module
 from hub_cards.card import count_parameters, write_card
 from hub_cards.sections import duration, markdown
 
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 KINDS = ("classification", "retrieval", "word_alignment")
-# A line in <> stands for one or more lines: what about.py, examples.py and licenses.py say, which have their own tests.
-CARD = """
-# me/{type}
-
-`{type}`: 2 layers of 32, 4 heads, {tokens} tokens, {parameters} parameters, 2 languages (en, de).
-
+# Of a model with results of three kinds; the example cards are whole ones, held by test_example_cards.py.
+LINES = """
 > A demonstration that the code runs, not a model for use.
-
-<summary>
-
-Paper: [<title>](https://huggingface.co/papers/<number>). What these weights were trained with stands below; it need \
-not be the paper's recipe.
-
-The paper reports:
-
-<claims>
-
-## When to take it
-
-Take it when
-
-<lines>
-
-Something else serves better for
-
-<lines>
-
-## Use
-
-`pip install torch transformers` is all that has to be there. The model's code is in this repository; \
-`trust_remote_code=True` lets transformers run it.
-
-### Masked words
-
-<use>
-
-```python
-<code>
-```
-
-### Features
-
-<uses>
-
-## How it was trained
-
 Started from [FacebookAI/xlm-roberta-base](https://huggingface.co/FacebookAI/xlm-roberta-base).
-
-| phase | steps | objectives (examples per step) | learning rate |
-| --- | ---: | --- | --- |
 | first | 1,500 | mlm (2,048), tlm (1,024) | 0.0002, linear, 100 warm-up |
 | second | 500 | mlm (64); only *crossattention* learn | 0.0001, constant, 0 warm-up |
-
-| corpus | languages | source | examples | sha256 |
-| --- | --- | --- | ---: | --- |
-| en | en | owner/text en train | 30,474 | `cd1fe1a57a4a` |
-| de | de | bible de train | 30,478 | `14feb4cbb96b` |
 | en-de | en, de | owner/bitext en-de train | 213 | `8de81da28368` |
-
 - precision bf16, seed 3, language sampling alpha 0.7
 - time: 1 h 5 min in 2 sessions
 - hardware: 2 cores of A CPU
-- torch 2.13.0, transformers 5.23.0
 - code: commit fedcba987654 with uncommitted changes
-
 ![Losses and what else was measured while training](provenance/figures/curves.png)
-
-## Results
-
-Scores are in percent; means over seeds ± standard deviation. Every figure is read from the files in \
-`provenance/results/`.
-
-| task | scores | gap | setting | languages | rows | seeds |
-| --- | --- | ---: | --- | ---: | ---: | ---: |
 | xnli | accuracy 62.2 ± 1.5† | 28.3 | zero_shot | 3 | 15,030 | 1, 2 |
-| ntrex_retrieval | accuracy 56.2 |  | feature | 1 | 1,997 | 1 |
-| word_alignment | aer 31.4 |  | feature | 1 | 508 | 1 |
-
 - aer: lower is better
-- † a seed is at chance, or at 0, in a language: see the warnings
-
-The main score by language; of pairs with English, by the other one:
-
-| language | xnli | ntrex_retrieval | word_alignment |
-| --- | ---: | ---: | ---: |
-| en | 81.1 |  |  |
 | de | 72.2 | 56.2 | 31.4 |
-| sw | 33.3 |  |  |
-
-### xnli, zero_shot
-
-| language | accuracy | seed 1 | seed 2 | XLM-Align (ACL 2021), Table 18, XLM-Align base |
-| --- | ---: | ---: | ---: | ---: |
-| en | 81.1 ± 1.3 | 80.1 | 82.0 | 86.7 |
 | de | 72.2 ± 3.2 | 70.0 | 74.5 | 78.8 |
-| sw | 33.3 ± 0.1 | 33.4 | 33.2 |  |
-| **average** | 62.2 ± 1.5 | 61.2 | 63.2 |  |
-| gap (en - mean of others) | 28.3 |  |  |  |
-
-> **Warnings**
->
 > - seed 1: accuracy is at chance in sw 33.4 (guessing: 33.3)
-> - seed 2: accuracy is at chance in sw 33.2 (guessing: 33.3)
-
-- setting: zero_shot, trained on en
-- training data: nyu-mll/multi_nli train (392,702 rows)
-- evaluated: google/xtreme XNLI test
-- selection: the last checkpoint
-- fine-tuned before: on nothing
-- max length: 128 (17 texts cut)
-- metric: accuracy 1.0.0, in percent
-- seeds: 1, 2
 - results: [provenance/results/xnli.json](provenance/results/xnli.json)
-
 ![xnli, zero_shot](provenance/figures/xnli-scores.png)
-
-### ntrex_retrieval, feature
-
-| pair | size | accuracy@1 (layer 1) | source -> target | target -> source | chance | best layer (on this gold) |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |
-| de-en | 1,997 | 56.2 | 54.5 | 58.0 | 0.05 | 2 (60.5) |
-
-<protocol>
-- results: [provenance/results/ntrex_retrieval.json](provenance/results/ntrex_retrieval.json)
-
-![ntrex_retrieval, feature](provenance/figures/ntrex_retrieval-layers.png)
-
-### word_alignment, feature
-
-| pair | method | layer | AER | precision | recall | F1 | best layer (on this gold) |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 | de-en | ot | 1 | 31.4 | 70.2 | 66.1 | 68.1 | 1 (31.4) |
-| de-en | position |  | 74.5 | 25.9 | 25.1 | 25.5 |  |
-| de-en | XLM-Align (ACL 2021), Table 2: XLM-Align (ot) | 1 | 16.63 |  |  |  |  |
-
-<protocol>
-- results: [provenance/results/word_alignment.json](provenance/results/word_alignment.json)
-
-![word_alignment, feature](provenance/figures/word_alignment-layers.png)
-
-## Limits and risks
-
-- This model has {parameters} parameters. It is a demonstration that the code runs, not a model for use.
-- At chance, or at 0, in at least one language: xnli, zero_shot. The warnings there say in which. Do not use the model \
-for that.
 - Evaluated in en, de, sw only; nothing is known of other languages.
-<limits>
-
-## Licenses
-
 Weights: apache-2.0.
-
-| data | used for | license |
-| --- | --- | --- |
-| [owner/text](https://huggingface.co/datasets/owner/text) | training | <known> |
-| bible | training | <known> |
-| [owner/bitext](https://huggingface.co/datasets/owner/bitext) | training | <known> |
-| [google/xtreme](https://huggingface.co/datasets/google/xtreme) | evaluation | <known> |
-| ntrex | evaluation | <known> |
-| word-alignment | evaluation | <known> |
-
-## Citation
-
-```bibtex
-<entry>
-```
-
-## This card
-
-Written by crosslingual-zoo from the configuration, the weights and `provenance/` of this repository. In a checkout of \
-crosslingual-zoo, `python -m hub_cards.card --model FOLDER` writes it again from a copy of this repository.
-
-<!-- written by hub_cards.card, <hash> -->
 """
-
-
-def pattern(text):
-    """A line `<name>` matches lines without a heading of the card's own; `<name>` in a line, a part of it."""
-    lines = [
-        r"(?:(?!## ).*\n)+?" if re.fullmatch(r"<\w+>", line) else re.sub(r"<\w+>", ".+?", re.escape(line)) + "\n"
-        for line in text.strip("\n").split("\n")
-    ]
-    return re.compile("".join(lines))
 
 
 def body_of(text):
     return text.split("---\n", 2)[2].lstrip("\n")
 
 
-@pytest.mark.parametrize("model_type", MODELS)
-def test_the_whole_card(made_up_run, model_type):
-    folder, files = made_up_run(model_type, *KINDS)
-    text = write_card(folder, files, repo=f"me/{model_type}", license="apache-2.0").read_text(encoding="utf-8")
-    config = json.loads((folder / "config.json").read_text())
-    known = {"type": model_type, "parameters": f"{count_parameters(folder):,}", "tokens": f"{config['vocab_size']:,}"}
-    expected = CARD.format(**known)
-    found = body_of(text)
-    if not pattern(expected).fullmatch(found):  # say where it ends to match
-        lines = expected.strip("\n").split("\n")
-        fits = max(n for n in range(len(lines)) if pattern("\n".join(lines[:n]) if n else "").match(found))
-        pytest.fail(f"the card departs from the pattern at {lines[fits]!r}:\n{found}")
+def test_what_a_card_says(made_up_run):
+    folder, files = made_up_run("veco", *KINDS)
+    text = write_card(folder, files, repo="me/veco", license="apache-2.0").read_text(encoding="utf-8")
+    assert not set(LINES.strip().split("\n")) - set(text.split("\n"))
+    sections = ["Use", "How it was trained", "Results", "Limits and risks", "Licenses", "Citation", "This card"]
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == ["When to take it", *sections]
+    assert f"{count_parameters(folder):,} parameters, 2 languages (en, de)." in text and "# me/veco\n" in text
 
 
 def numbers_of(content):
@@ -365,7 +199,7 @@ def test_the_base_model_may_be_named_where_the_recipe_has_a_copy(made_up_run):
     assert "Started from [microsoft/MiniLM](https://huggingface.co/microsoft/MiniLM).\n" in text
     content["model"]["start_from"] = None
     recipe.write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match="the weights started from random ones.*Leave --base-model out"):
+    with pytest.raises(ValueError, match="--base-model"):
         write_card(folder)
 
 

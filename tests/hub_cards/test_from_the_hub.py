@@ -77,7 +77,6 @@ def pushed(hub_server, ready_folder, tmp_path):
     arguments[-1] += " --private"
     environment = hub_server.environment() | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     printed = run_fresh(PUSH, arguments, environment, tmp_path)
-    assert printed.count("Pushed to") == len(MODELS)
     for repo in folders:
         assert f'AutoModel.from_pretrained("{repo}", revision="{hub_server.head(repo)}"' in printed
     return folders

@@ -114,21 +114,17 @@ def test_which_paths_are_on_the_hub():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "field"),
     [
-        (("apache-2",), r"'apache-2' is no license identifier.*Did you mean 'apache-2.0'.*give 'other'"),
-        (("CC-BY-4.0",), "Did you mean 'cc-by-4.0'"),
-        (("other",), "without name and link.*Nobody could tell.*Give both"),
-        (("other", "my-license"), "'other', without a link"),
-        (("other", None, "LICENSE"), "'other', without a name"),
-        (("mit", "my-license"), "'mit', and a name or a link was given as well .*Leave them out"),
+        (("apache-2",), "apache-2.0"),  # the nearest
+        (("CC-BY-4.0",), "cc-by-4.0"),
+        (("other", "my-license"), "--license-link"),
+        (("other", None, "LICENSE"), "--license-name"),
+        (("mit", "my-license"), "--license-name"),
     ],
 )
-def test_licenses_that_the_hub_would_refuse(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_licenses_that_the_hub_would_refuse(arguments, field):
+    with pytest.raises(ValueError, match=field):
         check_license(*arguments)
-
-
-def test_licenses_of_weights():
     check_license("apache-2.0")
     check_license("other", "my-license", "LICENSE")

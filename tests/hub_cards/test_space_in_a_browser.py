@@ -125,7 +125,7 @@ def test_arabic_is_read_from_the_right(page):
     assert columns == sorted(columns, reverse=True)
     # in the box, too, whose direction gradio sets to the other one
     assert page.locator("#target textarea").evaluate("box => getComputedStyle(box).unicodeBidi") == "plaintext"
-    assert "unknown to this model's tokenizer" in page.inner_text("#align-answer")
+    assert "are unknown" in page.inner_text("#align-answer")
 
 
 def test_masks_are_put_in_and_filled(page):
@@ -156,20 +156,20 @@ def test_sentences_are_ranked_with_their_languages(page):
 
 def test_empty_boxes_and_a_thousand_words(page):
     align(page, "", "")
-    page.get_by_role("alert").filter(has_text="The first sentence is empty. Type something").wait_for()
+    page.get_by_role("alert").filter(has_text="The first sentence is empty").wait_for()
     page.shoot("empty")
     align(page, "word " * 1000, "Wort " * 1000)
-    page.get_by_text("The similarity matrix is shown up to 40 words a sentence; these have 1000 and 1000.").wait_for()
+    page.get_by_text("The similarity matrix is shown up to 40 words a sentence.").wait_for()
     page.shoot("thousand-words")
     assert len(words(page, 0)) == len(words(page, 1)) == 1000
     assert not page.locator("#align-answer table").count()
-    assert "Nothing was cut off" in page.inner_text("#align-answer")
+    assert "windows" in page.inner_text("#align-answer")
     align(page, "word " * 1001, "Wort")
     page.get_by_role("alert").filter(has_text="has 1,001 words").wait_for()
     page.get_by_role("tab", name="Masked words").click()
     page.fill("#masked-text textarea", "das Haus <mask> " * 4 + "word " * 900)
     page.click("#fill-button")
-    page.get_by_role("alert").filter(has_text="reads 512. It was not cut").wait_for()
+    page.get_by_role("alert").filter(has_text="reads 512").wait_for()
 
 
 def test_a_wrong_model_name_leaves_the_old_one(page, space_server):
@@ -177,9 +177,9 @@ def test_a_wrong_model_name_leaves_the_old_one(page, space_server):
     page.click("#another button")
     assert "it will run on the machine that serves this page" in page.inner_text("#trust")
     for name, said in (
-        ("nobody/nothing", "the Hub cannot be reached"),
-        ("../nowhere", "There is no folder"),
-        (str(Path(first).parent), "is not the folder of a model. Name "),
+        ("nobody/nothing", "cannot be loaded"),
+        ("../nowhere", "is no folder"),
+        (str(Path(first).parent), "has no config.json: name "),
     ):
         page.fill("#named textarea, #named input", name)
         page.get_by_role("button", name="Load").click()
@@ -196,7 +196,7 @@ def test_a_wrong_model_name_leaves_the_old_one(page, space_server):
     page.locator("#facts", has_text="no masked words").wait_for()
     assert page.input_value("#model input") == f"…{second[-35:]}" and not page.get_by_role("alert").count()
     page.get_by_role("tab", name="Masked words").click()
-    page.get_by_role("alert").filter(has_text="hold no masked-LM head").wait_for()
+    page.get_by_role("alert").filter(has_text="no masked-LM head").wait_for()
     page.shoot("classifier")
     page.get_by_role("tab", name="Word links").click()
     assert page.get_attribute("#align-layer input[type=range]", "max") == "3"

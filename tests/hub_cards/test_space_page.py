@@ -42,8 +42,8 @@ def test_models_and_trust_by_flag_environment_and_place(space):
 @pytest.mark.parametrize(
     "arguments, variable, said",
     [
-        (["--only-listed"], "", "error: no model is named, and only those that are named may be loaded"),
-        (["--model", "a"], "perhaps", "error: ZOO_ONLY_LISTED is 'perhaps'.*Give 1 or 0"),
+        (["--only-listed"], "", "no model is named"),
+        (["--model", "a"], "perhaps", "ZOO_ONLY_LISTED is 'perhaps'"),
         (["--port", "many"], "", "invalid int value"),
     ],
 )
@@ -116,7 +116,7 @@ app.main(["--model", "./nowhere"])
     public, empty = json.loads(done.stdout.splitlines()[0])
     assert {"model", "align-button", "fill-button", "nearest-button"} <= set(public) & set(empty)
     assert "named" in empty and not {"named", "another", "trust"} & set(public)
-    assert done.returncode == 2 and "app.py: error: There is no folder “./nowhere”" in done.stderr
+    assert done.returncode == 2 and "app.py: error: “./nowhere”" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -135,7 +135,7 @@ def test_the_page_offers_three_functions_and_tells_nobody(client):
 
 
 def test_programs_get_what_the_page_shows(space, zoo_model_dir, client):
-    model = space.loading.load(str(zoo_model_dir("xlm_align")), lambda share, text: None)
+    model = space.loading.load(str(zoo_model_dir("xlm_align")))
     links = space.answers.align_words(model, *PAIR).links
     assert client.predict(*PAIR, api_name="/align")["links"] == [list(link) for link in links]
     filled = client.predict("The <mask> is small.", 3, api_name="/fill")
@@ -150,8 +150,8 @@ def test_programs_get_the_reasons_too(client, space_server):
     classifier = str(space_server[1][1])
     for call, said in (
         (dict(text=""), "The sentence is empty"),
-        (dict(text="a <mask>", model="nobody/nothing"), "the Hub cannot be reached"),
-        (dict(text="a <mask>", model=classifier), "hold no masked-LM head"),
+        (dict(text="a <mask>", model="nobody/nothing"), "nobody/nothing"),
+        (dict(text="a <mask>", model=classifier), "no masked-LM head"),
     ):
         with pytest.raises(AppError, match=said):
             client.predict(**call, api_name="/fill")
