@@ -28,7 +28,7 @@ from pretraining.data.sampling import (
 from pretraining.data.sources import Source, match_corpora, open_sources
 from pretraining.data.stored import Corpus, PackedCorpus, stored_corpus
 from pretraining.data.streams import StreamCursor, StreamedCorpus
-from pretraining.data.tokenized import Example, Texts, TokenColumn, TokenizedColumn, text_length, tokenizer_fingerprint
+from pretraining.data.tokenized import Example, Texts, TokenColumn, text_length, tokenized_column, tokenizer_fingerprint
 from pretraining.recipe import (
     OBJECTIVES,
     Monolingual,
@@ -95,7 +95,7 @@ def _opened(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Iterator[tupl
         return
     for source in open_sources(recipe):
         sides = [] if source.streaming else source.sides
-        yield source, [TokenizedColumn(side, tokenizer, fingerprint, source.name) for side in sides]
+        yield source, [tokenized_column(side, tokenizer, fingerprint, source.name) for side in sides]
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:

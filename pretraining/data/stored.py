@@ -8,7 +8,7 @@ import numpy as np
 from pretraining.data.packing import best_fit
 from pretraining.data.sources import Source, held_out_below
 from pretraining.data.streams import no_segments, no_text
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenizedColumn, cut_pair
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenColumn, cut_pair
 from zoo_core.masking import keyed_rng
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both
@@ -31,7 +31,7 @@ class Corpus:
     def __init__(
         self,
         source: Source,
-        columns: list[TokenizedColumn],
+        columns: list[TokenColumn],
         max_length: int,
         apart: bool,
         held_out_fraction: float,
@@ -236,11 +236,11 @@ class SegmentPairs(Corpus):
         return Texts(sides, [self.name] * len(ids_M), ids_M, epochs_M)
 
 
-def _class_of(columns: list[TokenizedColumn], apart: bool) -> type[Corpus]:
+def _class_of(columns: list[TokenColumn], apart: bool) -> type[Corpus]:
     return SegmentPairs if apart and len(columns) == 1 else Corpus
 
 
-def stored_corpus(source: Source, columns: list[TokenizedColumn], max_length: int, apart: bool, *held_out) -> Corpus:
+def stored_corpus(source: Source, columns: list[TokenColumn], max_length: int, apart: bool, *held_out) -> Corpus:
     """The corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
     return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)
 

@@ -11,10 +11,9 @@ import numpy as np
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.fast_tokenize import encode_texts
 from pretraining.data.retry import retried
 from pretraining.data.sources import Source, held_out_below, plain_rows, row_identity, row_key
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair, encode_texts
 from zoo_core.masking import keyed_rng, keyed_seed
 from zoo_core.tables import get_column
 

@@ -214,11 +214,12 @@ from unittest.mock import MagicMock
 import matplotlib.figure
 from transformers import AutoTokenizer
 from modeling import modeling_xlm_align
-from pretraining.data import fast_tokenize
+from pretraining.data.tokenized import encode_texts
 from pretraining import run, training
 
 # imported and known before: a run then starts at once
-fast_tokenize.fast_tokens(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or its threads would be lost in the forks
+encode_texts(["a word"], AutoTokenizer.from_pretrained(sys.argv[1]))
 # drawing takes longer than all the rest of these runs; what is done with the file stays
 drawn = {"savefig": lambda path, **settings: Path(path).write_bytes(b"drawn")}
 matplotlib.figure.Figure = lambda **settings: MagicMock(**drawn)

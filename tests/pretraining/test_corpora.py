@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches, unigram_entropy
-from pretraining.data.fast_tokenize import encode_texts
 from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import Example, TokenizedColumn, cut_pair, tokenize, tokenizer_fingerprint
+from pretraining.data.tokenized import Example, cut_pair, encode_texts, tokenized_column, tokenizer_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -88,11 +87,13 @@ def test_tokenized_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of,
         path = files.lines("a.txt", lines)
         recipe = recipe_of(monolingual=[{"language": "en", "path": path}])
         side = open_sources(recipe)[0].sides[0]
-        return TokenizedColumn(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
+        return tokenized_column(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
 
     first = tokenized(["Rain.", "Sun and rain."])
     calls = []
-    monkeypatch.setattr("pretraining.data.tokenized.tokenize", lambda *given: calls.append(1) or tokenize(*given))
+    monkeypatch.setattr(
+        "pretraining.data.tokenized.encode_texts", lambda *given: calls.append(1) or encode_texts(*given)
+    )
     again = tokenized(["Rain.", "Sun and rain."])
     assert not calls and again.ids(1).tolist() == first.ids(1).tolist()
     assert tokenized(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and calls

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from pretraining.data.corpora import load_corpora, phase_corpora, training_batches, unigram_entropy
-from pretraining.data.fast_tokenize import encode_texts
 from pretraining.data.sources import open_sources, row_key, training_texts
+from pretraining.data.tokenized import encode_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
