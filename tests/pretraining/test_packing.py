@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
-from pretraining.data.packing import best_fit
+from pretraining.data.stored import best_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
