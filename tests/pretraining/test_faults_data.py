@@ -2,28 +2,15 @@
 
 import itertools
 import json
-import os
 import random
-import re
-import signal
-import socket
 import textwrap
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import torch
-from huggingface_hub import constants, get_session
 from safetensors.torch import load_file
 
 from pretraining.checkpoints import damage, newest_checkpoint
-from pretraining.data import retry
-from pretraining.data.retry import SourceGone, is_of_source, retried
-from pretraining.recipe import Recipe
-from pretraining.tools import prepare as command
-from pretraining.tools.prepare import prepare
 from pretraining.tracking import read_events
-from zoo_core.recipes import load_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -263,13 +250,3 @@ def test_a_source_that_stays_away_stops_the_run_resumably(started, whole_of_stre
     run = started(*settings, "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(tmp_path / "run", whole_of_stream)
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError("gone"), httpx.ConnectError("gone")])
-def test_a_source_that_cannot_be_read_is_named(streamed, tmp_path, sample_tokenizer, monkeypatch, error):
-    settings, *_ = streamed()
-    recipe = load_recipe(Recipe, None, ["output_dir=unused", "model.type=veco", "phases.0.name=a", *settings])
-    (corpus,) = load_corpora(recipe, sample_tokenizer)
-    monkeypatch.setattr("pretraining.data.streams.plain_rows", lambda rows: (_ for _ in ()).throw(error))
-    with pytest.raises(OSError, match="corpus en.*gone"):
-        corpus.cursor("a").fetch(0)

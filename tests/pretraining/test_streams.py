@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from huggingface_hub.errors import HTTPError
 
 from pretraining.data.corpora import load_corpora, phase_corpora, training_batches, unigram_entropy
 from pretraining.data.sources import open_sources, row_key, training_texts
@@ -145,6 +146,17 @@ def test_streams_of_unequal_length(files, recipe_of, sample_tokenizer):
 def test_a_stream_without_text(files, recipe_of, sample_tokenizer):
     corpus = load_one(recipe_of(monolingual=english(files.lines("en.txt", ["", " "]))), sample_tokenizer)
     with pytest.raises(ValueError, match="Corpus en has no text to train on"):
+        read(corpus, [0])
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("gone"), HTTPError("gone")])
+def test_a_source_that_cannot_be_read_is_named(files, recipe_of, sample_tokenizer, monkeypatch, error):
+    def gone(rows):
+        raise error
+
+    corpus = load_one(recipe_of(monolingual=english(files.lines("en.txt", LINES))), sample_tokenizer)
+    monkeypatch.setattr("pretraining.data.streams.plain_rows", gone)
+    with pytest.raises(OSError, match="corpus en"):
         read(corpus, [0])
 
 
