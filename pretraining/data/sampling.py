@@ -182,9 +182,8 @@ def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation
     for name, objective in with_examples(phase).items():
         if objective.batch_size < needed:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and a step is shared out to "
-                f"{num_processes} processes x {accumulation} micro-batches. Each of them needs an example of every "
-                f"objective. Set it to at least {needed}, or lower gradient_accumulation_steps or the processes."
+                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, shared out to "
+                f"{num_processes} processes x {accumulation} micro-batches (gradient_accumulation_steps): at least {needed}."
             )
 
 

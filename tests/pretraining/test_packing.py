@@ -145,31 +145,18 @@ def test_a_run_is_the_same_in_one_and_in_two_micro_batches(train, tmp_path):
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=2e-5) for name in weights[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("btmlm", {}, r"btmlm.packed is True: btmlm has no rows .* a side of its own. Leave it out"),
-        ("ca_mlm_segments", {}, r"packed is True: ca_mlm_segments has no rows .* rows of two inputs"),
-        ("mlm", {"streaming": True, "size": 9}, r"mlm.packed is True: en is streamed, and .*set streaming to false"),
-    ],
-)
-def test_what_cannot_be_packed_is_refused(name, changes, message, sample, recipe_of):
-    settings = {"batch_size": 4, "packed": True}
-    with pytest.raises(ValueError, match=message):
-        recipe_of({name: settings}, monolingual=[{"language": "en", **sample("en"), **changes}])
-
-
-def test_pairs_that_two_objectives_share_are_packed_for_neither(sample, recipe_of):
-    bitext = [{"source_language": "en", "target_language": "de", "table": {"path": "pairs.tsv"}}]
+def test_what_cannot_be_packed_is_refused(sample, recipe_of):
     one, packed = {"batch_size": 4}, {"batch_size": 4, "packed": True}
-    with pytest.raises(ValueError, match="tlm and ca_mlm_pairs learn from the same pairs.*Take packed out"):
-        recipe_of({"tlm": packed, "ca_mlm_pairs": one}, bitext=bitext, model={"type": "veco"})
-
-
-def test_an_objective_without_examples_cannot_be_packed(sample, recipe_of):
+    stream = {"language": "zh", **sample("zh"), "streaming": True, "size": 9}
+    texts = [{"language": "en", **sample("en")}, stream]
     bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
-    with pytest.raises(ValueError, match="dwa.packed is True: dwa reads the examples of tlm"):
-        recipe_of({"tlm": {"batch_size": 4}, "dwa": {"packed": True}}, bitext=bitext)
-    # a stream that the phase does not read is no obstacle
-    texts = [{"language": "en", **sample("en")}, {"language": "zh", **sample("zh"), "streaming": True, "size": 9}]
-    recipe_of({"mlm": {"batch_size": 4, "packed": True}}, corpora=["en"], monolingual=texts)
+    for objectives, field in (
+        ({"btmlm": packed}, "btmlm.packed"),
+        ({"ca_mlm_segments": packed}, "ca_mlm_segments.packed"),
+        ({"mlm": packed}, "mlm.packed is True: zh"),
+        ({"tlm": packed, "ca_mlm_pairs": one}, "tlm.packed is True: tlm and ca_mlm_pairs"),
+        ({"tlm": one, "dwa": {"packed": True}}, "dwa.packed"),
+    ):
+        with pytest.raises(ValueError, match=field):
+            recipe_of(objectives, monolingual=texts, bitext=bitext)
+    recipe_of({"mlm": packed}, corpora=["en"], monolingual=texts)  # the phase does not read the stream
