@@ -182,8 +182,8 @@ def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation
     for name, objective in with_examples(phase).items():
         if objective.batch_size < needed:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, shared out to "
-                f"{num_processes} processes x {accumulation} micro-batches (gradient_accumulation_steps): at least {needed}."
+                f"{where}.objectives.{name}.batch_size is {objective.batch_size}: {num_processes} processes x "
+                f"{accumulation} micro-batches (gradient_accumulation_steps) need at least {needed}."
             )
 
 
