@@ -3,9 +3,11 @@
 python -m pretraining.tools.prepare --config RECIPE.yaml --output DIR
 """
 
+import functools
 import logging
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -47,11 +49,21 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         check_recipe(recipe)
         output, workers = _check_flags(flags, recipe)
+        signal.signal(signal.SIGTERM, functools.partial(_end, os.getpid()))
         try:
             prepare(recipe, output, workers, flags.max_rows, flags.shard_mib * 2**20)
-        except KeyboardInterrupt:
+        except BaseException as error:  # `datasets` waits for its processes meanwhile, and raises that they are late
+            if KeyboardInterrupt not in (type(error), type(error.__context__)):
+                raise
             print("\ninterrupted; what is finished is kept, and the same command goes on from there", file=sys.stderr)
             sys.exit(130)
+
+
+def _end(parent: int, number: int, frame: Any) -> None:
+    """As after Ctrl-C, so that `datasets` ends the processes that tokenize; those end at once."""
+    if os.getpid() != parent:
+        os._exit(0)
+    raise KeyboardInterrupt
 
 
 def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int | None, shard_bytes: int) -> None:
