@@ -263,11 +263,16 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def check_flags(flags: argparse.Namespace) -> None:
+    """Raises ValueError as `check_sizes`."""
+    check_sizes(flags, {"length": 16})
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     flags = read_flags(argv)
     with user_errors():
-        check_sizes(flags, {"length": 16})
+        check_flags(flags)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         rng = np.random.default_rng(0)
         with tempfile.TemporaryDirectory() as name:

@@ -178,9 +178,6 @@ def training_batches(
     must not be passed to `Accelerator.prepare`. It takes no number from torch's global generator, so that dropout is
     the same however a run was resumed. `languages` are those of a model whose <mask> carries one.
     """
-    where = f"phases.{phase_index}"
-    kinds = {corpus.name: KINDS[len(corpus.languages)] for corpus in corpora}
-    _check_texts(kinds, phase, where)
     views = {
         name: {
             index: _training_form(corpus, name, objective, recipe)
@@ -191,7 +188,7 @@ def training_batches(
     }
     plans = plan_phase(recipe.seed, phase_index, with_examples(phase), views, recipe.alpha)
     accumulation = recipe.gradient_accumulation_steps
-    sampler = UpdateSampler(plans, phase, where, start_update, num_processes, process_index, accumulation)
+    sampler = UpdateSampler(plans, phase, start_update, num_processes, process_index, accumulation)
     examples = MaskedExamples(
         {(name, index): corpus for name, group in views.items() for index, corpus in group.items()},
         phase,

@@ -194,20 +194,14 @@ class UpdateSampler(Sampler[list[Draw]]):
     Where lengths are known the global batch of each objective is sorted by length, so that micro-batches hold examples
     alike and little padding; it is cut into `accumulation` contiguous micro-batches, and each is dealt to the processes
     in turn. Draws of all objectives stand in one list, in the order of the phase.
-
-    Raises ValueError where a micro-batch of a process would lack an objective.
     """
 
     plans: list[ObjectivePlan]
     phase: Phase
-    where: str
     start_update: int
     num_processes: int
     process_index: int
     accumulation: int
-
-    def __post_init__(self):
-        check_batch_sizes(self.phase, self.where, self.num_processes, self.accumulation)
 
     def __len__(self) -> int:
         return (self.phase.steps - self.start_update) * self.accumulation
