@@ -4,12 +4,7 @@ Parts:
 - batches: tokens a second of masked MLM batches, as the training loop gets them, from prepared shards and tokenized on
   the fly from a stream, by workers; and masking alone against transformers' DataCollatorForLanguageModeling on the same
   rows.
-- preparing: `pretraining.tools.prepare` on one core, and its tokenizing alone, against sentencepiece's own `encode` and
-  the
-  tokenizer of the library `tokenizers`, on the same text.
-- start: seconds from a recipe to its first batch, with the text in `--shards` files and in one.
-- memory: anonymous memory that grows while a corpus of ten times `--budget_mib` is read at random; mapped files do not
-  count, the system takes them back when it needs to.
+- preparing: `pretraining.tools.prepare` on one core, and the tokenizer of the library `tokenizers` on the same text.
 
 Text is made up: sentences of real lengths, of words that are drawn as words are (Zipf) from parts of the sample corpus'
 own. `--hub_root` takes the Bible and NTREX instead. Writes bench/results/data.json.
@@ -33,13 +28,12 @@ from bench._lengths import read_lengths
 from zoo_core.recipes import load_recipe, user_errors
 
 NAME = "data"
-PARTS = ("batches", "preparing", "start", "memory")
-BATCHES_AIM, PREPARING_AIM = 50e6, 1.5e6  # tokens a second of one core
+PARTS = ("batches", "preparing")
+BATCHES_AIM = 2.5e6  # tokens a second of one core: many times what one GPU trains
 LANGUAGE = "en"  # of the made-up corpus
 WORDS, TOKENS_PER_WORD = 150_000, 1.4
-MIB = 2**20
 STREAMED_SHARE = 10  # times fewer steps are timed where text is tokenized on the fly
-LARGE_SHARD = 64 * MIB
+SHARD_BYTES = 64 * 2**20
 
 
 def make_texts(count: int, rng: np.random.Generator) -> list[str]:
@@ -196,50 +190,34 @@ def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str,
     """Tokens a second of one core, from text to ids."""
     import logging
 
-    from sentencepiece import SentencePieceProcessor
-
-    from pretraining.data.fast_tokenize import FastTokens
+    from pretraining.data.prepared import MANIFEST
     from pretraining.start.initialization import load_tokenizer
     from pretraining.tools.prepare import prepare
-    from pretraining.tools.train_tokenizer import MODEL_FILE
 
     logging.disable(logging.INFO)
     recipe = recipe_of(flags, folder)
     tokenizer = load_tokenizer(recipe)
     texts = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    model = SentencePieceProcessor(model_file=str(folder / "tokenizer" / MODEL_FILE))
     found: dict[str, int] = {}
 
     def whole(number: int) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as output:
-            quietly(lambda: prepare(recipe, output, 1, None, LARGE_SHARD))
-            manifest = json.loads((Path(output) / "prepared.json").read_text(encoding="utf-8"))
-            shards = [shard for column in manifest["columns"].values() for shard in column["shards"]]
-            found["prepare"] = sum(shard["tokens"] for shard in shards)
-
-    def ours(number: int) -> None:
-        found["its tokenizing"] = len(FastTokens(tokenizer).encode(texts)[0])  # which knows no word yet
-
-    def sentencepiece(number: int) -> None:
-        found["sentencepiece"] = sum(map(len, model.encode(texts, out_type=int, num_threads=1)))
+            quietly(lambda: prepare(recipe, output, 1, None, SHARD_BYTES))
+            manifest = json.loads((Path(output) / MANIFEST).read_text(encoding="utf-8"))
+            found["prepare"] = sum(column["tokens"] for column in manifest["columns"].values())
 
     def tokenizers(number: int) -> None:
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         found["tokenizers"] = sum(map(len, encoded["input_ids"]))
 
-    # `prepare` may work in another process, whose processor time is not its own
-    seconds = interleaved({"prepare": whole}, flags.rounds, time.perf_counter)
-    ways: dict[str, Callable] = {"its tokenizing": ours, "sentencepiece": sentencepiece, "tokenizers": tokenizers}
-    seconds |= interleaved(ways, flags.rounds, time.process_time)
-    assert found["prepare"] == found["its tokenizing"] == found["tokenizers"], f"not the same tokens: {found}"
-    rows = []
-    for name, values in seconds.items():
-        rate = found[name] / statistics.median(values)
-        row = {"way": name, "tokens_per_second": rate, "aim": PREPARING_AIM if name == "prepare" else None}
-        if name == "its tokenizing":
-            row |= {"ratio": median_ratio(seconds["sentencepiece"], values), "against": "sentencepiece"}
-        rows.append(row)
-    return rows
+    seconds = interleaved({"prepare": whole, "tokenizers": tokenizers}, flags.rounds, time.process_time)
+    assert found["prepare"] == found["tokenizers"], f"not the same tokens: {found}"
+    rates = {name: found[name] / statistics.median(values) for name, values in seconds.items()}
+    ratio = median_ratio(seconds["tokenizers"], seconds["prepare"])
+    return [
+        {"way": "prepare", "tokens_per_second": rates["prepare"], "ratio": ratio, "against": "tokenizers"},
+        {"way": "tokenizers", "tokens_per_second": rates["tokenizers"]},
+    ]
 
 
 def quietly(work: Callable[[], Any]) -> None:
@@ -251,129 +229,16 @@ def quietly(work: Callable[[], Any]) -> None:
         work()
 
 
-def first_batch(flags: argparse.Namespace, folder: Path, prepared: str) -> dict[str, float]:
-    """Seconds from a recipe to corpora, and to the first batch; libraries are imported before."""
-    import logging
-
-    from pretraining.data.corpora import load_corpora, training_batches
-    from pretraining.start.initialization import load_tokenizer
-
-    logging.disable(logging.INFO)
-    recipe = recipe_of(flags, folder, prepared=str(folder / prepared))
-    tokenizer = load_tokenizer(recipe)
-    started = time.perf_counter()
-    corpora = load_corpora(recipe, tokenizer)
-    opened = time.perf_counter()
-    next(iter(training_batches(corpora, recipe.phases[0], recipe, 0, tokenizer)))
-    return {"open": opened - started, "first_batch": time.perf_counter() - opened}
-
-
-def measure_start(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Seconds by the number of shards, medians of fresh processes."""
-    size = (folder / "text.txt").stat().st_size
-    write_shards(flags, folder, "many", max(1, size // flags.shards))
-    rows = []
-    for prepared in ("prepared", "many"):
-        found = [in_fresh_process(first_batch, flags, folder, prepared) for _ in range(flags.rounds)]
-        manifest = json.loads((folder / prepared / "prepared.json").read_text(encoding="utf-8"))
-        shards = sum(len(column["shards"]) for column in manifest["columns"].values())
-        medians = {name: statistics.median(one[name] for one in found) for name in found[0]}
-        rows.append({"way": f"{shards:,} shards", "shards": shards, **medians, "whole": sum(medians.values())})
-    return rows
-
-
-def write_shards(flags: argparse.Namespace, folder: Path, name: str, shard_bytes: int) -> None:
-    """Prepares the text into `folder/name`."""
+def write_shards(flags: argparse.Namespace, folder: Path) -> None:
+    """Prepares the text into `folder/prepared`."""
     from pretraining.tools.prepare import prepare
 
-    quietly(lambda: prepare(recipe_of(flags, folder), folder / name, 1, None, shard_bytes))
-
-
-def enlarge(prepared: Path, output: Path, least_bytes: int) -> int:
-    """A prepared folder of at least so many bytes of ids: that of `prepared` as often as it takes; its tokens."""
-    manifest = json.loads((prepared / "prepared.json").read_text(encoding="utf-8"))
-    ((key, column),) = manifest["columns"].items()
-    tokens, rows = (sum(shard[name] for shard in column["shards"]) for name in ("tokens", "rows"))
-    copies = -(-least_bytes // (4 * tokens))
-    shards = []
-    for number in range(copies):
-        for shard in column["shards"]:
-            file = Path(shard["file"])
-            copied = file.with_name(f"copy-{number}-{file.name}")
-            (output / copied).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(prepared / file, output / copied)
-            shards.append(shard | {"file": copied.as_posix(), "first": shard["first"] + number * rows})
-    manifest["columns"][key] = column | {"shards": shards}
-    (output / "prepared.json").write_text(json.dumps(manifest), encoding="utf-8")
-    return copies * tokens
-
-
-def anonymous_bytes() -> int:
-    """Memory of this process that no file backs."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) * 1024
-    raise ValueError(
-        "/proc/self/status names no RssAnon: anonymous memory is what this part measures. Run it on Linux, or leave "
-        "`memory` out of --parts."
-    )
-
-
-def read_all(flags: argparse.Namespace, folder: Path, tokens: int) -> dict[str, float]:
-    """Anonymous memory while every example is read once at random, above that of the same on hardly any text."""
-    import logging
-
-    logging.disable(logging.INFO)
-    next(loader_of(recipe_of(flags, folder, prepared=str(folder / "prepared"))))  # libraries, tokenizer, a first batch
-    before = most = anonymous_bytes()
-    started, seen = time.perf_counter(), 0
-    for number, batch in enumerate(loader_of(recipe_of(flags, folder, prepared=str(folder / "large")))):
-        seen += int(batch["mlm"]["attention_mask"].sum()) - 2 * len(batch["mlm"]["input_ids"])
-        if number % 8 == 0:
-            most = max(most, anonymous_bytes())
-        if seen >= tokens:
-            break
-    most = max(most, anonymous_bytes())
-    return {"anonymous": most - before, "before": before, "seconds": time.perf_counter() - started, "tokens": seen}
-
-
-def measure_memory(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Of a corpus ten times the budget."""
-    tokens = enlarge(folder / "prepared", folder / "large", 10 * flags.budget_mib * MIB)
-    found = in_fresh_process(read_all, flags, folder, tokens)
-    return [
-        {
-            "way": f"{4 * tokens / MIB:,.0f} MiB of ids, read at random",
-            "anonymous_mib": found["anonymous"] / MIB,
-            "budget_mib": flags.budget_mib,
-            "process_mib": found["before"] / MIB,
-            "tokens_per_second": found["tokens"] / found["seconds"],
-        }
-    ]
+    quietly(lambda: prepare(recipe_of(flags, folder), folder / "prepared", 1, None, SHARD_BYTES))
 
 
 RATE = {"way": "", "tokens_per_second": "tokens/s", "aim": "aim", "ratio": "faster by", "against": "than"}
-TABLES = {
-    "batches": ("masked batches", RATE),
-    "preparing": ("from text to ids, one core", RATE),
-    "start": ("start", {"way": "", "open": "s to open", "first_batch": "s to first batch", "whole": "s"}),
-    "memory": (
-        "memory",
-        {
-            "way": "",
-            "anonymous_mib": "MiB more",
-            "budget_mib": "budget",
-            "process_mib": "before",
-            "tokens_per_second": "tokens/s",
-        },
-    ),
-}
-MEASURES = {
-    "batches": measure_batches,
-    "preparing": measure_preparing,
-    "start": measure_start,
-    "memory": measure_memory,
-}
+TITLES = {"batches": "masked batches", "preparing": "from text to ids, one core"}
+MEASURES = {"batches": measure_batches, "preparing": measure_preparing}
 
 
 def read_flags(argv: list[str] | None) -> argparse.Namespace:
@@ -388,8 +253,6 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
             "batch": (1024, "sentences of a batch"),
             "length": (128, "positions of a row at most"),
             "updates": (100, "batches of a round from prepared shards"),
-            "shards": (1000, "files of the part `start`"),
-            "budget_mib": (64, "memory that a tenth of the corpus would fill"),
             "rounds": (5, "interleaved rounds"),
         },
     )
@@ -426,14 +289,13 @@ def main(argv: list[str] | None = None) -> None:
 
                 train_tokenizer(texts, folder / "tokenizer", flags.vocab)
             os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
-            in_fresh_process(write_shards, flags, folder, "prepared", LARGE_SHARD)
+            in_fresh_process(write_shards, flags, folder)
             parts = {}
             for part in flags.parts:
                 parts[part] = in_fresh_process(MEASURES[part], flags, folder)
-                what, columns = TABLES[part]
                 of = "the Bible and NTREX" if hub else "made-up words"
-                title = f"{what}: {len(texts):,} rows of {flags.per_text} sentences of {of}"
-                show(title, columns, parts[part])
+                title = f"{TITLES[part]}: {len(texts):,} rows of {flags.per_text} sentences of {of}"
+                show(title, RATE, parts[part])
         write_results(flags, NAME, argv, {"parts": parts})
 
 

@@ -7,7 +7,6 @@ steps, and for what waits (`stop_if_told`); inside `at_once`, for what may take 
 """
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -109,22 +108,10 @@ def stop_all(error: Exception, is_main_process: bool) -> BaseException:
     return error if is_main_process else SystemExit(2)
 
 
-def wait(seconds: float) -> None:
-    """Sleeps. Where a signal comes meanwhile it raises `Stopped`, or ends a data-loading worker, as it does where the
-    worker's run is gone."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        run = multiprocessing.parent_process()
-        if run is not None and (_State.received or not run.is_alive()):
-            sys.exit()
-        stop_if_told()
-        time.sleep(min(SLICE_SECONDS, left))
-
-
 def leave_signals_to_main(worker: int) -> None:
     """For data-loading workers, which a signal to the whole group would kill before the run can save.
 
-    Ctrl-C is left to the run. So is the first SIGTERM, which only ends waiting; the run sends the second.
+    Ctrl-C is left to the run. So is the first SIGTERM; the run sends the second.
     """
     _State.received, _State.is_held = None, True
     signal.signal(signal.SIGINT, signal.SIG_IGN)

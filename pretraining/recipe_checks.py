@@ -1,6 +1,8 @@
 """What makes a pre-training recipe one that can be run: checks across its fields, before anything is read."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from pretraining.recipe import (
     OBJECTIVES,
@@ -17,12 +19,7 @@ from pretraining.recipe import (
 from zoo_core.recipes import nearest
 
 OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
-OF_EXAMPLES = (
-    "batch_size",
-    "mask_probability",
-    "max_length",
-    "packed",
-)  # those that one without examples has no use for
+OF_EXAMPLES = ("batch_size", "mask_probability", "max_length", "packed")  # no use to one that reads another's examples
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -31,232 +28,127 @@ def check_recipe(recipe: Recipe) -> None:
     Raises `ValueError` that names the field, for: no phase; unknown objectives; text that an objective lacks; sizes
     and rates out of range; a phase or corpus name used twice.
     """
-    if not recipe.phases:
-        raise ValueError(
-            "phases is empty: a run needs at least one stage of training. Give name, steps, objectives "
-            "and learning_rate of one."
-        )
     named_corpora(recipe)  # no two of one name
+    _require(bool(recipe.phases), "phases", [], "a run needs at least one")
     names = [phase.name for phase in recipe.phases]
-    for name in names:
-        _require(names.count(name) == 1, "phases.name", name, "the logs tell phases apart by name; rename one")
     for index, phase in enumerate(recipe.phases):
-        field_name = f"phases.{index}"
-        _require(phase.steps > 0, f"{field_name}.steps", phase.steps, "a phase has at least one step")
-        _check_schedule(recipe.phases, index, field_name)
-        if not phase.objectives:
-            raise ValueError(
-                f"{field_name}.objectives is empty: nothing would be learned. Choose from: {', '.join(OBJECTIVES)}."
-            )
-        for name, objective in phase.objectives.items():
-            place = f"{field_name}.objectives.{name}"
-            if name not in OBJECTIVES:
-                raise ValueError(f"{place}: there is no objective {name!r}. {nearest(name, OBJECTIVES)}")
-            kind = OBJECTIVES[name].text
-            if not getattr(recipe, kind):
-                raise ValueError(
-                    f"{place} reads {kind} text, but `{kind}` lists no corpus. Add one, or take {name} out "
-                    "of the phase."
-                )
-            _check_examples(objective, name, phase, place)
-            _require(
-                0 < objective.mask_probability < 1,
-                f"{place}.mask_probability",
-                objective.mask_probability,
-                "it is a share between 0 and 1, such as 0.15",
-            )
-            _require(
-                objective.max_length >= 8,
-                f"{place}.max_length",
-                objective.max_length,
-                "an example needs room for a few tokens beside its special tokens; give 8 or more",
-            )
-            _check_packed(objective, name, phase, recipe, place)
-            _require(objective.weight >= 0, f"{place}.weight", objective.weight, "a loss weight is not negative")
-            default = Objective()
-            for option_name in OF_GENERATION:
-                value = getattr(objective, option_name)
-                _require(
-                    name == "btmlm" or value == getattr(default, option_name),
-                    f"{place}.{option_name}",
-                    value,
-                    f"{name} generates no pseudo tokens, and it would do nothing",
-                )
-            _require(
-                0 < objective.pseudo_share <= 1,
-                f"{place}.pseudo_share",
-                objective.pseudo_share,
-                "it is a share of the text's length above 0, such as 0.2",
-            )
-            _require(
-                objective.temperature >= 0,
-                f"{place}.temperature",
-                objective.temperature,
-                "logits are divided by it; 0 takes the likeliest token",
-            )
-            terms = OBJECTIVES[name].terms
-            if unknown := [term for term in objective.terms if term not in terms]:
-                known = (
-                    f"the terms of {name} are {', '.join(terms)}" if terms else f"{name} has no terms to choose from"
-                )
-                raise ValueError(f"{place}.terms names {unknown[0]!r}: {known}. Leave it out, or name one of those.")
-        if not any(objective.weight for objective in phase.objectives.values()):
-            raise ValueError(
-                f"all objectives of {field_name} have weight 0: nothing would be learned. Give one of "
-                f"{', '.join(phase.objectives)} a weight."
-            )
-    check_meta_pretrained(recipe)
-    _check_teacher(recipe)
-    for index, corpus in enumerate(recipe.monolingual):
-        _check_document(corpus, f"monolingual.{index}")
+        _require(names.count(phase.name) == 1, "phases.name", phase.name, "the logs tell phases apart by it")
+        _check_phase(recipe, index, f"phases.{index}")
     for kind in ("monolingual", "bitext"):
         for index, corpus in enumerate(getattr(recipe, kind)):
-            size, place = corpus.size, f"{kind}.{index}"
-            _require(size is None or size > 0, f"{place}.size", size, "a corpus that is drawn from holds something")
-            for name in ("language", "source_language", "target_language", "name"):
-                _require(getattr(corpus, name, "x") != "", f"{place}.{name}", "", "a corpus is told by it from others")
-    accumulation = recipe.gradient_accumulation_steps
-    _require(accumulation > 0, "gradient_accumulation_steps", accumulation, "a step has one micro-batch or more")
-    evaluation = recipe.evaluation
-    for name, value, least in (
-        ("log_every_steps", recipe.log_every_steps, 1),
-        ("shuffle_buffer", recipe.shuffle_buffer, 1),
-        ("save_every_steps", recipe.save_every_steps, 0),
-        ("keep_checkpoints", recipe.keep_checkpoints, 0),
-        ("num_workers", recipe.num_workers, 0),
-        ("evaluation.batch_size", evaluation.batch_size, 1),
-        ("evaluation.max_examples", evaluation.max_examples, 1),
-        ("evaluation.every_steps", evaluation.every_steps, 0),
+            _check_corpus(corpus, f"{kind}.{index}")
+    check_meta_pretrained(recipe)
+    _check_teacher(recipe)
+    _check_evaluation(recipe)
+    for name, least in (
+        ("gradient_accumulation_steps", 1),
+        ("log_every_steps", 1),
+        ("shuffle_buffer", 1),
+        ("save_every_steps", 0),
+        ("keep_checkpoints", 0),
+        ("num_workers", 0),
     ):
-        _require(value >= least, name, value, f"it counts something; give {least} or more")
-    held_out = evaluation.held_out_fraction
-    _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
-    share = evaluation.back_translation
-    _require(
-        0 <= share <= 1, "evaluation.back_translation", share, "it is a share of the sentence, such as 0.2; 0: off"
-    )
-    if share:
-        why = "back-translation is measured on held-out translation pairs, and "
-        _require(bool(recipe.bitext), "evaluation.back_translation", share, f"{why}`bitext` lists none")
-        _require(held_out > 0, "evaluation.back_translation", share, f"{why}evaluation.held_out_fraction keeps none")
-    if evaluation.alignment:
-        why = "word alignment is measured on held-out translation pairs, and "
-        _require(bool(recipe.bitext), "evaluation.alignment", True, f"{why}`bitext` lists none")
-        _require(held_out > 0, "evaluation.alignment", True, f"{why}evaluation.held_out_fraction keeps none")
+        _require(getattr(recipe, name) >= least, name, getattr(recipe, name), f"give {least} or more")
     _require(0 <= recipe.alpha <= 1, "alpha", recipe.alpha, "0 draws all languages alike, 1 by their size")
     betas = recipe.optimizer.betas
-    two = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
-    _require(two, "optimizer.betas", betas, "Adam has two, beta1 and beta2, each from 0 to below 1")
-    _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "random generators take a number from 0 to 2^32 - 1")
+    _require(len(betas) == 2 and all(0 <= b < 1 for b in betas), "optimizer.betas", betas, "two from 0 to below 1")
+    _require(0 <= recipe.seed < 2**32, "seed", recipe.seed, "a number from 0 to 2^32 - 1")
 
 
-def _check_schedule(phases: list[Phase], index: int, place: str) -> None:
-    """Raises `ValueError` for a learning rate, warm-up or schedule that cannot be, or that a carried phase would not
-    follow."""
+def _check_phase(recipe: Recipe, index: int, place: str) -> None:
+    phase = recipe.phases[index]
+    _require(phase.steps > 0, f"{place}.steps", phase.steps, "a phase has at least one step")
+    _check_schedule(recipe.phases, index, place)
+    _require(bool(phase.objectives), f"{place}.objectives", {}, f"choose from {', '.join(OBJECTIVES)}")
+    for name, objective in phase.objectives.items():
+        _check_objective(recipe, phase, name, objective, f"{place}.objectives.{name}")
+    if not any(objective.weight for objective in phase.objectives.values()):
+        raise ValueError(f"all objectives of {place} have weight 0: nothing would be learned.")
+
+
+def _check_schedule(phases: Sequence[Phase], index: int, place: str) -> None:
     phase = phases[index]
     if phase.optimizer == "carried":
-        _require(index > 0, f"{place}.optimizer", "carried", "there is no phase before it to carry from. Take it out")
-        default = Phase()
-        for name in ("learning_rate", "warmup_steps", "schedule"):
-            value = getattr(phase, name)
-            why = "the phase goes on in the schedule of the phase before. Leave it out, or set optimizer to fresh"
-            _require(value == getattr(default, name), f"{place}.{name}", value, why)
+        _require(index > 0, f"{place}.optimizer", "carried", "there is no phase before it")
+        why = "the phase goes on in the schedule of the phase before (optimizer: carried)"
+        _require_defaults(phase, ("learning_rate", "warmup_steps", "schedule"), place, why)
         return
-    rate = phase.learning_rate
+    rate, warmup = phase.learning_rate, phase.warmup_steps
     _require(rate is not None and rate > 0, f"{place}.learning_rate", rate, "a schedule needs a peak above 0")
     steps = sum(other.steps for other in scheduled_together(phases, index))
-    why = f"the schedule has {steps:,} steps, and the peak rate would never be reached"
-    _require(0 <= phase.warmup_steps <= steps, f"{place}.warmup_steps", phase.warmup_steps, why)
+    _require(0 <= warmup <= steps, f"{place}.warmup_steps", warmup, f"the schedule has {steps:,} steps")
 
 
-def _check_examples(objective: Objective, name: str, phase: Phase, place: str) -> None:
-    """Raises `ValueError` where an objective has no examples, or says something of examples that are not its own."""
-    reads = OBJECTIVES[name].reads
-    if not reads:
-        if objective.batch_size is None:
-            raise ValueError(
-                f"{place}.batch_size is missing: how many examples a step has cannot be guessed. Give a number, "
-                "such as 32."
-            )
-        _require(objective.batch_size > 0, f"{place}.batch_size", objective.batch_size, "it must be positive")
-        return
-    if reads not in phase.objectives:
-        raise ValueError(
-            f"{place} reads the examples of {reads}, which the phase does not have: there would be nothing to learn "
-            f"from. Add {reads} to its objectives; with weight 0 it is not learned itself."
-        )
-    default = Objective()
-    for option_name in OF_EXAMPLES:
-        value = getattr(objective, option_name)
-        _require(
-            value == getattr(default, option_name),
-            f"{place}.{option_name}",
-            value,
-            f"{name} reads the examples of {reads}, and it would do nothing. Set that of {reads}",
-        )
-
-
-def _check_packed(objective: Objective, name: str, phase: Phase, recipe: Recipe, place: str) -> None:
-    """Raises `ValueError` where texts are to be packed that cannot be."""
-    if not objective.packed:
-        return
+def _check_objective(recipe: Recipe, phase: Phase, name: str, objective: Objective, place: str) -> None:
+    if name not in OBJECTIVES:
+        raise ValueError(f"{place}: there is no objective {name!r}. {nearest(name, OBJECTIVES)}")
     kind = OBJECTIVES[name]
-    why = "the sides of an example are rows of two inputs" if kind.apart else "every text gets a side of its own"
-    _require(
-        not (kind.apart or name == "btmlm"),
-        f"{place}.packed",
-        True,
-        f"{name} has no rows that could share the positions of one, because {why}. Leave it out",
-    )
-    partners = {
-        other
-        for other, settings in phase.objectives.items()
-        if OBJECTIVES[other].text == kind.text and kind.text == "bitext" and not OBJECTIVES[other].reads
-        if settings.packed != objective.packed
-    }
-    _require(
-        not partners,
-        f"{place}.packed",
-        True,
-        f"{name} and {', '.join(sorted(partners))} learn from the same pairs, and packed it would draw bins of others. "
-        "Take packed out",
-    )
+    if not getattr(recipe, kind.text):
+        raise ValueError(f"{place} reads {kind.text} text, but `{kind.text}` lists no corpus.")
+    if kind.reads:
+        if kind.reads not in phase.objectives:
+            raise ValueError(f"{place} reads the examples of {kind.reads}: add it to the phase, be it with weight 0.")
+        _require_defaults(objective, OF_EXAMPLES, place, f"{name} reads the examples of {kind.reads}, set it there")
+    elif objective.batch_size is None:
+        raise ValueError(f"{place}.batch_size is missing: give a number, such as 32.")
+    if name != "btmlm":
+        _require_defaults(objective, OF_GENERATION, place, f"{name} generates no pseudo tokens")
+    for field, holds, why in (
+        ("batch_size", kind.reads or objective.batch_size > 0, "it must be positive"),
+        ("mask_probability", 0 < objective.mask_probability < 1, "a share between 0 and 1, such as 0.15"),
+        ("max_length", objective.max_length >= 8, "8 or more, room for a few tokens"),
+        ("weight", objective.weight >= 0, "a loss weight is not negative"),
+        ("pseudo_share", 0 < objective.pseudo_share <= 1, "a share of the text's length above 0, such as 0.2"),
+        ("temperature", objective.temperature >= 0, "0 takes the likeliest token, 1 draws"),
+    ):
+        _require(holds, f"{place}.{field}", getattr(objective, field), why)
+    for term in objective.terms:
+        _require(term in kind.terms, f"{place}.terms", term, f"those of {name} are: {', '.join(kind.terms) or 'none'}")
+    if objective.packed:
+        _check_packed(recipe, phase, name, f"{place}.packed")
+
+
+def _check_packed(recipe: Recipe, phase: Phase, name: str, place: str) -> None:
+    kind = OBJECTIVES[name]
+    _require(not kind.apart and name != "btmlm", place, True, f"{name} has no rows that could share positions")
+    for other, settings in phase.objectives.items():
+        shares = kind.text == "bitext" == OBJECTIVES[other].text and not OBJECTIVES[other].reads
+        _require(settings.packed or not shares, place, True, f"{name} and {other} learn from the same pairs")
+    if recipe.prepared is not None:
+        return
     for corpus_name, corpus in named_corpora(recipe).items():
         tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
-        streamed = any(getattr(table, "streaming", False) for table in tables)
-        is_of_kind = isinstance(corpus, Bitext) == (kind.text == "bitext")
-        _require(
-            not (streamed and is_of_kind and is_selected(corpus_name, phase.corpora)) or recipe.prepared is not None,
-            f"{place}.packed",
-            True,
-            f"{corpus_name} is streamed, and texts whose lengths are not known beforehand cannot be put into "
-            "bins. Take packed out, set streaming to false there, or train from prepared shards",
-        )
+        is_read = isinstance(corpus, Bitext) == (kind.text == "bitext") and is_selected(corpus_name, phase.corpora)
+        streamed = is_read and any(getattr(table, "streaming", False) for table in tables)
+        _require(not streamed, place, True, f"{corpus_name} is streamed; set streaming to false, or prepare it")
+
+
+def _check_corpus(corpus: Monolingual | Bitext, place: str) -> None:
+    _require(corpus.size is None or corpus.size > 0, f"{place}.size", corpus.size, "a corpus holds something")
+    for name in ("language", "source_language", "target_language", "name"):
+        _require(getattr(corpus, name, None) != "", f"{place}.{name}", "", "a corpus is told by it from others")
+    if isinstance(corpus, Bitext):
+        return
+    document, pattern = corpus.document_column, corpus.document_pattern
+    why = "rows of a shuffled stream have no neighbors; set streaming to false"
+    _require(document is None or not corpus.streaming, f"{place}.document_column", document, why)
+    if pattern is not None:
+        _require(document is not None, f"{place}.document_pattern", pattern, "it needs document_column to match in")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{place}.document_pattern is {pattern!r}, no regular expression: {error}.") from error
 
 
 def _check_teacher(recipe: Recipe) -> None:
-    """Raises `ValueError` for a teacher whom nobody listens to, an objective without one, and a temperature of none."""
-    taught = [
-        f"phases.{index}.objectives.{name}"
-        for index, phase in enumerate(recipe.phases)
-        for name in phase.objectives
-        if name == "kd"
-    ]
-    teacher = recipe.teacher
-    if taught and not teacher:
-        raise ValueError(
-            f"{taught[0]} learns from a teacher, and the recipe names none: there would be nothing to learn from. Set "
-            "`teacher` (path, language), or take it out of the phase."
-        )
-    if teacher and not taught:
-        raise ValueError(
-            f"teacher.path is {teacher.path!r}, and no phase has the objective kd: it would never be asked. Add kd "
-            "beside mlm to a phase's objectives, or leave `teacher` out."
-        )
-    if teacher:
-        _require(
-            teacher.temperature > 0, "teacher.temperature", teacher.temperature, "logits are divided by it: 1 or more"
-        )
+    taught = any("kd" in phase.objectives for phase in recipe.phases)
+    if taught and not recipe.teacher:
+        place = next(f"phases.{n}.objectives.kd" for n, phase in enumerate(recipe.phases) if "kd" in phase.objectives)
+        raise ValueError(f"{place} learns from a teacher, and the recipe names none: set `teacher` (path, language).")
+    if recipe.teacher:
+        _require(taught, "teacher.path", recipe.teacher.path, "no phase has the objective kd, which would ask it")
+        temperature = recipe.teacher.temperature
+        _require(temperature > 0, "teacher.temperature", temperature, "logits are divided by it: 1 or more")
 
 
 def check_meta_pretrained(recipe: Recipe) -> None:
@@ -264,50 +156,40 @@ def check_meta_pretrained(recipe: Recipe) -> None:
     start = recipe.model.meta_pretrained
     if start is None:
         return
-    if recipe.model.start_from:
-        raise ValueError(
-            f"model.start_from is {recipe.model.start_from!r} and model.meta_pretrained.path {start.path!r}: a model "
-            "has one start. Keep start_from for a checkpoint that has this vocabulary, meta_pretrained for one with "
-            "another."
-        )
-    if start.dictionaries and start.rows not in ("matched", "matched_or_subwords"):
-        raise ValueError(
-            f"model.meta_pretrained.dictionaries lists {len(start.dictionaries)}, and rows is {start.rows!r}, which "
-            "asks none: they would do nothing. Set rows=matched or rows=matched_or_subwords, or leave them out."
-        )
+    why = f"the model starts from model.meta_pretrained.path {start.path!r} already"
+    _require(not recipe.model.start_from, "model.start_from", recipe.model.start_from, why)
+    asks = start.rows in ("matched", "matched_or_subwords")
+    why = "it asks no dictionary (matched and matched_or_subwords do)"
+    _require(asks or not start.dictionaries, "model.meta_pretrained.rows", start.rows, why)
     languages = recipe_languages(recipe)
     for index, dictionary in enumerate(start.dictionaries):
-        if languages and dictionary.language not in languages:
-            raise ValueError(
-                f"model.meta_pretrained.dictionaries.{index}.language is {dictionary.language!r}, and the recipe has "
-                f"no text of it ({', '.join(languages)}): rows would be filled that are never trained. "
-                f"{nearest(dictionary.language, languages)}"
-            )
+        name, language = f"model.meta_pretrained.dictionaries.{index}.language", dictionary.language
+        why = f"the recipe has no text of it. {nearest(language, languages)}"
+        _require(not languages or language in languages, name, language, why)
 
 
-def _check_document(corpus: Monolingual, place: str) -> None:
-    _require(
-        corpus.document_column is None or not corpus.streaming,
-        f"{place}.document_column",
-        corpus.document_column,
-        "the rows of a shuffled stream have no neighbors, and each gives the two halves of a window. Take it out, or "
-        "set streaming to false",
-    )
-    pattern = corpus.document_pattern
-    if pattern is None:
-        return
-    _require(
-        corpus.document_column is not None, f"{place}.document_pattern", pattern, "it needs document_column to match in"
-    )
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"{place}.document_pattern is {pattern!r}, which is no regular expression: {error}. Mend it, such as "
-            "'^\\d{5}'."
-        ) from error
+def _check_evaluation(recipe: Recipe) -> None:
+    evaluation = recipe.evaluation
+    for name, least in (("batch_size", 1), ("max_examples", 1), ("every_steps", 0)):
+        value = getattr(evaluation, name)
+        _require(value >= least, f"evaluation.{name}", value, f"give {least} or more")
+    held_out, share = evaluation.held_out_fraction, evaluation.back_translation
+    _require(0 <= held_out < 1, "evaluation.held_out_fraction", held_out, "it is a share of the rows, such as 0.01")
+    _require(0 <= share <= 1, "evaluation.back_translation", share, "a share of the sentence, such as 0.2; 0: off")
+    for name in ("back_translation", "alignment"):
+        if value := getattr(evaluation, name):
+            why = "it is measured on held-out translation pairs, and "
+            _require(bool(recipe.bitext), f"evaluation.{name}", value, f"{why}`bitext` lists none")
+            _require(held_out > 0, f"evaluation.{name}", value, f"{why}evaluation.held_out_fraction keeps none")
 
 
-def _require(condition: bool, name: str, value, why: str) -> None:
+def _require_defaults(given: Any, names: Sequence[str], place: str, why: str) -> None:
+    default = type(given)()
+    for name in names:
+        value = getattr(given, name)
+        _require(value == getattr(default, name), f"{place}.{name}", value, why)
+
+
+def _require(condition: Any, name: str, value: Any, why: str) -> None:
     if not condition:
         raise ValueError(f"{name} is {value!r}: {why}.")

@@ -1,7 +1,6 @@
 """Batches from data-loading workers, and what goes wrong in them, as if it had gone wrong here."""
 
 import atexit
-import io
 import pickle
 import signal
 import traceback
@@ -9,8 +8,7 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from pretraining.interruption import SIGNALS, SLICE_SECONDS, leave_signals_to_main, stop_if_told
@@ -41,7 +39,7 @@ class CarefulLoader(DataLoader):
             for batch in batches:
                 if isinstance(batch, _Failure):
                     raise batch.error
-                yield batch.open() if isinstance(batch, _Parcel) else batch
+                yield batch
         finally:
             if self.num_workers:
                 batches._shutdown_workers()  # as its own `__del__`, for which the traceback of an error is too long
@@ -97,73 +95,15 @@ class _Failure:
         self.error = error
 
 
-class _Parcel:
-    """A batch on its way from a worker, with all its tensors in one piece of memory: to hand over a token takes the
-    main process a millisecond or more, however small it is."""
-
-    ALIGNED = 16  # bytes: no dtype needs more
-
-    def __init__(self, batch: Any):
-        """`batch` is anything that can be pickled; tensors are found wherever they are in it."""
-        stream = io.BytesIO()
-        packing = _Packing(stream, protocol=pickle.HIGHEST_PROTOCOL)
-        packing.dump(batch)
-        self.content, self.places, size = stream.getvalue(), [], 0
-        for tensor in packing.tensors:
-            self.places.append((size, tensor.dtype, tensor.shape))
-            size += -(-tensor.nbytes // self.ALIGNED) * self.ALIGNED
-        self.memory = torch.empty(size, dtype=torch.uint8).share_memory_()
-        for own, tensor in zip(self._tensors(), packing.tensors, strict=True):
-            own.copy_(tensor)
-
-    def _tensors(self) -> list[torch.Tensor]:
-        return [
-            self.memory[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
-            for start, dtype, shape in self.places
-        ]
-
-    def pin_memory(self) -> "_Parcel":
-        """Called by DataLoader, as of whatever it does not know."""
-        self.memory = self.memory.pin_memory()
-        return self
-
-    def open(self) -> Any:
-        """The batch."""
-        return _Unpacking(self.content, self._tensors()).load()
-
-
-class _Packing(pickle.Pickler):
-    """Takes tensors out."""
-
-    def __init__(self, stream: io.BytesIO, **settings: Any):
-        super().__init__(stream, **settings)
-        self.tensors: list[torch.Tensor] = []
-
-    def persistent_id(self, value: Any) -> int | None:
-        if not isinstance(value, torch.Tensor):
-            return None
-        self.tensors.append(value)
-        return len(self.tensors) - 1
-
-
-class _Unpacking(pickle.Unpickler):
-    """Puts them back."""
-
-    def __init__(self, content: bytes, tensors: list[torch.Tensor]):
-        super().__init__(io.BytesIO(content))
-        self.persistent_load = tensors.__getitem__
-
-
 class _Batches(Dataset):
     def __init__(self, dataset: Dataset):
         self.dataset = dataset
 
     def __getitems__(self, places: Sequence) -> Any:
         try:
-            batch = self.dataset.__getitems__(places)
+            return self.dataset.__getitems__(places)
         except (ValueError, OSError) as error:
             return _Failure(error)
-        return _Parcel(batch) if get_worker_info() else batch
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -1,83 +1,68 @@
-"""The manifest of a prepared folder, and the corpora of a recipe as it holds them.
+"""Folders of token ids that `pretraining.tools.prepare` writes, and the corpora of a recipe in them.
 
-    DIR/prepared.json         format, tokenizer, columns with their shards, corpora
-    DIR/shards/<column>/      Arrow files (shards.py)
-    DIR/alignments/           (2, M) rows of joined tables that belong together, .npy
-    DIR/progress.jsonl        while it is being written: the shards that are finished
+    DIR/prepared.json               the tokenizer, the shards and rows of each column, the corpora; written last
+    DIR/shards/<column>/<shard>/    data sets of `tokenize`, by `Dataset.save_to_disk`; and alignments of joined tables
 
 A corpus is what the recipe said of it, the fingerprints of its tables, and its one or two columns. Nothing of the
 tables is opened to train on it: what the recipe says now is compared with what it said then.
 """
 
-import io
+import hashlib
 import json
 import logging
-from dataclasses import asdict
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
+from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.shards import CorruptShard, Shard, ShardedColumn, damage
-from pretraining.data.sources import Source, join_columns
+from pretraining.data.sources import SIDES, Source, TextColumn, arrow_column, join_columns, plain_rows, row_identity
+from pretraining.data.streams import no_text
+from pretraining.data.tokenized import TokenColumn, tokenize
 from pretraining.recipe import Bitext, Monolingual, Recipe, named_corpora
 from zoo_core.recipes import nearest, recipe_differences
+from zoo_core.tables import get_column
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-MANIFEST, PROGRESS = "prepared.json", "progress.jsonl"
+FORMAT = 2
+MANIFEST, SHARDS = "prepared.json", "shards"
 COMMAND = "python -m pretraining.tools.prepare --config RECIPE --output"
+ROWS_OF_PROCESS = 1000  # or fewer are not worth another process
 NOT_OF_TEXT = ("name", "size", "size_source")  # fields of a corpus that do not change what it holds
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """What a prepared folder holds.
 
     Raises ValueError for a folder that is missing, unfinished, none of this kind, or of another format.
     """
-    folder = Path(folder)
     path = folder / MANIFEST
-    if not folder.is_dir():
-        kind = "is a file" if folder.exists() else "does not exist"
-        raise ValueError(
-            f"There are no prepared shards in {folder}, which {kind}. Nothing can be read from it. Name the folder "
-            f"that `{COMMAND} DIR` wrote, or train without `prepared`."
-        )
     if not path.is_file():
-        if (folder / PROGRESS).is_file():
-            raise ValueError(
-                f"{folder} is prepared in part: {MANIFEST}, which is written last, is not there. Some of the text is "
-                f"missing. Go on with {COMMAND} {folder}, which keeps what is finished."
-            )
-        raise ValueError(
-            f"{folder} holds no {MANIFEST}: it is no folder of prepared shards. Nothing can be read from it. Name one "
-            f"that `{COMMAND} DIR` wrote, or train without `prepared`."
-        )
+        what = f"is prepared in part: go on with {COMMAND} {folder}"
+        raise ValueError(f"{folder} {what if (folder / SHARDS).is_dir() else f'is no prepared folder: no {MANIFEST}'}.")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         found = manifest["format"]
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}). Which shard holds what stands there alone. Restore it, or write the "
-            f"folder anew: {COMMAND} another folder."
-        ) from error
+        raise ValueError(f"{path} cannot be read ({error}): prepare another folder.") from error
     if found != FORMAT:
-        raise ValueError(
-            f"{path} is of format {found}, and this version reads format {FORMAT}. Their files differ. Write the "
-            f"shards anew into another folder: {COMMAND} DIR."
-        )
+        by = "version 0.1.0" if found == 1 else "another version"
+        raise ValueError(f"{folder} is of format {found}, which {by} wrote: prepare another folder.")
     return manifest
 
 
 def check_tokenizer(folder: Path, manifest: dict[str, Any], fingerprint: str) -> None:
     """Raises ValueError where a prepared folder holds tokens of another tokenizer."""
     if manifest["tokenizer_fingerprint"] != fingerprint:
-        raise ValueError(
-            f"{folder} was prepared with another tokenizer (fingerprint {manifest['tokenizer_fingerprint'][:12]}, and "
-            f"that of the recipe is {fingerprint[:12]}). The same ids are other tokens there. Set `tokenizer` to the "
-            f"one of that time, or prepare another folder: {COMMAND} DIR."
-        )
+        raise ValueError(f"{folder} was prepared with another `tokenizer`, {manifest['tokenizer']}: name that one.")
 
 
 def entry_of(corpus: Monolingual | Bitext) -> dict[str, Any]:
@@ -94,39 +79,46 @@ def identities_of(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys([*join_columns(recipe), "id"]))
 
 
-def prepared_corpora(recipe: Recipe, fingerprint: str) -> list[tuple[Source, list[ShardedColumn]]]:
+def prepared_corpora(recipe: Recipe, fingerprint: str) -> list[tuple[Source, list[TokenColumn]]]:
     """The corpora of the recipe in the folder `recipe.prepared`, in the recipe's order; no table is opened.
 
     The size of a corpus that was a stream is counted, whatever the recipe declares. `fingerprint` is the tokenizer's.
 
-    Raises ValueError as `read_manifest`, for shards of another tokenizer, for corpora that are not there or were
-    prepared from other tables, and CorruptShard for files that are missing or of another size.
+    Raises ValueError as `read_manifest`, for shards of another tokenizer or that cannot be read, and for corpora that
+    are not there or were prepared from other tables.
     """
     folder = Path(recipe.prepared)
     manifest = read_manifest(folder)
     check_tokenizer(folder, manifest, fingerprint)
     known = {corpus["name"]: corpus for corpus in manifest["corpora"]}
-    entries = named_corpora(recipe)
-    _check_entries(folder, known, entries, identities_of(recipe))
-    columns: dict[str, ShardedColumn] = {}
+    columns: dict[str, TokenColumn] = {}
     corpora = []
-    for name, entry in entries.items():
+    for name, entry in named_corpora(recipe).items():
+        _check_corpus(folder, known, name, entry, identities_of(recipe))
         facts = known[name]
         for key in facts["columns"]:
             if key not in columns:
-                shards = [Shard(**shard) for shard in manifest["columns"][key]["shards"]]
-                columns[key] = ShardedColumn(folder, key, shards)
-        declared = (None, None) if facts["streamed"] else (entry.size, entry.size_source)
+                rows = read_rows(folder, manifest["columns"][key]["shards"])
+                if len(rows) != (wanted := manifest["columns"][key]["rows"]):
+                    raise ValueError(
+                        f"{folder}/{SHARDS}/{key} has {len(rows)} rows, not {wanted}: remove, prepare again."
+                    )
+                columns[key] = TokenColumn(rows, key)
         if facts["streamed"]:
-            logger.info("%s was a stream: its size is counted, what the recipe declares is not used", facts["name"])
+            logger.info("%s was a stream: its size is counted, what the recipe declares is not used", name)
+        declared = (None, None) if facts["streamed"] else (entry.size, entry.size_source)
+        alignment = None
+        if facts["alignment"] is not None:
+            rows = read_rows(folder, [facts["alignment"]]).data
+            alignment = np.stack([rows.column(side).to_numpy() for side in SIDES])
         source = Source(
-            facts["name"],
+            name,
             tuple(facts["languages"]),
             [],
             [],
             *declared,
             recipe.hub_root,
-            alignment=_alignment(folder, facts["alignment"]),
+            alignment=alignment,
             counts=dict(facts["counts"]),
             corpus=entry,
             prepared=facts["tables"],
@@ -135,40 +127,179 @@ def prepared_corpora(recipe: Recipe, fingerprint: str) -> list[tuple[Source, lis
     return corpora
 
 
-def _check_entries(
-    folder: Path, known: dict[str, dict], entries: dict[str, Monolingual | Bitext], identities: list[str]
-) -> None:
-    missing = [name for name in entries if name not in known]
-    if missing:
-        raise ValueError(
-            f"{folder} does not hold {', '.join(missing)}, which the recipe reads: it was prepared for other corpora "
-            f"({', '.join(known)}). {nearest(missing[0], known)} Add what is missing: {COMMAND} {folder}, which keeps "
-            "the others."
-        )
-    for name, entry in entries.items():
-        facts = known[name]
-        differences = recipe_differences(facts["entry"], entry_of(entry))
-        if facts["identities"] != identities:
-            before, now = (", else ".join(names) for names in (facts["identities"], identities))
-            differences.append(f"rows identified by {before} -> {now} (bitext.join_on)")
-        if differences:
+def read_rows(folder: Path, shards: list[str]) -> Dataset:
+    """The rows of some shards. Raises ValueError for a shard that cannot be read."""
+    parts = []
+    for shard in shards:
+        try:
+            parts.append(load_from_disk(folder / shard))
+        except (OSError, ValueError) as error:  # pyarrow's are ValueErrors
             raise ValueError(
-                f"Corpus {facts['name']} of {folder} is not that of the recipe: {'; '.join(differences)}. It holds "
-                f"other text than the recipe names, or holds out other rows. Restore the recipe, or prepare it again: "
-                f"{COMMAND} {folder}, which keeps what is the same."
-            )
+                f"the shard {folder / shard} cannot be read ({error}): remove it, prepare again."
+            ) from error
+    return concatenate_datasets(parts)
 
 
-def _alignment(folder: Path, facts: dict[str, Any] | None) -> np.ndarray | None:
-    if facts is None:
-        return None
-    if what := damage(folder, **facts):  # read as a whole when corpora are opened
-        raise CorruptShard(folder / facts["file"], what)
-    return np.load(folder / facts["file"], mmap_mode="r")
+def _check_corpus(
+    folder: Path, known: dict[str, dict], name: str, entry: Monolingual | Bitext, identities: list[str]
+) -> None:
+    if name not in known:
+        raise ValueError(f"{folder} does not hold {name}: {COMMAND} {folder} adds it. {nearest(name, known)}")
+    differences = recipe_differences(known[name]["entry"], entry_of(entry))
+    if known[name]["identities"] != identities:
+        before, now = (", else ".join(names) for names in (known[name]["identities"], identities))
+        differences.append(f"rows identified by {before} -> {now} (bitext.join_on)")
+    if differences:
+        raise ValueError(
+            f"{name} of {folder} is not that of the recipe ({'; '.join(differences)}): {COMMAND} {folder} again."
+        )
 
 
-def as_npy(values: np.ndarray) -> bytes:
-    """An array as the content of a .npy file."""
-    stream = io.BytesIO()
-    np.save(stream, values)
-    return stream.getvalue()
+def column_keys(source: Source, fingerprint: str) -> list[str]:
+    """What each side of a source is written under: sides of the same text have the same key."""
+    tables, keys = source.table_facts(), []
+    separated = isinstance(source.corpus, Bitext) and source.corpus.separator is not None
+    for number, side in enumerate(source.sides):
+        table = tables[min(number, len(tables) - 1)]
+        parts = [FORMAT, fingerprint, *(table.get(name) for name in ("config", "split", "format", "fingerprint"))]
+        parts += [side.column, side.identity, side.document, side.document_pattern]
+        parts += [source.corpus.separator, source.corpus.source_column] if separated else []
+        parts += [source.name, number] if source.streaming else []  # its sides are cut at the same rows
+        keys.append(_hash(parts))
+    return keys
+
+
+@dataclass
+class ShardWriter:
+    """Writes the shards of columns into a prepared folder, each aside, then renamed: one that is there is whole.
+
+    `shard_bytes` of text make a shard, which `num_workers` processes tokenize; `tokens` counts what was written.
+    """
+
+    folder: Path
+    tokenizer: PreTrainedTokenizerBase
+    num_workers: int
+    shard_bytes: int
+    tokens: int = 0
+
+    def write_table(self, side: TextColumn, key: str) -> dict[str, Any]:
+        """Writes a text column of a table, and gives what the manifest says of it."""
+        texts = arrow_column(side.rows, side.column)
+        size = 0 if pa.types.is_null(texts.type) else pc.sum(pc.binary_length(texts)).as_py() or 0
+        count = max(1, min(len(side.rows), -(-size // self.shard_bytes)))
+        shards, first = [], 0
+        for number in range(count):
+            part = replace(side, rows=side.rows.shard(count, number, contiguous=True))
+            settings = {"first": first, "desc": f"Shard {number + 1} of {count}"}
+            shards.append(f"{SHARDS}/{key}/{number:05d}-of-{count:05d}")
+            self._save(shards[-1], lambda cache, part=part, settings=settings: self._tokenize(part, cache, **settings))
+            first += len(part.rows)
+        return self._facts(shards)
+
+    def write_stream(
+        self, source: Source, keys: list[str], max_rows: int | None, before: dict[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Writes the sides of a stream, and gives what the manifest says of each. What is there is not read again.
+
+        A shard that ends where the rows did is called `-last`: it is not kept where more are asked for.
+        """
+        known = [before.get(key) for key in keys]
+        if all(facts and facts["max_rows"] == max_rows and self._are_there(facts["shards"]) for facts in known):
+            return dict(zip(keys, known, strict=True))
+        place = f"{SHARDS}/{_hash(keys)}"
+        shards, first = self._full_shards(place, max_rows)
+        sides: list[dict[str, list]] = [{"text": [], "identity": []} for _ in keys]
+
+        def cut(stop: int, end: str = "") -> None:
+            def make(cache: str) -> DatasetDict:
+                columns = [TextColumn(Dataset.from_dict(side), "text", "identity") for side in sides]
+                parts = {str(n): self._tokenize(column, None) for n, column in enumerate(columns)}
+                return DatasetDict(parts)
+
+            shards.append(f"{place}/{first:012d}-{stop:012d}{end}")
+            self._save(shards[-1], make)
+            for side in sides:
+                side["text"].clear(), side["identity"].clear()
+
+        filled, rows = 0, source.sides[0].rows
+        for number, row in enumerate(plain_rows(rows.skip(first) if first else rows), start=first):
+            if number == max_rows:
+                break
+            for column, side in zip(source.sides, sides, strict=True):
+                side["text"].append(text := get_column(row, column.column))
+                side["identity"].append(str(row_identity(row, number, column.identity)))
+                filled += len((text or "").encode())
+            if filled >= self.shard_bytes:
+                cut(number + 1)
+                first, filled = number + 1, 0
+        if sides[0]["text"]:
+            cut(first + len(sides[0]["text"]), "-last")
+        if not shards:
+            raise ValueError(no_text(source.name))
+        return {
+            key: self._facts([f"{shard}/{number}" for shard in shards]) | {"max_rows": max_rows}
+            for number, key in enumerate(keys)
+        }
+
+    def corpus(self, source: Source, keys: list[str], columns: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+        """What the manifest says of a corpus; writes how its sides are joined."""
+        tables, shard = source.table_facts(), None
+        if source.streaming:  # to train on it is not to train on the stream: a run keeps to the one or the other
+            rows = columns[keys[0]]["rows"]
+            tables = [table | {"fingerprint": f"prepared:{rows}:{table['fingerprint']}"} for table in tables]
+        if source.alignment is not None:
+            shard = f"{SHARDS}/{_hash([*keys, source.corpus.join_on])}/alignment"
+            self._save(shard, lambda cache: Dataset.from_dict(dict(zip(SIDES, source.alignment, strict=True))))
+        return {
+            "name": source.name,
+            "languages": list(source.languages),
+            "entry": entry_of(source.corpus),
+            "identities": identities_of(recipe),
+            "streamed": source.streaming,
+            "tables": tables,
+            "columns": keys,
+            "alignment": shard,
+            "counts": source.counts,
+        }
+
+    def _tokenize(self, column: TextColumn, cache: str | None, **settings: Any) -> Dataset:
+        workers = min(self.num_workers, len(column.rows) // ROWS_OF_PROCESS)
+        settings |= {"num_proc": workers if workers > 1 else None, "cache_file_name": cache}
+        rows = tokenize(column, self.tokenizer, new_fingerprint=_hash([cache]), **settings)
+        self.tokens += _tokens(rows)
+        return rows
+
+    def _save(self, shard: str, make: Callable[[str], Dataset | DatasetDict]) -> None:
+        """Saves what `make(file for its cache)` gives, where it is not there."""
+        if (self.folder / shard).is_dir():
+            return
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".tmp") as aside:
+            make(f"{aside}/cache.arrow").save_to_disk(f"{aside}/shard")
+            (self.folder / shard).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(f"{aside}/shard", self.folder / shard)
+        logger.info("%s is written; %s tokens so far", shard, f"{self.tokens:,}")
+
+    def _facts(self, shards: list[str]) -> dict[str, Any]:
+        rows = read_rows(self.folder, shards)
+        return {"shards": shards, "rows": len(rows), "tokens": _tokens(rows)}
+
+    def _are_there(self, shards: list[str]) -> bool:
+        return all((self.folder / shard).is_dir() for shard in shards)
+
+    def _full_shards(self, place: str, max_rows: int | None) -> tuple[list[str], int]:
+        """The shards of a stream that follow one another from its start and are full, and how many rows they hold."""
+        shards, rows = [], 0
+        for path in sorted((self.folder / place).glob("*[0-9]")):
+            first, stop = map(int, path.name.split("-"))
+            if first == rows and (max_rows is None or stop <= max_rows):
+                shards.append(f"{place}/{path.name}")
+                rows = stop
+        return shards, rows
+
+
+def _tokens(rows: Dataset) -> int:
+    return pc.sum(pc.list_value_length(rows.data.column("ids"))).as_py() or 0
+
+
+def _hash(parts: list) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -182,9 +182,8 @@ def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation
     for name, objective in with_examples(phase).items():
         if objective.batch_size < needed:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and a step is shared out to "
-                f"{num_processes} processes x {accumulation} micro-batches. Each of them needs an example of every "
-                f"objective. Set it to at least {needed}, or lower gradient_accumulation_steps or the processes."
+                f"{where}.objectives.{name}.batch_size is {objective.batch_size}: {num_processes} processes x "
+                f"{accumulation} micro-batches (gradient_accumulation_steps) need at least {needed}."
             )
 
 
@@ -195,20 +194,14 @@ class UpdateSampler(Sampler[list[Draw]]):
     Where lengths are known the global batch of each objective is sorted by length, so that micro-batches hold examples
     alike and little padding; it is cut into `accumulation` contiguous micro-batches, and each is dealt to the processes
     in turn. Draws of all objectives stand in one list, in the order of the phase.
-
-    Raises ValueError where a micro-batch of a process would lack an objective.
     """
 
     plans: list[ObjectivePlan]
     phase: Phase
-    where: str
     start_update: int
     num_processes: int
     process_index: int
     accumulation: int
-
-    def __post_init__(self):
-        check_batch_sizes(self.phase, self.where, self.num_processes, self.accumulation)
 
     def __len__(self) -> int:
         return (self.phase.steps - self.start_update) * self.accumulation

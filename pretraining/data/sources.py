@@ -164,28 +164,21 @@ def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
 def _load(table: Table, name: str, size: int | None, hub_root: str | None) -> Dataset | IterableDataset:
     if table.streaming and (size is None or size < 1):
         raise ValueError(
-            f"Corpus {name} is streamed ({describe(table)}) and its `size` is {size}. A language's share of the "
-            "training follows from its size, and a stream cannot be counted. Declare `size`, in the unit of the other "
-            "corpora, and `size_source`."
+            f"Corpus {name} is streamed ({describe(table)}) and its `size` is {size}: declare it, in the unit of the "
+            "other corpora, as a stream cannot be counted."
         )
     return load_table(table, hub_root)
 
 
-def _text_column(
-    rows: Dataset | IterableDataset, column: str, name: str, joins: list[str], document: str | None = None
-) -> TextColumn:
+def _text_column(rows: Dataset | IterableDataset, column: str, name: str, joins: list[str]) -> TextColumn:
     where = f"The table of corpus {name}"
     feature = require_column(rows, column, where)
     dtype = getattr(feature, "dtype", None)
     if feature is not None and dtype not in ("string", "large_string", "null"):
-        raise ValueError(
-            f"{where} holds {dtype or type(feature).__name__} in column {column}, not text. Only text can be "
-            "tokenized. Name another column; a field of a struct is named by a dotted path, such as translation.en."
-        )
-    if document is not None:
-        require_column(rows, document, where)
+        raise ValueError(f"{where} holds {dtype or type(feature).__name__} in column {column}, not text.")
+    # a table has one identity in the whole recipe, whichever corpus reads it: the same rows are held out of each
     identities = [candidate for candidate in [*joins, "id"] if _has_column(rows, candidate)]
-    return TextColumn(rows, column, identities[0] if identities else None, document)
+    return TextColumn(rows, column, identities[0] if identities else None)
 
 
 def _has_column(rows: Dataset | IterableDataset, column: str) -> bool:
@@ -198,8 +191,10 @@ def _has_column(rows: Dataset | IterableDataset, column: str) -> bool:
 
 def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root: str | None) -> Source:
     rows = _load(corpus, name, corpus.size, hub_root)
-    side = _text_column(rows, corpus.text_column, name, joins, corpus.document_column)
-    side.document_pattern = corpus.document_pattern
+    side = _text_column(rows, corpus.text_column, name, joins)
+    if corpus.document_column is not None:
+        require_column(rows, corpus.document_column, f"The table of corpus {name}")
+    side.document, side.document_pattern = corpus.document_column, corpus.document_pattern
     table = Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)})
     size = (corpus.size, corpus.size_source)
     return Source(name, (corpus.language,), [side], [table], *size, hub_root, corpus=corpus)
@@ -208,33 +203,15 @@ def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root
 def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | None) -> Source:
     languages = (corpus.source_language, corpus.target_language)
     if languages[0] == languages[1]:
-        raise ValueError(
-            f"Bitext {name} has the same language on both sides. A pair is a text and its translation. "
-            "Correct source_language or target_language."
-        )
-    given = (corpus.table is not None, corpus.source is not None, corpus.target is not None)
-    if given not in ((True, False, False), (False, True, True)):
-        named = [name for name, there in zip(("table", "source", "target"), given, strict=True) if there]
-        raise ValueError(
-            f"Bitext {name} has {' and '.join(named) or 'no table'}. Its sides come from one table with two "
-            "columns, or from two tables. Set `table`, or both `source` and `target`."
-        )
+        raise ValueError(f"Bitext {name} has the same language on both sides: correct its target_language.")
+    if (corpus.source is None) != (corpus.target is None) or (corpus.table is None) == (corpus.source is None):
+        raise ValueError(f"Bitext {name}: set `table`, or both `source` and `target`.")
     tables = [corpus.table] if corpus.table is not None else [corpus.source, corpus.target]
-    if len(tables) == 2 and tables[0].streaming != tables[1].streaming:
-        raise ValueError(
-            f"Bitext {name}: one of its two tables is streamed and the other is not. Their rows are read together. "
-            "Set `streaming` to the same value in `source` and `target`."
-        )
+    if tables[0].streaming != tables[-1].streaming:
+        raise ValueError(f"Bitext {name}: set `streaming` to the same value in `source` and `target`.")
     if corpus.join_on is not None and (len(tables) == 1 or tables[0].streaming):
-        why = "it has one table, whose rows are pairs" if len(tables) == 1 else "streams cannot be joined on a column"
-        raise ValueError(
-            f"Bitext {name} sets join_on: {corpus.join_on}, and {why}. A join looks up rows of one table in another. "
-            + (
-                "Leave join_on out."
-                if len(tables) == 1
-                else "Set `streaming` to false, or align the streams line by line."
-            )
-        )
+        why = "its one table holds pairs" if len(tables) == 1 else "streams can only be aligned line by line"
+        raise ValueError(f"Bitext {name} sets join_on: {corpus.join_on}, and {why}: leave it out.")
     loaded = [_load(table, name, corpus.size, hub_root) for table in tables]
     entry = corpus
     if corpus.separator is not None:
@@ -247,11 +224,7 @@ def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | No
         )
     ]
     if len(loaded) == 1 and columns[0] == columns[1]:
-        raise ValueError(
-            f"Bitext {name} takes both sides from column {columns[0]}. A text is not its own translation. "
-            "Set `source_column` and `target_column`."
-        )
-    # a table has one identity in the whole recipe, whichever corpus reads it: the same rows are held out of each
+        raise ValueError(f"Bitext {name} takes both sides from column {columns[0]}: set `target_column`.")
     sides = [_text_column(rows, column, name, joins) for rows, column in zip(datasets, columns, strict=True)]
     source = Source(name, languages, sides, tables, corpus.size, corpus.size_source, hub_root, corpus=entry)
     if len(loaded) == 2 and source.streaming:
@@ -269,10 +242,9 @@ def _split_sides(
     """The table with a column for each side in place of the one that holds both, and a corpus that names them."""
     separator, column = corpus.separator, corpus.source_column or "text"
     if len(loaded) == 2 or corpus.target_column is not None or not separator.strip():
-        why = "its sides have columns of their own" if separator.strip() else "sides cannot be told apart by nothing"
         raise ValueError(
-            f"Bitext {name} sets separator: {separator!r}, and {why}. It says what stands between the sides where one "
-            "column of `table` holds both. Leave it out, or name that column alone, in source_column."
+            f"Bitext {name} sets separator: {separator!r}, which stands between the sides where one column of `table` "
+            "holds both: name that column alone, in source_column, or leave it out."
         )
     where = f"The table of corpus {name}"
     require_column(loaded[0], column, where)
@@ -280,9 +252,9 @@ def _split_sides(
     def split(row: dict[str, Any], number: int) -> dict[str, str]:
         sides = split_pair(get_column(row, column) or "", separator)
         if len(sides) != 2:
+            found = len(sides) - 1
             raise ValueError(
-                f"{where}, row {number + 1}: {len(sides) - 1} times {separator!r} in column {column}. A pair is its "
-                f"source, {separator!r} once between spaces, and its target. Mend the row."
+                f"{where}, row {number + 1}: {separator!r} stands {found} times in column {column}, not once."
             )
         return dict(zip(SIDES, sides, strict=True))
 
@@ -297,8 +269,8 @@ def _default_column(rows: Dataset | IterableDataset, language: str, single: bool
 
 def _unequal(name: str, source_rows: int, target_rows: int) -> str:
     return (
-        f"Bitext {name} is aligned line by line, and its sides have {source_rows} and {target_rows} rows. From the "
-        "first missing line on, every pair would be wrong. Repair the tables, or set join_on if they share an id."
+        f"Bitext {name} is aligned line by line, and its sides have {source_rows} and {target_rows} rows: repair the "
+        "tables, or set join_on if they share an id."
     )
 
 
@@ -314,8 +286,7 @@ def _join(source: Source, column: str) -> None:
             shown = ", ".join(repeated[:SHOWN_IDS].to_pylist())
             raise ValueError(
                 f"Bitext {source.name}: {len(repeated)} ids occur more than once in column {column} of {language} "
-                f"({shown}{', ...' if len(repeated) > SHOWN_IDS else ''}). It is unknown which rows belong together. "
-                "Make the ids unique, or align the tables line by line by leaving join_on out."
+                f"({shown}): make them unique, or align the tables line by line without join_on."
             )
         ids.append(values)
     found = pc.index_in(ids[0], value_set=ids[1].combine_chunks(), skip_nulls=True)
@@ -323,9 +294,7 @@ def _join(source: Source, column: str) -> None:
     if len(matched) == 0:
         first = [values.drop_null()[:3].to_pylist() for values in ids]
         raise ValueError(
-            f"Bitext {source.name}: no id of column {column} occurs in both tables. {source.languages[0]} has "
-            f"{first[0]}, {source.languages[1]} has {first[1]}. Nothing can be joined. "
-            "Check that the ids have the same form."
+            f"Bitext {source.name}: no id of column {column} occurs in both tables, such as {first[0]} and {first[1]}."
         )
     source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
     for language, values in zip(source.languages, ids, strict=True):
@@ -367,8 +336,5 @@ def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str
     """
     for pattern in patterns:
         if not any(is_selected(name, [pattern]) for name in names):
-            raise ValueError(
-                f"{where}: the pattern {pattern!r} matches no corpus. Corpora are named by language (`en`) or pair "
-                f"(`en-de`). {nearest(pattern, names)}"
-            )
+            raise ValueError(f"{where}: the pattern {pattern!r} matches no corpus. {nearest(pattern, names)}")
     return [name for name in names if is_selected(name, patterns)]

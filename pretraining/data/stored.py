@@ -1,14 +1,13 @@
 """Corpora that are kept on disk as token ids: which examples they make, at which length, and which are held out.
 
-Legend: `R` rows, `N` training examples, `M` examples that are asked for.
+Legend: `R` rows, `N` training examples, `M` examples that are asked for, `K` bins.
 """
 
 import numpy as np
 
-from pretraining.data.packing import best_fit
 from pretraining.data.sources import Source, held_out_below
 from pretraining.data.streams import no_segments, no_text
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenizedColumn, cut_pair
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenColumn, cut_pair
 from zoo_core.masking import keyed_rng
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both
@@ -31,7 +30,7 @@ class Corpus:
     def __init__(
         self,
         source: Source,
-        columns: list[TokenizedColumn],
+        columns: list[TokenColumn],
         max_length: int,
         apart: bool,
         held_out_fraction: float,
@@ -236,17 +235,20 @@ class SegmentPairs(Corpus):
         return Texts(sides, [self.name] * len(ids_M), ids_M, epochs_M)
 
 
-def _class_of(columns: list[TokenizedColumn], apart: bool) -> type[Corpus]:
+def _class_of(columns: list[TokenColumn], apart: bool) -> type[Corpus]:
     return SegmentPairs if apart and len(columns) == 1 else Corpus
 
 
-def stored_corpus(source: Source, columns: list[TokenizedColumn], max_length: int, apart: bool, *held_out) -> Corpus:
+def stored_corpus(source: Source, columns: list[TokenColumn], max_length: int, apart: bool, *held_out) -> Corpus:
     """The corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
     return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)
 
 
 class PackedCorpus:
-    """The training texts of a corpus in bins; for sampling a bin is an example.
+    """The training texts of a corpus in bins of `max_length` positions; for sampling a bin is an example.
+
+    Every text remains a row of its own, so that nothing is attended across texts and masks are those it has alone; a
+    model that computes nothing at padding (`model.skip_padding`) spends no time on their unequal lengths.
 
     The bins are the same in every epoch and process: texts are put into them in an order keyed by the seed. `lengths`
     (K,) are the positions that their texts take, special tokens included; `size` is that of the corpus, so that draws
@@ -279,3 +281,38 @@ class PackedCorpus:
             f"{len(self.texts):,} texts in {len(self.lengths):,} bins of {self.corpus.max_length} positions, "
             f"{filled:.1%} full"
         )
+
+
+def best_fit(lengths: np.ndarray, room: int) -> np.ndarray:
+    """(N,) the bin of each text, in the order in which they stand: into the fullest bin that has room for it.
+
+    lengths: (N,) positions of each, 1 <= length <= room. Bins are kept by the room that they have left, of which there
+    are few: the time is that of N look-ups, however many bins are open.
+    """
+    if len(lengths) == 0:
+        return np.zeros(0, dtype=np.int64)
+    smallest = int(lengths.min())
+    # nothing fits beside these
+    alone = lengths > room - smallest
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    bin_of[alone] = np.arange(alone.sum())
+    count = int(alone.sum())
+    with_room: list[list[int]] = [[] for _ in range(room + 1)]
+    rooms = 0  # bit r: some bin has room for r positions
+    found = []
+    for length in lengths[~alone].tolist():
+        if fitting := rooms >> length:
+            left = length + (fitting & -fitting).bit_length() - 1
+            bins = with_room[left]
+            number = bins.pop()
+            if not bins:
+                rooms ^= 1 << left
+        else:
+            number, left, count = count, room, count + 1
+        found.append(number)
+        left -= length
+        if left >= smallest:
+            with_room[left].append(number)
+            rooms |= 1 << left
+    bin_of[~alone] = found
+    return bin_of

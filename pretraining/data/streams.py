@@ -9,12 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 from datasets import IterableDataset
+from huggingface_hub.errors import HTTPError
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.fast_tokenize import encode_texts
-from pretraining.data.retry import retried
 from pretraining.data.sources import Source, held_out_below, plain_rows, row_identity, row_key
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair
+from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair, encode_texts
 from zoo_core.masking import keyed_rng, keyed_seed
 from zoo_core.tables import get_column
 
@@ -69,7 +68,10 @@ class StreamedCorpus:
 
     def rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[list[int], list[str]]]:
         """(keys of the sides, texts) of one epoch's rows that are not empty, shuffled by `order` or as they stand."""
-        return retried(lambda: self._rows(order), f"the source of corpus {self.name}")
+        try:
+            yield from self._rows(order)
+        except (OSError, HTTPError) as error:  # after the tries of `datasets`
+            raise OSError(f"the source of corpus {self.name} cannot be read: {error!r}.") from error
 
     def _rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[list[int], list[str]]]:
         sides = self.source.sides
@@ -182,14 +184,10 @@ def no_segments(name: str) -> str:
     """The error of a corpus whose texts are too short to give two adjacent segments."""
     return (
         f"Corpus {name} has no adjacent segments to train on: its texts have one token each and no neighbor in their "
-        "document, and a single token has no halves. Name the `document_column` of rows that follow one another (not "
-        "with streaming), give longer texts, or take the objective that reads segments out."
+        "document; name its `document_column`, or give longer texts."
     )
 
 
 def no_text(name: str) -> str:
     """The error of a corpus in which nothing is left to train on."""
-    return (
-        f"Corpus {name} has no text to train on: every row is empty or held out. A language without text cannot be "
-        "sampled. Take it out of the recipe, check its text column, or lower evaluation.held_out_fraction."
-    )
+    return f"Corpus {name} has no text to train on: every row is empty or held out."

@@ -1,28 +1,24 @@
-"""Text as token ids: tokenized once into Arrow, read lazily, and cut to what a model's positions hold."""
+"""Text as token ids: tokenized once by `datasets`, read from mapped files, and cut to what a model's positions hold.
+
+Legend: `R` rows of a table, `M` parts of rows that are asked for.
+"""
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.fast_tokenize import FastTokens, fast_tokens
 from pretraining.data.sources import TextColumn, row_key
-from pretraining.data.token_table import TokenTable
 from pretraining.recipe import Objective
 from zoo_core.tables import get_column
-
-FORMAT = 1  # of the copies on disk: another number makes old ones unused
-COLUMNS = ("ids", "key", "document")  # of the copies; the last one where the recipe names a document column
-TEXTS_CHECKED = 256  # of a column, before it is tokenized word by word
 
 SPECIALS_OF_TEXT = 2  # <s> x </s>
 SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
@@ -99,37 +95,62 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def encode_texts(texts: list[str | None], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Token ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown token."""
+    encoded = tokenizer(
+        [text or "" for text in texts],
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        verbose=False,  # texts longer than the model are cut later
+    )["input_ids"]
+    # split_special_tokens leaves them to the unigram model, whose vocabulary holds them as well
+    special = set(tokenizer.all_special_ids)
+    unknown = tokenizer.unk_token_id
+    return [ids if special.isdisjoint(ids) else [unknown if i in special else i for i in ids] for ids in encoded]
+
+
 class TokenColumn:
     """The token ids of a text column, row by row, in mapped files.
 
-    `keys` (N,) int64 are the rows' stable hashes (see `row_key`). `fingerprint` names the content: two columns with the
-    same one hold the same. A subclass fills in the four; `documents` are None where rows name none.
+    rows: a data set of `tokenize`; lengths: (R,) int32 numbers of tokens; keys: (R,) int64 hashes of the rows (see
+    `row_key`); chunks: the ids of many rows at a time, flat. `fingerprint` names the content: two columns with the same
+    one hold the same.
     """
 
-    table: TokenTable
-    keys: np.ndarray
-    fingerprint: str
-    documents: pa.ChunkedArray | None
+    def __init__(self, rows: Dataset, fingerprint: str):
+        self.rows, self.fingerprint = rows, fingerprint
+        ids = rows.data.column("ids")
+        self.chunks = [chunk.flatten().to_numpy() for chunk in ids.chunks]
+        self.lengths = pc.list_value_length(ids).to_numpy().astype(np.int32, copy=False)
+        rows_of_chunks = [len(chunk) for chunk in ids.chunks]
+        self.first_rows = np.cumsum([0, *rows_of_chunks])[:-1]
+        starts = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+        # where a row begins in its chunk
+        self.starts = (starts[:-1] - np.repeat(starts[self.first_rows], rows_of_chunks)).astype(np.int32)
+        self.documents = rows.data.column("document") if "document" in rows.column_names else None
+
+    def __reduce__(self):
+        return TokenColumn, (self.rows, self.fingerprint)  # by the files of the rows
 
     @property
-    def lengths(self) -> np.ndarray:
-        """(N,) int32 numbers of tokens."""
-        return self.table.lengths
-
-    def ids(self, row: int) -> np.ndarray:
-        """(T,) int32 token ids of a row; a view of the file, not to be written to."""
-        return self.table.ids(row)
+    def keys(self) -> np.ndarray:
+        return self.rows.data.column("key").to_numpy()
 
     def slices(self, rows_M: np.ndarray, starts_M: np.ndarray, stops_M: np.ndarray) -> list[np.ndarray]:
         """(T,) int32 tokens `start` to below `stop` of each of M rows; views of the file, not to be written to."""
-        return self.table.slices(rows_M, starts_M, stops_M)
+        begin_M = self.starts[rows_M]
+        # the last of those that begin at or before the row: chunks without rows are passed over
+        chunk_M = np.searchsorted(self.first_rows, rows_M, side="right") - 1
+        bounds = zip(chunk_M.tolist(), (begin_M + starts_M).tolist(), (begin_M + stops_M).tolist(), strict=True)
+        return [self.chunks[chunk][start:stop] for chunk, start, stop in bounds]
 
-    def tokens(self) -> Iterator[np.ndarray]:
-        """All token ids, int32, many rows at a time."""
-        return (self.table.chunks[number] for number in range(len(self.table.first_rows)))
+    def ids(self, row: int) -> np.ndarray:
+        """(T,) int32 token ids of a row; a view of the file."""
+        return self.slices(*np.array([[row], [0], [self.lengths[row]]]))[0]
 
     def new_documents(self) -> np.ndarray:
-        """(N,) true where a row does not go on with the document of the row before it."""
+        """(R,) true where a row does not go on with the document of the row before it."""
         is_new = np.ones(len(self.lengths), dtype=bool)
         if self.documents is not None and len(is_new) > 1:
             same = pc.equal(self.documents[1:], self.documents[:-1])  # null where a row names no document
@@ -142,91 +163,69 @@ class TokenColumn:
         return str(row) if value is None else value
 
 
-class TokenizedColumn(TokenColumn):
-    """A text column that is tokenized here, once, and kept by `datasets` on disk.
+def tokenized_column(
+    column: TextColumn, tokenizer: PreTrainedTokenizerBase, fingerprint: str, name: str
+) -> TokenColumn:
+    """A text column tokenized here, once: `datasets` keeps the copy in its cache.
 
     The copy depends on the table's content, the tokenizer and the columns only: corpora share it, and neither the
     maximum length nor what is held out makes a new one.
     """
-
-    def __init__(self, column: TextColumn, tokenizer: PreTrainedTokenizerBase, fingerprint: str, name: str):
-        parts = (FORMAT, column.rows._fingerprint, fingerprint, column.column, column.identity, column.document)
-        if column.document_pattern is not None:
-            parts += (column.document_pattern,)
-        self.fingerprint = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-        features = {"ids": List(Value("int32")), "key": Value("int64")}
-        if column.document is not None:
-            features["document"] = Value("string")
-        self._read(
-            column.rows.map(
-                _tokenize,
-                batched=True,
-                with_indices=True,
-                remove_columns=column.rows.column_names,
-                features=Features(features),
-                fn_kwargs={"column": column, "encoder": fast_tokens(tokenizer)},
-                new_fingerprint=self.fingerprint,
-                desc=f"Tokenizing {name}",
-            )
-        )
-
-    def _read(self, rows: Dataset) -> None:
-        self.rows, columns = rows, rows.data
-        self.table = TokenTable.of(columns.column("ids"))
-        self.keys = columns.column("key").to_numpy()
-        self.documents = columns.column("document") if "document" in columns.column_names else None
-
-    def __getstate__(self) -> dict:
-        return {"rows": self.rows, "fingerprint": self.fingerprint}  # by their path, where they are on disk
-
-    def __setstate__(self, state: dict) -> None:
-        self.fingerprint = state["fingerprint"]
-        self._read(state["rows"])
+    parts = (column.rows._fingerprint, fingerprint, column.column, column.identity, column.document)
+    key = hashlib.sha256(repr((*parts, column.document_pattern)).encode()).hexdigest()[:32]
+    return TokenColumn(tokenize(column, tokenizer, new_fingerprint=key, desc=f"Tokenizing {name}"), key)
 
 
-def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, encoder: FastTokens) -> pa.Table:
-    if numbers[0] == 0:
-        encoder.check(sample_texts(column))
-    return pa.table(dict(zip(COLUMNS, tokenize(batch, numbers, column, encoder), strict=False)))
+def tokenize(column: TextColumn, tokenizer: PreTrainedTokenizerBase, first: int = 0, **settings: Any) -> Dataset:
+    """The rows of a text column as `ids`, `key` and, where the column names documents, `document`.
 
-
-def sample_texts(column: TextColumn) -> list[str | None]:
-    """Some texts of a column that is kept on disk, from its start to its end."""
-    step = max(1, -(-len(column.rows) // TEXTS_CHECKED))
-    return get_column(column.rows[::step], column.column)[:TEXTS_CHECKED]
-
-
-def tokenize(
-    batch: dict[str, list], numbers: Sequence[int], column: TextColumn, encoder: FastTokens, large: bool = False
-) -> list[pa.Array]:
-    """Rows of a text column, numbered, as the arrays `COLUMNS`: their tokens, hashes and, where named, documents.
-
-    With `large` tokens are counted in 64 bits, for more than 2 billion of them in one array.
+    `first` is the number of the first row where the rows are part of a table; `settings` are those of `Dataset.map`.
 
     Raises ValueError for a document that the column's pattern does not match.
     """
-    identities: list[Any] = get_column(batch, column.identity) if column.identity else [None] * len(numbers)
-    flat, lengths = encoder.encode(get_column(batch, column.column))
-    keys = [row_key(number if value is None else value) for value, number in zip(identities, numbers, strict=True)]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64 if large else np.int32)
-    lists = pa.LargeListArray if large else pa.ListArray
-    out = [lists.from_arrays(pa.array(offsets), pa.array(flat)), pa.array(keys, pa.int64())]
+    wanted = [name for name in (column.column, column.identity, column.document) if name is not None]
+    names = {name if name in column.rows.column_names else name.partition(".")[0] for name in wanted}
+    features = {"ids": List(Value("int32")), "key": Value("int64")}
     if column.document is not None:
-        documents = [None if value is None else str(value) for value in get_column(batch, column.document)]
-        if column.document_pattern is not None:
-            documents = [_document_of(value, column.document_pattern, column.document) for value in documents]
-        out.append(pa.array(documents, pa.string()))
-    return out
+        features["document"] = Value("string")
+    return (
+        column.rows.select_columns(sorted(names))
+        .with_format(None)
+        .map(
+            _tokenize,
+            batched=True,
+            with_indices=True,
+            remove_columns=sorted(names),
+            features=Features(features),
+            fn_kwargs={"column": replace(column, rows=None), "tokenizer": tokenizer, "first": first},
+            **settings,
+        )
+    )
 
 
-def _document_of(value: str | None, pattern: str, column: str) -> str | None:
-    if value is None:
-        return None
-    match = re.search(pattern, value)
+def _tokenize(
+    batch: dict[str, list], numbers: list[int], column: TextColumn, tokenizer: PreTrainedTokenizerBase, first: int
+) -> dict[str, list]:
+    identities: list[Any] = get_column(batch, column.identity) if column.identity else [None] * len(numbers)
+    found = {
+        "ids": encode_texts(get_column(batch, column.column), tokenizer),
+        "key": [
+            row_key(first + number if value is None else value)
+            for value, number in zip(identities, numbers, strict=True)
+        ],
+    }
+    if column.document is not None:
+        found["document"] = [_document_of(value, column) for value in get_column(batch, column.document)]
+    return found
+
+
+def _document_of(value: Any, column: TextColumn) -> str | None:
+    if value is None or column.document_pattern is None:
+        return None if value is None else str(value)
+    match = re.search(column.document_pattern, str(value))
     if match is None:
         raise ValueError(
-            f"document_pattern {pattern!r} matches nothing in {value!r}, a value of {column}: its document would have "
-            "no name. Give a pattern that fits every row."
+            f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}."
         )
     return match[0]
 

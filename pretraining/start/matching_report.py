@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.prepared import prepared_corpora
 from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import TokenColumn, TokenizedColumn, tokenizer_fingerprint
+from pretraining.data.tokenized import TokenColumn, tokenized_column, tokenizer_fingerprint
 from pretraining.recipe import Recipe
 from pretraining.start.token_texts import Vocabulary, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import NAMES, ROUTES, Matching
@@ -93,7 +93,7 @@ def recipe_token_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> d
             else:
                 pairs.append(corpus)
         found = (
-            (source.languages, [TokenizedColumn(side, tokenizer, fingerprint, source.name) for side in source.sides])
+            (source.languages, [tokenized_column(side, tokenizer, fingerprint, source.name) for side in source.sides])
             for source in open_sources(replace(recipe, monolingual=texts, bitext=pairs))
         )
     sides = (side for languages, columns in found for side in zip(languages, columns, strict=True))
@@ -107,7 +107,7 @@ def _count(columns: Iterable[tuple[str, TokenColumn]], size: int) -> dict[str, n
         if column.fingerprint not in seen:
             seen.add(column.fingerprint)
             of_language = counts.setdefault(language, np.zeros(size, dtype=np.int64))
-            for tokens in column.tokens():
+            for tokens in column.chunks:
                 of_language += np.bincount(tokens, minlength=size)
     return counts
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from pretraining import run
 from pretraining.checkpoints import checkpoints_of
+from pretraining.data.corpora import phase_corpora, training_batches
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.recipes import load_recipe
@@ -71,6 +72,35 @@ def recipe_of(files):
 def sample(sample_corpus_dir):
     """The fields of a table of the sample corpus, by language."""
     return lambda language: {"path": str(sample_corpus_dir), "config": language}
+
+
+@pytest.fixture
+def batches_of(sample_tokenizer):
+    """`batches_of(recipe, corpora)`: all batches of its first phase, of one process, from a step on."""
+
+    def make(recipe: Recipe, corpora: list, start: int = 0, processes: int = 1, process: int = 0) -> list[dict]:
+        phase = recipe.phases[0]
+        shares = (start, processes, process)
+        return list(training_batches(phase_corpora(corpora, phase), phase, recipe, 0, sample_tokenizer, *shares))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def rows_of():
+    """`rows_of(batches)`: [(objective, corpus, example, input ids, labels)] without padding, sorted: what is seen,
+    however batched."""
+
+    def rows(batches: list[dict]) -> list[tuple]:
+        found = []
+        for name, fields in (item for batch in batches for item in batch.items()):
+            lengths = fields["attention_mask"].sum(1).tolist()
+            for row, (corpus, example) in enumerate(zip(fields["languages"], fields["examples"].tolist(), strict=True)):
+                shown = (fields[key][row, : lengths[row]].tolist() for key in ("input_ids", "labels"))
+                found.append((name, corpus, example, *shown))
+        return sorted(found)
+
+    return rows
 
 
 def write_recipe(folder: Path, tokenizer: Path, corpus: Path) -> Path:
@@ -214,11 +244,12 @@ from unittest.mock import MagicMock
 import matplotlib.figure
 from transformers import AutoTokenizer
 from modeling import modeling_xlm_align
-from pretraining.data import fast_tokenize
+from pretraining.data.tokenized import encode_texts
 from pretraining import run, training
 
 # imported and known before: a run then starts at once
-fast_tokenize.fast_tokens(AutoTokenizer.from_pretrained(sys.argv[1])).encode(["a word"])
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or its threads would be lost in the forks
+encode_texts(["a word"], AutoTokenizer.from_pretrained(sys.argv[1]))
 # drawing takes longer than all the rest of these runs; what is done with the file stays
 drawn = {"savefig": lambda path, **settings: Path(path).write_bytes(b"drawn")}
 matplotlib.figure.Figure = lambda **settings: MagicMock(**drawn)

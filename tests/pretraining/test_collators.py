@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from pretraining.collators import COLLATORS
-from pretraining.data.fast_tokenize import encode_texts
 from pretraining.data.sampling import Languages
-from pretraining.data.tokenized import Example, Texts
+from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.recipe import OBJECTIVES, Objective
 from pretraining.rows import encode_rows, inputs_of, pad_rows
 from zoo_core.masking import IGNORED

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches, unigram_entropy
-from pretraining.data.fast_tokenize import encode_texts
+from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, unigram_entropy
 from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import Example, TokenizedColumn, cut_pair, tokenize, tokenizer_fingerprint
+from pretraining.data.tokenized import Example, cut_pair, encode_texts, tokenized_column, tokenizer_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -88,11 +87,13 @@ def test_tokenized_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of,
         path = files.lines("a.txt", lines)
         recipe = recipe_of(monolingual=[{"language": "en", "path": path}])
         side = open_sources(recipe)[0].sides[0]
-        return TokenizedColumn(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
+        return tokenized_column(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
 
     first = tokenized(["Rain.", "Sun and rain."])
     calls = []
-    monkeypatch.setattr("pretraining.data.tokenized.tokenize", lambda *given: calls.append(1) or tokenize(*given))
+    monkeypatch.setattr(
+        "pretraining.data.tokenized.encode_texts", lambda *given: calls.append(1) or encode_texts(*given)
+    )
     again = tokenized(["Rain.", "Sun and rain."])
     assert not calls and again.ids(1).tolist() == first.ids(1).tolist()
     assert tokenized(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and calls
@@ -124,56 +125,47 @@ def full_recipe(sample, recipe_of, **fields):
     )
 
 
-def rows_of(batches):
-    """{(objective, corpus, input ids, labels)} without padding, sorted: what is seen, however batched."""
-    rows = []
-    for batch in batches:
-        for objective, fields in batch.items():
-            for row, name in enumerate(fields["languages"]):
-                length = int(fields["attention_mask"][row].sum())
-                shown = tuple(fields[key][row, :length].tolist() for key in ("input_ids", "labels"))
-                rows.append((objective, name, *shown))
-    return sorted(rows)
-
-
-def batches_of(recipe, corpora, tokenizer, start=0, processes=1, process=0):
-    phase = recipe.phases[0]
-    return list(training_batches(phase_corpora(corpora, phase), phase, recipe, 0, tokenizer, start, processes, process))
-
-
-def test_the_same_masks_however_batched(sample, recipe_of, sample_tokenizer):
-    recipe = full_recipe(sample, recipe_of)
-    corpora = load_corpora(recipe, sample_tokenizer)
-    whole = batches_of(recipe, corpora, sample_tokenizer)
-    assert len(whole) == 6 and all(list(batch) == ["mlm", "tlm"] for batch in whole)
-    assert all(len(batch["mlm"]["languages"]) == len(batch["tlm"]["languages"]) == 8 for batch in whole)
-
-    recipe.gradient_accumulation_steps = 2
-    accumulated = batches_of(recipe, corpora, sample_tokenizer)
-    for update in range(6):
-        assert rows_of(accumulated[2 * update : 2 * update + 2]) == rows_of([whole[update]])
-    recipe.gradient_accumulation_steps = 1
-    first, second = (batches_of(recipe, corpora, sample_tokenizer, 0, 2, process) for process in (0, 1))
-    for update in range(6):
-        assert rows_of([first[update], second[update]]) == rows_of([whole[update]])
-    assert [rows_of([b]) for b in batches_of(recipe, corpora, sample_tokenizer, 4)] == [rows_of([b]) for b in whole[4:]]
-
-
-def test_workers_change_nothing_and_the_global_generator_is_left_alone(sample, recipe_of, sample_tokenizer):
-    recipe = full_recipe(sample, recipe_of)
+@pytest.mark.parametrize("kind", ["stored", "streamed", "packed"])
+def test_a_step_is_the_same_however_it_is_shared_out(
+    kind, files, sample, recipe_of, sample_tokenizer, batches_of, rows_of
+):
+    """In micro-batches, to processes, resumed, and by workers; the global generator is left alone."""
+    recipe = full_recipe(sample, recipe_of, shuffle_buffer=16)
+    if kind == "streamed":
+        stream = {"streaming": True, "size": 90}
+        lines = [f"sentence number {number}" for number in range(60)]
+        sides = {side: {"path": files.lines(f"{side}.txt", lines)} for side in ("source", "target")}
+        sides = {side: table | {"streaming": True} for side, table in sides.items()}
+        text = {"language": "en", "path": files.lines("en.txt", lines), **stream}
+        texts = [text, {"language": "de", **sample("de")}]  # beside one that is stored
+        recipe = recipe_of(BOTH, monolingual=texts, bitext=[EN_DE | sides | {"size": 90}], shuffle_buffer=16)
+    if kind == "packed":
+        for objective in recipe.phases[0].objectives.values():
+            objective.packed, objective.batch_size, objective.max_length = True, 4, 128
     corpora = load_corpora(recipe, sample_tokenizer)
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    alone = batches_of(recipe, corpora, sample_tokenizer)
+    whole = batches_of(recipe, corpora)
     assert torch.equal(torch.get_rng_state(), before)
+    assert len(whole) == 6 and all(list(batch) == ["mlm", "tlm"] for batch in whole)
+    counts = [len(fields["languages"]) for batch in whole for fields in batch.values()]
+    assert min(counts) > 4 if kind == "packed" else set(counts) == {8}  # several rows a bin
+    assert [rows_of([batch]) for batch in batches_of(recipe, corpora, 4)] == [rows_of([b]) for b in whole[4:]]
+    recipe.gradient_accumulation_steps = 2
+    accumulated = batches_of(recipe, corpora)
+    recipe.gradient_accumulation_steps = 1
+    shares = [batches_of(recipe, corpora, 0, 2, process) for process in (0, 1)]
+    for update, batch in enumerate(whole):
+        assert rows_of(accumulated[2 * update : 2 * update + 2]) == rows_of([batch])
+        assert rows_of([share[update] for share in shares]) == rows_of([batch])
     recipe.num_workers = 2
-    for one, other in zip(alone, batches_of(recipe, corpora, sample_tokenizer), strict=True):
+    for one, other in zip(whole, batches_of(recipe, corpora), strict=True):
         for objective, fields in one.items():
             assert fields["languages"] == other[objective]["languages"]
             assert all(torch.equal(fields[key], other[objective][key]) for key in fields if key != "languages")
 
 
-def test_phases_choose_their_corpora_and_lengths(sample, recipe_of, sample_tokenizer):
+def test_phases_choose_their_corpora_and_lengths(sample, recipe_of, sample_tokenizer, batches_of):
     recipe = full_recipe(sample, recipe_of)
     longer = copy.deepcopy(recipe.phases[0])
     longer.objectives["mlm"].max_length = 128
@@ -183,7 +175,7 @@ def test_phases_choose_their_corpora_and_lengths(sample, recipe_of, sample_token
     corpora = load_corpora(recipe, sample_tokenizer)
     assert corpora[0].max_length == 128 and corpora[3].max_length == 64
     assert [corpus.name for corpus in phase_corpora(corpora, recipe.phases[0])] == ["en", "zh", "en-de"]
-    batches = batches_of(recipe, corpora, sample_tokenizer)
+    batches = batches_of(recipe, corpora)
     assert {name for batch in batches for name in batch["mlm"]["languages"]} == {"en", "zh"}
     assert max(batch["mlm"]["input_ids"].shape[1] for batch in batches) == 16
 

@@ -12,8 +12,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Roberta
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.collators import MlmCollator
-from pretraining.data.fast_tokenize import encode_texts
-from pretraining.data.tokenized import Example, Texts
+from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.distillation import TeacherModel, text_of
 from pretraining.recipe import Objective, Teacher
 from pretraining.start.token_texts import Subword

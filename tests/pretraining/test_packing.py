@@ -1,5 +1,4 @@
 import json
-import logging
 from collections import Counter
 
 import numpy as np
@@ -7,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
-from pretraining.data.packing import best_fit
+from pretraining.data.corpora import held_out_batches, load_corpora
+from pretraining.data.stored import best_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -30,23 +29,6 @@ def corpora_and_recipe(sample, recipe_of, tokenizer, packed=True, **changes):
     return load_corpora(recipe, tokenizer), recipe
 
 
-def batches_of(corpora, recipe, tokenizer, start=0, processes=1, process=0):
-    phase = recipe.phases[0]
-    return list(training_batches(phase_corpora(corpora, phase), phase, recipe, 0, tokenizer, start, processes, process))
-
-
-def rows_of(batches):
-    """{(objective, corpus, example): (input ids, labels)} without padding; no example twice."""
-    rows = {}
-    for batch in batches:
-        for name, fields in batch.items():
-            for row, (corpus, example) in enumerate(zip(fields["languages"], fields["examples"].tolist(), strict=True)):
-                length = int(fields["attention_mask"][row].sum())
-                assert (name, corpus, example) not in rows
-                rows[name, corpus, example] = [fields[key][row, :length].tolist() for key in ("input_ids", "labels")]
-    return rows
-
-
 def test_bins_hold_all_texts_and_little_room_is_left():
     lengths = np.random.default_rng(0).lognormal(3.4, 0.5, 5000).astype(int).clip(3, 256)
     bins = best_fit(lengths, 256)
@@ -58,50 +40,31 @@ def test_bins_hold_all_texts_and_little_room_is_left():
     assert best_fit(np.array([], dtype=int), 10).tolist() == []
 
 
-def test_every_text_once_an_epoch_with_the_masks_it_has_alone(sample, recipe_of, sample_tokenizer):
+def test_every_text_once_an_epoch_with_the_masks_it_has_alone(sample, recipe_of, sample_tokenizer, batches_of, rows_of):
     corpora, recipe = corpora_and_recipe(sample, recipe_of, sample_tokenizer)
-    by_name = {corpus.name: corpus for corpus in corpora}
-    packed = by_name["en-de"].with_form(128).packed(recipe.seed)
-    assert sorted(packed.texts.tolist()) == list(range(len(by_name["en-de"].lengths)))
+    (corpus,) = (corpus for corpus in corpora if corpus.name == "en-de")
+    packed = corpus.with_form(128).packed(recipe.seed)
+    assert sorted(packed.texts.tolist()) == list(range(len(corpus.lengths)))
     # an epoch of one corpus: as many steps as its bins fill
     recipe.phases[0].objectives["tlm"].batch_size = len(packed.lengths)
     recipe.phases[0].steps = 2
-    first, second = batches_of(corpora, recipe, sample_tokenizer)
-    rows, again = rows_of([{"tlm": first["tlm"]}]), rows_of([{"tlm": second["tlm"]}])
-    assert len(rows) == len(by_name["en-de"].lengths) and rows.keys() == again.keys()
-    assert sum(rows[key] == again[key] for key in rows) < 0.1 * len(rows)  # the second epoch has masks of its own
+    first, second = (rows_of([{"tlm": batch["tlm"]}]) for batch in batches_of(recipe, corpora))
+    assert len(first) == len({row[:3] for row in first}) == len(corpus.lengths)
+    assert [row[:3] for row in first] == [row[:3] for row in second]
+    # the second epoch has masks of its own
+    assert sum(row == other for row, other in zip(first, second, strict=True)) < 0.1 * len(first)
 
     corpora, plain = corpora_and_recipe(sample, recipe_of, sample_tokenizer, packed=False)
-    plain.phases[0].objectives["tlm"].batch_size = len(rows)
+    plain.phases[0].objectives["tlm"].batch_size = len(first)
     plain.phases[0].steps = 1
-    (batch,) = batches_of(corpora, plain, sample_tokenizer)
-    assert rows_of([{"tlm": batch["tlm"]}]) == rows
+    (batch,) = batches_of(plain, corpora)
+    assert rows_of([{"tlm": batch["tlm"]}]) == first
 
 
-def test_rows_of_an_update_are_the_same_however_it_is_split(sample, recipe_of, sample_tokenizer):
-    corpora, recipe = corpora_and_recipe(sample, recipe_of, sample_tokenizer)
-    whole = batches_of(corpora, recipe, sample_tokenizer)
-    for batch in whole:
-        for fields in batch.values():
-            lengths = fields["attention_mask"].sum(1)
-            assert len(lengths) > 4 and (lengths.diff() >= 0).all()  # several rows a bin, alike ones together
-    recipe.gradient_accumulation_steps = 2
-    accumulated = batches_of(corpora, recipe, sample_tokenizer)
-    recipe.gradient_accumulation_steps = 1
-    shared = [batches_of(corpora, recipe, sample_tokenizer, 0, 2, process) for process in (0, 1)]
-    for update, batch in enumerate(whole):
-        assert rows_of(accumulated[2 * update : 2 * update + 2]) == rows_of([batch])
-        assert rows_of([part[update] for part in shared]) == rows_of([batch])
-    assert [rows_of([b]) for b in batches_of(corpora, recipe, sample_tokenizer, 4)] == [rows_of([b]) for b in whole[4:]]
-    recipe.num_workers = 2
-    for one, other in zip(whole, batches_of(corpora, recipe, sample_tokenizer), strict=True):
-        assert all(torch.equal(one["mlm"][key], other["mlm"][key]) for key in ("input_ids", "labels", "examples"))
-
-
-def test_bins_are_drawn_by_the_sizes_of_the_corpora(sample, recipe_of, sample_tokenizer):
+def test_bins_are_drawn_by_the_sizes_of_the_corpora(sample, recipe_of, sample_tokenizer, batches_of):
     """Two corpora of 216 texts each, one of which needs more bins: as many draws of either."""
     corpora, recipe = corpora_and_recipe(sample, recipe_of, sample_tokenizer, batch_size=100)
-    fields = batches_of(corpora, recipe, sample_tokenizer)[0]["mlm"]
+    fields = batches_of(recipe, corpora)[0]["mlm"]
     tokens = Counter()
     for name, length in zip(fields["languages"], fields["attention_mask"].sum(1).tolist(), strict=True):
         tokens[name] += length
@@ -115,12 +78,6 @@ def test_held_out_text_is_not_packed(sample, recipe_of, sample_tokenizer):
         batches = held_out_batches(corpora, recipe.phases[0], recipe, sample_tokenizer, "mlm")
         seen.append([batch["mlm"]["input_ids"].tolist() for _, batch in batches])
     assert seen[0] == seen[1] and seen[0]
-
-
-def test_what_was_packed_is_logged(sample, recipe_of, sample_tokenizer, caplog):
-    with caplog.at_level(logging.INFO):
-        corpora_and_recipe(sample, recipe_of, sample_tokenizer)
-    assert "en-de: packed for tlm (phase a): " in caplog.text and " bins of 96 positions, 94.0% full" in caplog.text
 
 
 def test_what_will_be_packed_is_planned(train, capsys):
@@ -145,31 +102,18 @@ def test_a_run_is_the_same_in_one_and_in_two_micro_batches(train, tmp_path):
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=2e-5) for name in weights[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("btmlm", {}, r"btmlm.packed is True: btmlm has no rows .* a side of its own. Leave it out"),
-        ("ca_mlm_segments", {}, r"packed is True: ca_mlm_segments has no rows .* rows of two inputs"),
-        ("mlm", {"streaming": True, "size": 9}, r"mlm.packed is True: en is streamed, and .*set streaming to false"),
-    ],
-)
-def test_what_cannot_be_packed_is_refused(name, changes, message, sample, recipe_of):
-    settings = {"batch_size": 4, "packed": True}
-    with pytest.raises(ValueError, match=message):
-        recipe_of({name: settings}, monolingual=[{"language": "en", **sample("en"), **changes}])
-
-
-def test_pairs_that_two_objectives_share_are_packed_for_neither(sample, recipe_of):
-    bitext = [{"source_language": "en", "target_language": "de", "table": {"path": "pairs.tsv"}}]
+def test_what_cannot_be_packed_is_refused(sample, recipe_of):
     one, packed = {"batch_size": 4}, {"batch_size": 4, "packed": True}
-    with pytest.raises(ValueError, match="tlm and ca_mlm_pairs learn from the same pairs.*Take packed out"):
-        recipe_of({"tlm": packed, "ca_mlm_pairs": one}, bitext=bitext, model={"type": "veco"})
-
-
-def test_an_objective_without_examples_cannot_be_packed(sample, recipe_of):
+    stream = {"language": "zh", **sample("zh"), "streaming": True, "size": 9}
+    texts = [{"language": "en", **sample("en")}, stream]
     bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
-    with pytest.raises(ValueError, match="dwa.packed is True: dwa reads the examples of tlm"):
-        recipe_of({"tlm": {"batch_size": 4}, "dwa": {"packed": True}}, bitext=bitext)
-    # a stream that the phase does not read is no obstacle
-    texts = [{"language": "en", **sample("en")}, {"language": "zh", **sample("zh"), "streaming": True, "size": 9}]
-    recipe_of({"mlm": {"batch_size": 4, "packed": True}}, corpora=["en"], monolingual=texts)
+    for objectives, field in (
+        ({"btmlm": packed}, "btmlm.packed"),
+        ({"ca_mlm_segments": packed}, "ca_mlm_segments.packed"),
+        ({"mlm": packed}, "mlm.packed is True: zh"),
+        ({"tlm": packed, "ca_mlm_pairs": one}, "tlm.packed is True: tlm and ca_mlm_pairs"),
+        ({"tlm": one, "dwa": {"packed": True}}, "dwa.packed"),
+    ):
+        with pytest.raises(ValueError, match=field):
+            recipe_of(objectives, monolingual=texts, bitext=bitext)
+    recipe_of({"mlm": packed}, corpora=["en"], monolingual=texts)  # the phase does not read the stream

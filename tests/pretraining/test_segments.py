@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pretraining.data.corpora import held_out_batches, load_corpora, training_batches
-from pretraining.data.fast_tokenize import encode_texts
+from pretraining.data.tokenized import encode_texts
 from zoo_core.masking import IGNORED
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}
@@ -63,7 +63,7 @@ def test_tokens_without_a_partner_are_dropped_and_counted(corpus_of, sample_toke
     assert len(encode_texts([single], sample_tokenizer)[0]) == 1
     corpus = corpus_of([{"text": single, "doc": "a"}, {"text": "It is warm.", "doc": "b"}])
     assert (corpus.counts["alone"], corpus.counts["halved"], len(corpus.lengths)) == (1, 1, 1)
-    with pytest.raises(ValueError, match="no adjacent segments to train on: its texts have one token each"):
+    with pytest.raises(ValueError, match="Corpus en"):
         corpus_of([{"text": single, "doc": "a"}])
 
 
@@ -169,7 +169,7 @@ def test_a_stream_of_single_tokens_has_no_segments(files, recipe_of, sample_toke
     single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
     table = {"language": "en", "path": files.lines("a.txt", [single] * 20), "streaming": True, "size": 20}
     (corpus,) = load_corpora(recipe_of(SEGMENTS, monolingual=[table]), sample_tokenizer)
-    with pytest.raises(ValueError, match="no adjacent segments to train on"):
+    with pytest.raises(ValueError, match="Corpus en"):
         corpus.cursor("a").fetch(0)
 
 
@@ -189,5 +189,5 @@ def test_a_row_of_a_stream_without_a_token_is_passed_over(odd, files, recipe_of,
 
 def test_documents_of_a_stream_are_refused(files, recipe_of):
     table = {"language": "en", "path": files.lines("a.txt", ["a"]), "streaming": True, "size": 20}
-    with pytest.raises(ValueError, match="monolingual.0.document_column is 'doc': the rows of a shuffled stream"):
+    with pytest.raises(ValueError, match="monolingual.0.document_column"):
         recipe_of(SEGMENTS, monolingual=[table | {"document_column": "doc"}])

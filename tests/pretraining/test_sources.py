@@ -4,8 +4,8 @@ import datasets
 import pytest
 
 from pretraining.data.corpora import load_corpora
-from pretraining.data.fast_tokenize import encode_texts
 from pretraining.data.sources import match_corpora, open_sources, row_key, training_texts
+from pretraining.data.tokenized import encode_texts
 from pretraining.recipe import named_corpora
 from zoo_core.tables import Table, load_table
 
@@ -132,108 +132,54 @@ def test_tables_joined_on_another_column_are_held_out_by_it(files, recipe_of, sa
     assert [e.sides[0].tolist() for e in mono.held_out] == [e.sides[0].tolist() for e in pair.held_out]
 
 
+def of(path, **fields):
+    return {"monolingual": [{"language": "en", "path": path} | fields]}
+
+
+def pair(**fields):
+    """A bitext; of paths tables are made."""
+    tables = {side: {"path": value} if isinstance(value, str) and side in ("table", "source", "target") else value
+              for side, value in fields.items()}  # fmt: skip
+    return {"bitext": [EN_DE | tables]}
+
+
+def stream(path):
+    return {"path": path, "streaming": True}
+
+
 ERRORS = {
-    "one name twice": (
-        {"monolingual": [{"language": "en", "path": "a.jsonl"}, {"language": "en", "path": "of/a.txt"}]},
-        "`monolingual` are called 'en/a'.*give one of them a `name`",
-    ),
-    "no name": (
-        {"bitext": [{"table": {"path": "pairs.jsonl"}, "name": ""}]},
-        r"bitext\.0\.name is ''",
-    ),
-    "one language on both sides": ({"bitext": [{"target_language": "en"}]}, "same language on both sides"),
-    "no text": ({"monolingual": [{"language": "en", "path": "empty.jsonl"}]}, "Corpus en has no text to train on"),
-    "no pair": ({"bitext": [{"table": {"path": "halves.jsonl"}}]}, "Corpus en-de has no text to train on"),
-    "all held out": (
-        {"monolingual": [{"language": "en", "path": "a.jsonl"}], "evaluation": {"held_out_fraction": 0.999999}},
-        "Corpus en has no text to train on: every row is empty or held out",
-    ),
-    "pattern": ({"corpora": ["fr"]}, r"phases.0: the pattern 'fr' matches no corpus.*Known: en"),
-    "pattern, nearly": (
-        {"monolingual": [{"language": "english", "path": "a.jsonl"}], "corpora": ["englsh"]},
-        "matches no corpus.*Did you mean 'english'",
-    ),
+    "one name twice": ({"monolingual": [of("a.jsonl")["monolingual"][0]] * 2}, "en/a.*`name`"),
+    "no name": (pair(table="pairs.jsonl", name=""), r"bitext\.0\.name"),
+    "one language on both sides": (pair(target_language="en"), "en-en"),
+    "no text": (of("empty.jsonl"), "Corpus en has no text"),
+    "no pair": (pair(table="halves.jsonl"), "Corpus en-de has no text"),
+    "all held out": (of("a.jsonl") | {"evaluation": {"held_out_fraction": 0.999999}}, "Corpus en has no text"),
+    "pattern": ({"corpora": ["fr"]}, r"phases.0: .*'fr'.*Known: en"),
+    "pattern, nearly": (of("a.jsonl", language="english") | {"corpora": ["englsh"]}, "Did you mean 'english'"),
     "no text for an objective": (
-        {"bitext": [{"table": {"path": "pairs.jsonl"}}], "objectives": BOTH, "corpora": ["en-de"]},
-        r"phases.0 \(a\) has the objective mlm, which reads monolingual text, and its corpora are en-de",
+        pair(table="pairs.jsonl") | {"objectives": BOTH, "corpora": ["en-de"]},
+        r"phases.0 \(a\) has the objective mlm",
     ),
-    "batch too small": (
-        {"gradient_accumulation_steps": 16},
-        r"phases.0.objectives.mlm.batch_size is 8.*at least 16",
-    ),
-    "unequal lines": (
-        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "b.jsonl"}}]},
-        "en-de is aligned line by line, and its sides have 3 and 2 rows",
-    ),
-    "separator missing": (
-        {"bitext": [{"table": {"path": "barred.txt"}, "separator": "|||"}]},
-        r"The table of corpus en-de, row 2: 0 times '\|\|\|' in column text",
-    ),
-    "separator of two tables": (
-        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "a.jsonl"}, "separator": "|||"}]},
-        "sets separator: '|||', and its sides have columns of their own".replace("|", r"\|"),
-    ),
-    "empty separator": (
-        {"bitext": [{"table": {"path": "barred.txt"}, "separator": " "}]},
-        "sides cannot be told apart by nothing",
-    ),
-    "duplicate ids": (
-        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "twice.jsonl"}, "join_on": "id"}]},
-        r"1 ids occur more than once in column id of de \(7\)",
-    ),
-    "no common id": (
-        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "c.jsonl"}, "join_on": "id"}]},
-        r"no id of column id occurs in both tables. en has \['0', '1', '2'\], de has \['x', 'y'\]",
-    ),
-    "no join column": (
-        {"bitext": [{"source": {"path": "a.jsonl"}, "target": {"path": "b.jsonl"}, "join_on": "verse"}]},
-        "table of en in bitext en-de has no column verse. Its columns are: id, text",
-    ),
-    "join of one table": ({"bitext": [{"table": {"path": "pairs.jsonl"}, "join_on": "id"}]}, "it has one table"),
-    "no table": ({"bitext": [{}]}, "Bitext en-de has no table"),
-    "half a pair": ({"bitext": [{"source": {"path": "a.jsonl"}}]}, "Bitext en-de has source"),
-    "too many tables": (
-        {"bitext": [{"table": {"path": "a.jsonl"}, "source": {"path": "a.jsonl"}}]},
-        "Bitext en-de has table and source",
-    ),
-    "no columns": ({"bitext": [{"table": {"path": "a.jsonl"}}]}, "has no column en. Its columns are: id, text"),
-    "one column twice": (
-        {"bitext": [{"table": {"path": "a.jsonl"}, "source_column": "text", "target_column": "text"}]},
-        "takes both sides from column text",
-    ),
-    "column without text": (
-        {"monolingual": [{"language": "en", "path": "a.jsonl", "text_column": "id"}]},
-        "holds int64 in column id, not text",
-    ),
-    "no text column": (
-        {"monolingual": [{"language": "en", "path": "pairs.jsonl"}]},
-        "The table of corpus en has no column text",
-    ),
-    "no document column": (
-        {"monolingual": [{"language": "en", "path": "a.jsonl", "document_column": "book"}]},
-        "has no column book",
-    ),
-    "stream without size": (
-        {"monolingual": [{"language": "en", "path": "a.jsonl", "streaming": True}]},
-        r"Corpus en is streamed \(.*a.jsonl\) and its `size` is None.*Declare `size`",
-    ),
-    "join of streams": (
-        {
-            "bitext": [
-                {
-                    "source": {"path": "a.jsonl", "streaming": True},
-                    "target": {"path": "b.jsonl", "streaming": True},
-                    "join_on": "id",
-                    "size": 5,
-                }
-            ]
-        },
-        "streams cannot be joined on a column.*line by line",
-    ),
-    "half a stream": (
-        {"bitext": [{"source": {"path": "a.jsonl", "streaming": True}, "target": {"path": "b.jsonl"}, "size": 5}]},
-        "one of its two tables is streamed and the other is not",
-    ),
+    "batch too small": ({"gradient_accumulation_steps": 16}, r"phases.0.objectives.mlm.batch_size is 8.*16"),
+    "unequal lines": (pair(source="a.jsonl", target="b.jsonl"), "en-de .* 3 and 2 rows"),
+    "separator missing": (pair(table="barred.txt", separator="|||"), r"corpus en-de, row 2"),
+    "separator of two tables": (pair(source="a.jsonl", target="a.jsonl", separator="|||"), "separator"),
+    "empty separator": (pair(table="barred.txt", separator=" "), "separator"),
+    "duplicate ids": (pair(source="a.jsonl", target="twice.jsonl", join_on="id"), r"column id of de \(7\)"),
+    "no common id": (pair(source="a.jsonl", target="c.jsonl", join_on="id"), r"column id .*'0'.*'x'"),
+    "no join column": (pair(source="a.jsonl", target="b.jsonl", join_on="verse"), "column verse"),
+    "join of one table": (pair(table="pairs.jsonl", join_on="id"), "join_on"),
+    "no table": (pair(), "`table`"),
+    "half a pair": (pair(source="a.jsonl"), "`source` and `target`"),
+    "too many tables": (pair(table="a.jsonl", source="a.jsonl"), "`table`"),
+    "no columns": (pair(table="a.jsonl"), "column en"),
+    "one column twice": (pair(table="a.jsonl", source_column="text", target_column="text"), "target_column"),
+    "column without text": (of("a.jsonl", text_column="id"), "int64 in column id"),
+    "no text column": (of("pairs.jsonl"), "column text"),
+    "no document column": (of("a.jsonl", document_column="book"), "column book"),
+    "stream without size": (of("a.jsonl", streaming=True), r"a.jsonl.*`size`"),
+    "join of streams": (pair(source=stream("a.jsonl"), target=stream("b.jsonl"), join_on="id", size=5), "join_on"),
+    "half a stream": (pair(source=stream("a.jsonl"), target="b.jsonl", size=5), "streaming"),
 }
 
 
@@ -249,11 +195,8 @@ def test_errors(files, recipe_of, sample_tokenizer, case, monkeypatch):
     files.jsonl("pairs.jsonl", [{"en": f"text {n}", "de": f"Text {n}"} for n in range(3)])
     files.jsonl("halves.jsonl", [{"en": "text", "de": ""}, {"en": "", "de": "Text"}])
     fields, message = ERRORS[case]
-    fields = {"monolingual": [{"language": "en", "path": "a.jsonl"}]} | fields
-    if "bitext" in fields:
-        fields["bitext"] = [{"source_language": "en", "target_language": "de"} | pair for pair in fields["bitext"]]
     with pytest.raises(ValueError, match=message):
-        load_corpora(recipe_of(**fields), sample_tokenizer)
+        load_corpora(recipe_of(**of("a.jsonl") | fields), sample_tokenizer)
 
 
 def test_patterns_over_names():
