@@ -122,19 +122,12 @@ TRANSFORMERS4_FIELDS = (
     *("initializer_range", "intermediate_size", "layer_norm_eps", "max_position_embeddings", "model_type"),
     *("num_attention_heads", "num_hidden_layers", "pad_token_id", "vocab_size"),
 )
-# of the fields of every configuration, those that its heads read; written where they are not the default
-TRANSFORMERS4_LABELS = ("id2label", "label2id", "problem_type")
 # of tokenizer_config.json: what this zoo's tokenizer or the load added
 NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "tokenizer_class")
 
 
 def make_table(layout: str, prefix: str, head: str) -> Table:
-    """The names of a layout.
-
-    Args:
-        prefix: what stands before the names of the base model, `ernie_m.` or nothing.
-        head: a key of `HEADS`.
-    """
+    """The names of a layout; `prefix` stands before those of the base model (`ernie_m.`, or nothing)."""
     if layout == "static graph":
         return static_table(head)
     table = pairs("classifier", "classifier") | pairs("qa_outputs", "qa_outputs")
@@ -173,13 +166,8 @@ def to_zoo(
 ) -> list[str]:
     """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
 
-    Args:
-        source: a folder that transformers 4 or PaddleNLP saved, one of static-graph variables, or a file of weights,
-            beside which configuration and tokenizer are looked for.
-        tokenizer, tokenizer_type: see `choose_tokenizer`.
-        head: a key of `HEADS`; by default as the configuration or the keys say.
-        num_attention_heads: where there is no configuration that tells.
-        ignore_keys: patterns of keys to leave out.
+    `source` is a folder that transformers 4 or PaddleNLP saved, one of static-graph variables, or a file of weights,
+    beside which configuration and tokenizer are looked for; the others are the options of the command line.
 
     Returns what was found and done, a sentence each.
 
@@ -231,7 +219,7 @@ def to_transformers4(folder: str, output: str) -> list[str]:
         notes.append("pooler: the model has none; transformers 4 makes a random one when it loads the folder")
     not_default = config.to_diff_dict()
     fields = {name: getattr(config, name) for name in TRANSFORMERS4_FIELDS}
-    fields |= {name: not_default[name] for name in TRANSFORMERS4_LABELS if name in not_default}
+    fields |= {name: not_default[name] for name in ("id2label", "label2id", "problem_type") if name in not_default}
     fields |= {"architectures": [HEADS[head].__name__], "torch_dtype": not_default.get("dtype"), "act_dropout": 0.0}
     with written_aside(output) as new:
         new.mkdir()
@@ -361,13 +349,7 @@ def without_unread(state: State, head: str, notes: list[str]) -> State:
 
 
 def configure(
-    state: State,
-    settings: dict,
-    layout: str,
-    table: Table,
-    head: str,
-    num_attention_heads: int | None,
-    notes: list[str],
+    state: State, settings: dict, layout: str, table: Table, head: str, num_heads: int | None, notes: list[str]
 ) -> ErnieMConfig:
     """The configuration: what its file says, and where it does not, what the shapes do.
 
@@ -386,7 +368,7 @@ def configure(
     classifier = names_of("classifier.weight", table)
     if head in ("sequence", "token") and "id2label" not in fields and classifier[0] in state:
         fields.setdefault("num_labels", len(state[classifier[0]]))
-    given = {} if num_attention_heads is None else {"num_attention_heads": num_attention_heads}
+    given = {} if num_heads is None else {"num_attention_heads": num_heads}
     config = make_config(ErnieMConfig, fields | given)
     if config.num_hidden_layers != depth:
         raise ValueError(f"the configuration says {config.num_hidden_layers} layers, the weights have {depth}.")
@@ -402,14 +384,10 @@ def configure(
 def choose_tokenizer(
     source: Path, layout: str, tokenizer: str | None, tokenizer_type: str | None, notes: list[str]
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of the new folder.
+    """The tokenizer of the new folder, by default from that of the checkpoint, `source`.
 
-    Args:
-        source: the folder of the checkpoint.
-        tokenizer: folder (of XLM-R's also Hub id) to take it from; by default the source's, else XLM-R's.
-        tokenizer_type: `ernie_m`, the tokens of transformers 4; or `xlm_roberta`. By default a folder of transformers 4
-            that brings its tokenizer keeps it, since a fine-tuned model was made with its ids; everything else gets
-            XLM-R's, the default of the zoo.
+    A folder of transformers 4 that brings its tokenizer keeps it, unless a type is given, since a fine-tuned model was
+    made with its ids; everything else gets XLM-R's, the default of the zoo.
 
     Raises ValueError where a tokenizer of the type cannot be found.
     """
@@ -521,10 +499,8 @@ def main(argv: list[str] | None = None) -> None:
     given = [f"--{name}" for name, value in arguments.items() if value]
     if to == "transformers4" and given:
         parser.error(f"{', '.join(given)}: only for --to zoo")
-    run(
-        "convert_ernie_m",
-        lambda: to_zoo(source, output, **arguments) if to == "zoo" else to_transformers4(source, output),
-    )
+    convert = to_zoo if to == "zoo" else to_transformers4
+    run("convert_ernie_m", lambda: convert(source, output, **(arguments if to == "zoo" else {})))
 
 
 if __name__ == "__main__":

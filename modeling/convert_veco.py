@@ -432,71 +432,61 @@ An encoder with cross-attention becomes a translation model with all layers in e
 fairseq itself was not run on what is written."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The four commands and their options."""
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
     style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
     parser = argparse.ArgumentParser(prog="python -m modeling.convert_veco", description=DESCRIPTION, **style)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(convert, description: str, source: str, target: str) -> argparse.ArgumentParser:
-        name = convert.__name__.replace("_", "-")
-        added = commands.add_parser(name, help=description.splitlines()[0], description=description, **style)
+    reading = argparse.ArgumentParser(add_help=False)
+    add_option = reading.add_argument
+    add_option("--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer, copied into the folder")
+    add_option("--reference", metavar="DIR|ID", help="XLM-R or VECO checkpoint, for comparison and for missing rows")
+    add_option(
+        "--vocabulary_map",
+        metavar="FILE",
+        help="of a pruned vocabulary: 0 or 1 a line, for all tokens or for those of fairseq's dict.txt",
+    )
+    add_option("--fill_vocabulary", action="store_true", help="take rows that the file lacks from --reference")
+    add_reading_options(reading)
+    kind = argparse.ArgumentParser(add_help=False)
+    kind.add_argument(
+        "--model",
+        choices=["translation", "encoder"],
+        help="what the result is (default: translation where there is a decoder or cross-attention for one)",
+    )
+
+    def command(convert, description: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        name, files = convert.__name__.replace("_", "-"), ["FOLDER", "FILE"]
+        source, target = files[::-1] if reading in parents else files
+        short = description.splitlines()[0]
+        added = commands.add_parser(name, help=short, description=description, parents=parents, **style)
         added.set_defaults(convert=convert)
         added.add_argument("source", metavar=source, help="what to convert")
         added.add_argument("output", metavar=target, help="what to write; must not exist")
         return added
 
-    native = command(from_native, FROM_NATIVE, "FILE", "FOLDER")
-    fairseq = command(from_fairseq, FROM_FAIRSEQ, "FILE", "FOLDER")
-    for reader in (native, fairseq):
-        reader.add_argument(
-            "--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer, copied into the folder"
-        )
-        reader.add_argument(
-            "--reference",
-            metavar="DIR|ID",
-            help="XLM-R or VECO checkpoint to compare word embeddings with, and to fill missing rows from",
-        )
-        reader.add_argument(
-            "--vocabulary_map",
-            metavar="FILE",
-            help="of a pruned vocabulary: 0 or 1 a line, for all tokens or for those of fairseq's dict.txt. The folder "
-            "gets the tokens that are kept, and a tokenizer of these",
-        )
-        reader.add_argument(
-            "--fill_vocabulary",
-            action="store_true",
-            help="write the full vocabulary: rows that the file lacks are those of --reference",
-        )
-        add_reading_options(reader)
-    model_help = "what the result is (default: translation where there is a decoder or cross-attention for one)"
-    fairseq.add_argument("--model", choices=["translation", "encoder"], help=model_help)
-    fairseq.add_argument(
+    command(from_native, FROM_NATIVE, reading)
+    command(from_fairseq, FROM_FAIRSEQ, reading, kind).add_argument(
         "--embedding_scale",
         choices=["auto", "keep", "multiply", "divide"],
         default="auto",
         help="what to do to the word embeddings, by sqrt(hidden size); auto: as the file shows, or an error where it "
         "does not (default: auto)",
     )
-    writer = command(to_native, TO_NATIVE, "FOLDER", "FILE")
-    writer.add_argument("--prefix", default="bert.", help="what the names begin with, '' for nothing (default: bert.)")
-    writer = command(to_fairseq, TO_FAIRSEQ, "FOLDER", "FILE")
-    writer.add_argument("--model", choices=["translation", "encoder"], help=model_help)
-    writer.add_argument(
+    command(to_native, TO_NATIVE).add_argument(
+        "--prefix", default="bert.", help="what the names begin with, '' for nothing (default: bert.)"
+    )
+    command(to_fairseq, TO_FAIRSEQ, kind).add_argument(
         "--embedding_scale",
         choices=["keep", "divide"],
         default="keep",
         help="keep: for fairseq with --no-scale-embedding. divide: by sqrt(hidden size), for fairseq without "
         "(default: keep)",
     )
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
-    arguments = vars(make_parser().parse_args(argv))
-    command, convert, source, output = (arguments.pop(name) for name in ("command", "convert", "source", "output"))
-    run(f"convert_veco {command}", lambda: convert(source, output, **arguments))
+    arguments = vars(parser.parse_args(argv))
+    name, convert, source, output = (arguments.pop(key) for key in ("command", "convert", "source", "output"))
+    run(f"convert_veco {name}", lambda: convert(source, output, **arguments))
 
 
 if __name__ == "__main__":
