@@ -442,7 +442,7 @@ def selected_layers(available: int, decoder_layers: int | None, selection: str) 
     """Encoder layers that a decoder is made of, in order."""
     wanted = available if decoder_layers is None else decoder_layers
     if not 1 <= wanted <= available:
-        raise ValueError(f"decoder_layers is {wanted}, not from 1 to the encoder's {available}.")
+        raise ValueError(f"decoder_layers is {wanted}, but this encoder has {available} layers.")
     if selection not in ("last", "first"):
         raise ValueError(f"decoder_layer_selection is {selection!r}, neither 'last' nor 'first'.")
     return list(range(available - wanted, available) if selection == "last" else range(wanted))

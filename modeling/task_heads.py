@@ -79,7 +79,7 @@ class HeadModel(EncoderPreTrainedModel):
             return outputs, outputs.last_hidden_state, None
         if translation["translation_input_ids"] is None:
             raise ValueError(
-                f"{type(self).__name__} has plug_in=True, whose head reads [H:S]: give translation_input_ids and "
+                f"plug-in without y: {type(self).__name__} has plug_in=True, give translation_input_ids and "
                 "translation_attention_mask."
             )
 

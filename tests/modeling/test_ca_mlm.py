@@ -9,18 +9,9 @@ from modeling.configuration_veco import VecoConfig
 from modeling.encoder import EncoderLayer
 from modeling.modeling_veco import VecoForPreTraining
 
-TINY = dict(
-    vocab_size=61,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=40,
-    type_vocab_size=1,
-    layer_norm_eps=1e-5,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+TINY = dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+TINY |= dict(max_position_embeddings=40, type_vocab_size=1, layer_norm_eps=1e-05, hidden_dropout_prob=0.0)
+TINY |= dict(attention_probs_dropout_prob=0.0)
 
 
 def veco(stream="bidirectional", **config):

@@ -7,7 +7,6 @@ import logging
 import pytest
 import torch
 from safetensors import safe_open
-from torch import nn
 from transformers import BertConfig, BertForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from modeling.configuration_veco import VecoConfig
@@ -110,20 +109,6 @@ def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path, cap
         if value.dim() == 2:
             assert 0.01 < value.std() < 0.03, key
     assert model.decoder.layer[1].output.dense.weight is model.roberta.encoder.layer[2].output.dense.weight
-
-
-def test_without_the_heads_transform(translation, scattered, tiny, tmp_path):
-    torch.manual_seed(0)
-    scattered(VecoForMaskedLM(VecoConfig(**tiny, lm_head_transform=False))).save_pretrained(tmp_path)
-    model = translation(tmp_path)
-    head = {key for key in model.state_dict() if key.startswith("lm_head.")}
-    assert head == {"lm_head.decoder.weight", "lm_head.decoder.bias", "lm_head.bias"}
-    out = model(**BATCH, output_logits=True, output_hidden_states=True)
-    words = model.roberta.embeddings.word_embeddings.weight
-    torch.testing.assert_close(out.logits, out.decoder_hidden_states[-1] @ words.T + model.lm_head.bias)
-    torch.testing.assert_close(
-        out.loss, nn.functional.cross_entropy(out.logits.flatten(0, 1), BATCH["labels"].flatten())
-    )
 
 
 def test_an_encoder_saved_from_a_translation_folder_is_an_encoder(veco_dir, translation, tmp_path):

@@ -14,16 +14,8 @@ from modeling.configuration_veco import VecoConfig
 from modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining
 from modeling.modeling_veco import VecoForPreTraining
 
-TINY = dict(
-    vocab_size=97,
-    hidden_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=96,
-    max_position_embeddings=40,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+TINY = dict(vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96)
+TINY |= dict(max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def sub_batch(seed, rows=3, length=20, share=0.2):

@@ -236,17 +236,6 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
     assert differ > 20, "the two rules were hardly told apart"
 
 
-def test_both_rules_by_hand():
-    """Of (0, 1) row and column are linked: only the printed Eq. 9 links it as well."""
-    plan = torch.tensor([[0.9, 0.8, 0.0], [0.0, 0.85, 0.0], [0.0, 0.0, 0.4]])
-    for rule in RULES:
-        assert cells(one(ot_itermax_links, plan, 1, rule=rule)) == {(0, 0), (1, 1), (2, 2)}
-    assert cells(one(ot_itermax_links, plan, 2, rule="eq9_printed")) == {(0, 0), (1, 1), (2, 2), (0, 1)}
-    assert cells(one(ot_itermax_links, plan, 2)) == {(0, 0), (1, 1), (2, 2)}
-    free = torch.tensor([[0.9, 0.8, 0.0], [0.0, 0.1, 0.2], [0.0, 0.0, 0.4]])
-    assert cells(one(ot_itermax_links, free, 2)) == {(0, 0), (2, 2), (0, 1), (1, 2)}, "column 1 and row 1 were free"
-
-
 def test_the_printed_rule_links_all_of_two_by_two():
     """Even on a clear diagonal: Eq. 9 leaves the other two cells nine tenths of the little they have, and no rival."""
     vectors = 4 * torch.eye(2)[None], 4 * torch.eye(2)[None], *whole(2, 2)

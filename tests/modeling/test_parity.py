@@ -7,14 +7,8 @@ import torch
 from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForMaskedLM
 
 MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
-TINY = dict(
-    vocab_size=97,
-    hidden_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=96,
-    max_position_embeddings=40,
-)
+TINY = dict(vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96)
+TINY |= dict(max_position_embeddings=40)
 COMMON = dict(type_vocab_size=1, layer_norm_eps=1e-5, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 

@@ -15,17 +15,8 @@ from modeling.modeling_veco import (
 )
 from modeling.modeling_xlm_align import XlmAlignForSequenceClassification
 
-TINY = dict(
-    vocab_size=97,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=40,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-    num_labels=3,
-)
+TINY = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+TINY |= dict(max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3)
 HEADS = (VecoForSequenceClassification, VecoForTokenClassification, VecoForQuestionAnswering)
 STREAMS = ("bidirectional", "causal")
 

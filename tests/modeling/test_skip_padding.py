@@ -10,7 +10,7 @@ from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
-from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification, ErnieMModel
+from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification
 from modeling.modeling_metaxlm import (
     MetaXlmForMaskedLM,
     MetaXlmForPreTraining,
@@ -27,16 +27,8 @@ from modeling.modeling_xlm_align import XlmAlignForPreTraining
 
 VOCAB, MASK = 60, 59
 PAIRS = [(5, 7), (12, 3), (6, 6), (2, 14), (9, 8), (1, 1), (5, 7)]  # tokens of both sides
-SIZES = dict(
-    vocab_size=VOCAB,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=80,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+SIZES = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48)
+SIZES |= dict(max_position_embeddings=80, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 MODELS = {
     "metaxlm": (MetaXlmForPreTraining, MetaXlmConfig, {}),
     "veco": (VecoForPreTraining, VecoConfig, {}),
@@ -285,18 +277,6 @@ def test_a_batch_without_padding_an_empty_row_and_masks_of_other_shapes():
             mask[1, ..., 3:] = 0
             with pytest.raises((ValueError, RuntimeError)):
                 model(ids, attention_mask=mask)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("skip", [False, True])
-def test_the_pooler_comes_second_in_a_tuple(skip):
-    model = ErnieMModel(ErnieMConfig(**SIZES)).eval()
-    model.set_skip_padding(skip)
-    settings = {"attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2]), "output_hidden_states": True}
-    ids = torch.randint(5, MASK, (2, 6))
-    outputs, as_tuple = model(ids, **settings), model(ids, **settings, return_dict=False)
-    assert list(outputs) == ["last_hidden_state", "pooler_output", "hidden_states"]
-    assert torch.equal(as_tuple[1], outputs.pooler_output) and as_tuple[1].shape == (2, SIZES["hidden_size"])
 
 
 def test_heads_and_translation_are_the_same(tmp_path):

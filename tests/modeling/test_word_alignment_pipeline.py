@@ -1,7 +1,5 @@
 """`pipeline("word-alignment")`: from folders in fresh processes, and its conventions."""
 
-import itertools
-
 import pytest
 import torch
 from transformers import XLMRobertaConfig, XLMRobertaModel, pipeline
@@ -100,16 +98,6 @@ def test_one_pair_a_list_and_anything_that_iterates(aligner):
     for several in (iter(PAIRS), (pair for pair in PAIRS), Rows()):
         found = aligner(several)
         assert not isinstance(found, list) and next(found) == one
-
-
-def test_a_stream_is_read_a_chunk_at_a_time(aligner, monkeypatch):
-    monkeypatch.setattr("modeling.word_alignment.BATCHES_PER_CHUNK", 2)
-    taken = []
-    stream = (taken.append(number) or PAIRS[0] for number in itertools.count())
-    found = aligner(stream, batch_size=3)
-    assert taken == []
-    next(found)
-    assert len(taken) == 6
 
 
 def test_parameters_of_the_pipeline_and_of_a_call(aligner, sample_tokenizer):

@@ -10,16 +10,8 @@ from modeling.masked_lm import ForPreTraining
 from modeling.modeling_xlm_align import DRAWS, XlmAlignForPreTraining
 
 PAD, MASK = 1, 60
-TINY = dict(
-    vocab_size=61,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=60,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+TINY = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
+TINY |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 LAYOUTS = ["padded left", "padded right", "packed"]
 PADDING = {
     "input_ids": PAD,
