@@ -50,14 +50,13 @@ def checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH=No
     expected = (states_BTH.shape[0], states_BTH.shape[1], keys.shape[1])
     if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
         raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}: a mask is either "
-            f"(B, S) with 1 for tokens and 0 for padding, or boolean (B, T, S), here {expected}. Give one of these."
+            f"attention_mask has shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}, neither (B, S) "
+            f"with 1 for tokens and 0 for padding nor boolean {expected}."
         )
     if "flash" in config._attn_implementation:
         raise ValueError(
-            f"a (B, T, S) block mask was given with attention implementation {config._attn_implementation!r}: flash "
-            "attention ignores such masks and would compute something else. Load the model with "
-            "attn_implementation='sdpa', 'eager' or 'flex_attention'."
+            f"attn_implementation {config._attn_implementation!r} ignores (B, T, S) block masks: load the model with "
+            "'sdpa', 'eager' or 'flex_attention'."
         )
     attends_to_nothing_BT1 = ~attention_mask.any(-1, keepdim=True)
     if encoder_states_BSH is None:

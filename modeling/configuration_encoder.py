@@ -68,8 +68,7 @@ class EncoderConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}: "
-                "every head needs the same whole number of dimensions. Change one of the two."
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
             )
         if getattr(self, "auto_map", None) is None and self.class_prefix:
             self.auto_map = full_auto_map(type(self).model_type, self.class_prefix, self.further_heads)

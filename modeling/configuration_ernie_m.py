@@ -45,11 +45,10 @@ class ErnieMConfig(EncoderConfig):
             names = self.languages or []
             if self.num_languages != len(set(names)) or self.num_languages != len(names):
                 raise ValueError(
-                    f"num_languages is {self.num_languages} and languages is {self.languages}: each language has one "
-                    "row of the language embedding. Name each once, and leave num_languages out."
+                    f"num_languages is {self.num_languages} and languages is {self.languages}: name each once, and "
+                    "leave num_languages out."
                 )
         if self.num_languages and self.mask_token_id is None:
             raise ValueError(
-                f"num_languages is {self.num_languages} and mask_token_id is not set: the language embedding is added "
-                "where <mask> stands. Set mask_token_id to the tokenizer's."
+                f"num_languages is {self.num_languages} and mask_token_id is not set: set it to the tokenizer's."
             )

@@ -51,10 +51,7 @@ class XlmAlignConfig(EncoderConfig):
         for name in ("alignment_layer", "dwa_layer"):
             layer = getattr(self, name)
             if layer is not None and not 0 <= layer <= self.num_hidden_layers:
-                raise ValueError(
-                    f"{name} is {layer}, and the model has {self.num_hidden_layers} layers: there are no such states. "
-                    f"Give 0 (the embeddings) to {self.num_hidden_layers}, or leave it out."
-                )
+                raise ValueError(f"{name} is {layer}, not from 0 (the embeddings) to {self.num_hidden_layers}.")
         least = 0.5 if self.filtering_rule == "released" else 0  # see `optimal_transport.ot_itermax_links`
         for name, is_right, why in (
             ("entropic_regularization", 0 < self.entropic_regularization < inf, "similarities are divided by it"),
@@ -65,8 +62,7 @@ class XlmAlignConfig(EncoderConfig):
         ):
             if not is_right:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}, which is out of range: {why}. The paper's value is "
-                    f"{type(self)().to_dict()[name]}."
+                    f"{name} is {getattr(self, name)}: {why}; the paper's value is {type(self)().to_dict()[name]}."
                 )
 
     @classmethod

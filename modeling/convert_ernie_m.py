@@ -1,36 +1,470 @@
-"""Converts ERNIE-M's checkpoints into folders of this zoo, and back to transformers 4: the command line.
+"""Converts ERNIE-M's checkpoints into folders of this zoo, and back to transformers 4.
 
 python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m
+
+The layouts are known from public code:
+- transformers 4: `encoder.layers.0.self_attn.self_attn.q_proj.weight`, behind `ernie_m.` where there is a head;
+- PaddleNLP: the same without the doubled `self_attn`, weights (in, out), and all heads above a pooler;
+- static graph: the variables of the original training program, `encoder_layer_0_multi_head_att_query_fc.w_0`, weights
+  (in, out); a masked-LM head where the checkpoint kept ERNIE's (`mask_lm_trans_fc.w_0`, ...).
 """
 
 import argparse
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 
-from .convert_command import add_reading_options, run
+import torch
+from transformers import PreTrainedTokenizerBase
 
-DESCRIPTION = """Give ERNIE-M checkpoints a home: transformers 5 has dropped ErnieM.
+from .configuration_ernie_m import ErnieMConfig
+from .convert_common import (
+    State,
+    Table,
+    add_reading_options,
+    add_token_type,
+    assemble,
+    fit,
+    layer_count,
+    leave_out,
+    load_zoo,
+    make_config,
+    names_of,
+    pairs,
+    read_json,
+    read_state,
+    rename,
+    require_new,
+    run,
+    save_weights,
+    sizes,
+    written_aside,
+)
+from .convert_paddle import transposed
+from .convert_vocabulary import load_tokenizer, save_tokenizer
+from .modeling_ernie_m import (
+    ErnieMForMaskedLM,
+    ErnieMForQuestionAnswering,
+    ErnieMForSequenceClassification,
+    ErnieMForTokenClassification,
+    ErnieMModel,
+)
+from .tokenization_ernie_m import FILES, ErnieMTokenizer
+
+HEADS = {
+    "base": ErnieMModel,
+    "sequence": ErnieMForSequenceClassification,
+    "token": ErnieMForTokenClassification,
+    "question_answering": ErnieMForQuestionAnswering,
+    "masked_lm": ErnieMForMaskedLM,
+}
+# information extraction, as PaddleNLP and transformers 4 call it
+SPAN_CLASSES = ("UIEM", "ErnieMForInformationExtraction")
+# classes of transformers 4 and PaddleNLP -> the head here that computes the same logits
+HEADS_OF_CLASSES = {
+    **{cls.__name__: head for head, cls in HEADS.items() if head != "masked_lm"},
+    **dict.fromkeys(SPAN_CLASSES, "question_answering"),
+    "ErnieMForMultipleChoice": "sequence",
+}
+
+# ours -> (transformers 4's, the static graph's)
+MODULES = {
+    "embeddings.word_embeddings": ("embeddings.word_embeddings", "word_embedding"),
+    "embeddings.position_embeddings": ("embeddings.position_embeddings", "pos_embedding"),
+    "embeddings.LayerNorm": ("embeddings.layer_norm", "pre_encoder_layer_norm"),
+    "pooler.dense": ("pooler.dense", "pooled_fc"),
+} | {
+    f"encoder.layer.#.{ours}": (f"encoder.layers.#.{transformers4}", f"encoder_layer_#_{static}")
+    for ours, transformers4, static in (
+        ("attention.self.query", "self_attn.self_attn.q_proj", "multi_head_att_query_fc"),
+        ("attention.self.key", "self_attn.self_attn.k_proj", "multi_head_att_key_fc"),
+        ("attention.self.value", "self_attn.self_attn.v_proj", "multi_head_att_value_fc"),
+        ("attention.output.dense", "self_attn.out_proj", "multi_head_att_output_fc"),
+        ("attention.output.LayerNorm", "norm1", "post_att_layer_norm"),
+        ("intermediate.dense", "linear1", "ffn_fc_0"),
+        ("output.dense", "linear2", "ffn_fc_1"),
+        ("output.LayerNorm", "norm2", "post_ffn_layer_norm"),
+    )
+}
+STATIC_HEADS = {"sequence": "cls_out", "token": "cls_seq_label_out", "question_answering": "cls_mrc_out"}
+# of the optimizer and the training program, beside the parameters
+STATIC_BOOKKEEPING = re.compile(
+    r".*_moment[12]_0|.*_beta[12]_pow_acc_0|(scheduled_)?learning_rate.*|@.*@|.*\.master|.*loss_scaling.*|num_(good|bad).*"
+)
+# how the layers of each layout are told apart
+LAYERS = {
+    "transformers 4": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.self_attn\..+",
+    "PaddleNLP": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.[qkv]_proj\..+",
+    "static graph": r"encoder_layer_(\d+)_multi_head_att_.+",
+}
+FEED_FORWARD = r".+\.linear1\.weight|encoder_layer_\d+_ffn_fc_0\.w_0"
+
+XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
+# weights in a folder, in the order they are looked for
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "model_state.pdparams",
+)
+CONFIGS = ("config.json", "model_config.json", "ernie_m_config.json", "ernie_config.json")
+# fields of a foreign configuration that are not ours to keep: written anew, or of no effect here
+NOT_KEPT = (
+    *("architectures", "auto_map", "model_type", "transformers_version", "_name_or_path", "act_dropout", "use_cache"),
+    "position_embedding_type",
+)
+# what transformers 4's ErnieMConfig holds
+TRANSFORMERS4_FIELDS = (
+    *("attention_probs_dropout_prob", "classifier_dropout", "hidden_act", "hidden_dropout_prob", "hidden_size"),
+    *("initializer_range", "intermediate_size", "layer_norm_eps", "max_position_embeddings", "model_type"),
+    *("num_attention_heads", "num_hidden_layers", "pad_token_id", "vocab_size"),
+)
+# of tokenizer_config.json: what this zoo's tokenizer or the load added
+NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "tokenizer_class")
+
+
+def make_table(layout: str, prefix: str, head: str) -> Table:
+    """The names of a layout; `prefix` stands before those of the base model (`ernie_m.`, or nothing)."""
+    if layout == "static graph":
+        return static_table(head)
+    table = pairs("classifier", "classifier") | pairs("qa_outputs", "qa_outputs")
+    for ours, (theirs, _) in MODULES.items():
+        table |= pairs(ours, prefix + theirs)
+    if layout == "PaddleNLP":
+        table = {ours: [name.replace("self_attn.self_attn", "self_attn") for name in table[ours]] for ours in table}
+        # a span head of two maps has our name: see `in_our_form`
+        table |= pairs("qa_outputs", "classifier", "qa_outputs")
+    return table
+
+
+def static_table(head: str) -> Table:
+    """The names of the static graph's variables."""
+    dense, norm = (".w_0", ".b_0"), ("_scale", "_bias")
+    table = pairs("lm_head.dense", "mask_lm_trans_fc", ends=dense)
+    table |= pairs("lm_head.layer_norm", "mask_lm_trans_layer_norm", ends=norm)
+    table |= dict.fromkeys(("lm_head.bias", "lm_head.decoder.bias"), ["mask_lm_out_fc.b_0"])
+    table["lm_head.decoder.weight"] = ["word_embedding"]
+    for ours, (_, theirs) in MODULES.items():
+        is_embedding = ours.endswith("_embeddings")
+        table |= pairs(ours, theirs, ends=("", "") if is_embedding else norm if ours.endswith("LayerNorm") else dense)
+    for module in ("classifier", "qa_outputs") if head in STATIC_HEADS else ():
+        table |= pairs(module, STATIC_HEADS[head], ends=("_w", "_b"))
+    return table
+
+
+def to_zoo(
+    source: str,
+    output: str,
+    tokenizer: str | None = None,
+    tokenizer_type: str | None = None,
+    head: str | None = None,
+    num_attention_heads: int | None = None,
+    ignore_keys: Sequence[str] = (),
+) -> list[str]:
+    """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
+
+    `source` is a folder that transformers 4 or PaddleNLP saved, one of static-graph variables, or a file of weights,
+    beside which configuration and tokenizer are looked for; the others are the options of the command line.
+
+    Returns what was found and done, a sentence each.
+
+    Raises ValueError for all keys that are missing, left over or of the wrong shape at once; nothing is written then.
+    """
+    require_new(output)
+    weights_file = find_weights(source)
+    folder = Path(source) if Path(source).is_dir() else Path(source).parent
+    config_file = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
+    notes = [f"weights: {weights_file}", f"configuration: {config_file or 'none'}"]
+    state = leave_out(read_state(weights_file)[0], ignore_keys, notes)
+    settings = read_config(config_file) if config_file else {}
+    layout = detect_layout(state, source)
+    notes.append(f"layout: {layout}")
+    state = in_our_form(state, layout, notes)
+    head = detect_head(state, layout, next(iter(settings.get("architectures") or ()), None), head, notes)
+    state = without_unread(state, head, notes)
+    prefix = "ernie_m." if any(key.startswith("ernie_m.") for key in state) else ""
+    table = make_table(layout, prefix, head)
+    config = configure(state, settings, layout, table, head, num_attention_heads, notes)
+    cls = HEADS[head]
+    weights = fit(state, cls, config, table, source, notes)
+
+    chosen = choose_tokenizer(folder, layout, tokenizer, tokenizer_type, notes)
+    check_vocabulary(chosen, config, folder)
+    config.bos_token_id, config.eos_token_id = chosen.cls_token_id, chosen.sep_token_id
+    model = assemble(cls, config, weights)
+    with written_aside(output) as new:
+        model.save_pretrained(new)
+        if isinstance(chosen, ErnieMTokenizer):
+            chosen.save_pretrained(new)
+        else:
+            save_tokenizer(chosen, torch.arange(len(chosen)), new)
+    return [f"{cls.__name__} of {model.num_parameters():,} parameters: {output}", *notes]
+
+
+def to_transformers4(folder: str, output: str) -> list[str]:
+    """Folder of any ERNIE-M model of this zoo -> folder that ErnieM of transformers 4 loads.
+
+    What it has no place for (a masked-LM head, language embeddings) is left out. Returns and raises as `to_zoo`.
+    """
+    require_new(output)
+    model = load_zoo(folder, ErnieMModel)
+    config, weights, notes = model.config, dict(model.state_dict()), []
+    head = next((head for head, cls in HEADS.items() if head != "masked_lm" and type(model) is cls), "base")
+    add_token_type(weights, notes)
+    state = rename(weights, make_table("transformers 4", "" if head == "base" else "ernie_m.", head), notes)
+    if head == "base" and "pooler.dense.weight" not in state:
+        notes.append("pooler: the model has none; transformers 4 makes a random one when it loads the folder")
+    not_default = config.to_diff_dict()
+    fields = {name: getattr(config, name) for name in TRANSFORMERS4_FIELDS}
+    fields |= {name: not_default[name] for name in ("id2label", "label2id", "problem_type") if name in not_default}
+    fields |= {"architectures": [HEADS[head].__name__], "torch_dtype": not_default.get("dtype"), "act_dropout": 0.0}
+    with written_aside(output) as new:
+        new.mkdir()
+        save_weights(state, new / "model.safetensors")
+        write_json(new / "config.json", fields)
+        copy_tokenizer(Path(folder), new)
+    return [f"{HEADS[head].__name__} of {sum(t.numel() for t in state.values()):,} parameters: {output}", *notes]
+
+
+def find_weights(source: str) -> Path:
+    """The file of weights of a folder, the folder of variables, or the file itself.
+
+    Raises ValueError for a folder without, or where it is not clear which.
+    """
+    path = Path(source)
+    if path.is_file():
+        return path
+    found = [path / name for name in WEIGHTS if (path / name).is_file()] or sorted(path.glob("*.pdparams"))
+    if len(found) > 1 and found[0].name not in WEIGHTS:
+        raise ValueError(f"{source} holds {len(found)} .pdparams files: give the one of the weights.")
+    if found:
+        return found[0]
+    if (path / "word_embedding").is_file():
+        return path
+    raise ValueError(f"{source} holds no weights: no {', '.join(WEIGHTS)}, other .pdparams or word_embedding.")
+
+
+def read_config(path: Path) -> dict:
+    """The fields of a configuration in one of the forms, with `architectures`.
+
+    PaddleNLP's older ones hold the class in `init_class`, and the fields of the base model in `init_args`.
+
+    Raises ValueError for a file that is no JSON object, and for classes or arguments that are no lists.
+    """
+    fields = read_json(path)
+    for name in ("init_args", "architectures"):
+        if not isinstance(fields.get(name) or [], list):
+            raise ValueError(f"{path} says {name} {fields[name]!r}: it has to be a list.")
+    cls = fields.pop("init_class", None)
+    for base in fields.pop("init_args", None) or []:
+        if isinstance(base, dict):
+            base.pop("init_class", None)
+            fields = base | fields
+    if cls and not fields.get("architectures"):
+        fields["architectures"] = [cls]
+    # PaddleNLP's names, and transformers 4's aliases
+    for theirs, ours in {"dropout": "classifier_dropout", "num_classes": "num_labels"}.items():
+        if theirs in fields:
+            fields.setdefault(ours, fields.pop(theirs))
+    return fields
+
+
+def detect_layout(state: State, source: str) -> str:
+    """The layout, a key of `LAYERS`, that the names of the layers are of. Raises ValueError for none of them."""
+    for layout, pattern in LAYERS.items():
+        if layer_count(state, pattern):
+            return layout
+    raise ValueError(
+        f"{source} has no layer of {', '.join(LAYERS)}: its keys are {', '.join(list(state)[:3])}, ... A folder of "
+        "this zoo needs no conversion."
+    )
+
+
+def in_our_form(state: State, layout: str, notes: list[str]) -> State:
+    """Weights (out, in), without the optimizer's variables, and with a span head in the form of ours.
+
+    Information extraction scores starts and ends with two linear maps: stacked, they are the question-answering head.
+    """
+    if layout != "transformers 4":
+        kept = {key: tensor for key, tensor in state.items() if not STATIC_BOOKKEEPING.fullmatch(key)}
+        if len(kept) < len(state):
+            notes.append(f"left out: {len(state) - len(kept)} variables of the optimizer")
+        state = transposed(kept)
+    if all(f"linear_{end}.{kind}" in state for end in ("start", "end") for kind in ("weight", "bias")):
+        state = dict(state)
+        for kind in ("weight", "bias"):
+            state[f"qa_outputs.{kind}"] = torch.cat([state.pop(f"linear_{end}.{kind}") for end in ("start", "end")])
+    return state
+
+
+def detect_head(state: State, layout: str, cls: str | None, asked: str | None, notes: list[str]) -> str:
+    """The head of a checkpoint, a key of `HEADS`: as asked for, as the configuration names its class, or by the keys.
+
+    Raises ValueError for an unknown class, and where the keys may be of two heads.
+    """
+    has_pooler = any(key.endswith("pooler.dense.weight") for key in state)
+    if asked:
+        head, why = asked, "as asked for"
+    elif cls is not None:
+        if str(cls) not in HEADS_OF_CLASSES:
+            raise ValueError(
+                f"the configuration names the class {cls!r}, none of {', '.join(HEADS_OF_CLASSES)}: --head base "
+                "converts the encoder."
+            )
+        head, why = HEADS_OF_CLASSES[cls], f"the configuration names {cls}"
+    elif layout == "PaddleNLP" and has_pooler and "classifier.weight" in state:
+        raise ValueError("PaddleNLP's classifiers look alike: say --head sequence, token or question_answering.")
+    else:
+        classifier = "sequence" if has_pooler else "token"
+        by_key = {f"{name}_w": head for head, name in STATIC_HEADS.items()}
+        by_key |= {"qa_outputs.weight": "question_answering", "classifier.weight": classifier}
+        head, why = next((head for key, head in by_key.items() if key in state), "base"), "by its keys"
+    notes.append(f"head: {HEADS[head].__name__}, {why}")
+    if head == "question_answering" and cls in SPAN_CLASSES:
+        notes.append(f"{cls}: its start_logits and end_logits are for a sigmoid each, not for a softmax over positions")
+    if head == "sequence" and cls == "ErnieMForMultipleChoice":
+        notes.append(f"{cls}: give (texts * choices) rows, and take the softmax over logits.view(texts, choices)")
+    return head
+
+
+def without_unread(state: State, head: str, notes: list[str]) -> State:
+    """The state without parts that checkpoints hold and their head does not read: said, and no error.
+
+    PaddleNLP keeps the pooler below every head, and transformers 4 below that of information extraction. ERNIE's
+    masked-LM head stands beside a pooler, which our masked-LM model has not.
+    """
+    unread = {}
+    if head in ("token", "question_answering", "masked_lm"):
+        unread["pooler"] = [key for key in state if key.startswith("pooled_fc.") or "pooler.dense." in key]
+    if head != "masked_lm":
+        unread["masked-LM head (--head masked_lm keeps it)"] = [key for key in state if key.startswith("mask_lm_")]
+    for part, keys in unread.items():
+        if keys:
+            notes.append(f"left out, since a {HEADS[head].__name__} does not read it: {part}")
+            state = {key: tensor for key, tensor in state.items() if key not in keys}
+    return state
+
+
+def configure(
+    state: State, settings: dict, layout: str, table: Table, head: str, num_heads: int | None, notes: list[str]
+) -> ErnieMConfig:
+    """The configuration: what its file says, and where it does not, what the shapes do.
+
+    Raises ValueError as `make_config`, for relative positions, and for another number of layers than there is.
+    """
+    depth = layer_count(state, LAYERS[layout])
+    fields = {
+        "num_hidden_layers": depth,
+        **sizes(state, table, FEED_FORWARD),
+        **{name: value for name, value in settings.items() if name not in NOT_KEPT},
+    }
+    if (kind := settings.get("position_embedding_type", "absolute")) != "absolute":
+        raise ValueError(f"the configuration says position_embedding_type {kind!r}: ERNIE-M's is absolute.")
+    if dropout := settings.get("act_dropout"):
+        notes.append(f"act_dropout {dropout}: not kept, this zoo has no dropout there; it matters in training only")
+    classifier = names_of("classifier.weight", table)
+    if head in ("sequence", "token") and "id2label" not in fields and classifier[0] in state:
+        fields.setdefault("num_labels", len(state[classifier[0]]))
+    given = {} if num_heads is None else {"num_attention_heads": num_heads}
+    config = make_config(ErnieMConfig, fields | given)
+    if config.num_hidden_layers != depth:
+        raise ValueError(f"the configuration says {config.num_hidden_layers} layers, the weights have {depth}.")
+    assumed = [name for name in ("num_attention_heads", "hidden_act", "layer_norm_eps") if name not in settings | given]
+    if assumed:
+        notes.append(f"assumed: {', '.join(f'{name} {getattr(config, name)}' for name in assumed)}")
+    config.add_pooling_layer = head != "base" or any(name in state for name in names_of("pooler.dense.weight", table))
+    if not config.add_pooling_layer:
+        notes.append("pooler: the checkpoint has none; config.add_pooling_layer is false")
+    return config
+
+
+def choose_tokenizer(
+    source: Path, layout: str, tokenizer: str | None, tokenizer_type: str | None, notes: list[str]
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of the new folder, by default from that of the checkpoint, `source`.
+
+    A folder of transformers 4 that brings its tokenizer keeps it, unless a type is given, since a fine-tuned model was
+    made with its ids; everything else gets XLM-R's, the default of the zoo.
+
+    Raises ValueError where a tokenizer of the type cannot be found.
+    """
+    model_file = FILES["sentencepiece_model_ckpt"]
+    if tokenizer_type is None:
+        keeps = tokenizer is None and layout == "transformers 4" and (source / model_file).is_file()
+        tokenizer_type = "ernie_m" if keeps else "xlm_roberta"
+    origin = tokenizer or (XLM_R if tokenizer_type == "xlm_roberta" else source)
+    notes.append(f"tokenizer: {tokenizer_type}, of {origin}")
+    if tokenizer_type == "xlm_roberta":
+        return load_tokenizer(origin)
+    if not (Path(origin) / model_file).is_file():
+        raise ValueError(f"{origin} holds no {model_file}: give --tokenizer a folder with it.")
+    return ErnieMTokenizer.from_pretrained(origin)
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, source: Path) -> None:
+    """Raises ValueError for more tokens than embeddings, another padding id, and rows that stand for other tokens.
+
+    The last is known only where the source has a vocab.txt and gets XLM-R's tokenizer: the ordinary tokens have to be
+    the same in both, one by one.
+    """
+    if len(tokenizer) > config.vocab_size or tokenizer.pad_token_id != config.pad_token_id:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer):,} tokens and padding id {tokenizer.pad_token_id}, the checkpoint "
+            f"{config.vocab_size:,} embeddings and padding id {config.pad_token_id}: give its own as --tokenizer."
+        )
+    vocabulary = source / FILES["vocab_file"]
+    if isinstance(tokenizer, ErnieMTokenizer) or not vocabulary.is_file():
+        return
+    with open(vocabulary, encoding="utf-8") as file:
+        tokens = [line.rstrip("\n") for line in file]
+    special = set(tokenizer.all_special_ids)
+    for index, token in enumerate(tokens[: len(tokenizer)]):
+        if index not in special and (ours := tokenizer.convert_ids_to_tokens(index)) != token:
+            raise ValueError(
+                f"row {index} is {token!r} in {vocabulary} and {ours!r} in the tokenizer: say --tokenizer_type ernie_m."
+            )
+
+
+def copy_tokenizer(folder: Path, new: Path) -> None:
+    """Copies the tokenizer's files, if there are any, as transformers 4 reads them."""
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return
+    for name in (*FILES.values(), "tokenizer.json"):
+        if (folder / name).is_file():
+            shutil.copy(folder / name, new / name)
+    settings = read_json(file)
+    kept = {name: value for name, value in settings.items() if name not in NOT_OF_THE_TOKENIZER}
+    if isinstance(kept.get("extra_special_tokens"), list):  # there a dict of another meaning, and an error
+        kept["additional_special_tokens"] = kept.pop("extra_special_tokens")
+    write_json(new / file.name, kept | {"tokenizer_class": settings.get("tokenizer_class")})
+
+
+def write_json(path: Path, content: dict) -> None:
+    """As the libraries write it."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+DESCRIPTION = """Converts ERNIE-M checkpoints, which transformers 5 no longer loads, into folders of this zoo.
 
   python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m
 
-The folder is loaded by AutoModel, AutoModelForSequenceClassification, ... and AutoTokenizer, with
-trust_remote_code=True, under transformers 5; pre-training and fine-tuning start from it, and it can be pushed to the
-Hub.
-
 Read are: a folder or file of transformers 4's ErnieM (.safetensors, .bin); of PaddleNLP (.pdparams); the variables of
-ERNIE's static graph (a folder of one file each); any of their names in .npz or .safetensors. Which it is, and which
-head it has, is told by the names and by the configuration beside them. Information extraction becomes question
-answering, and multiple choice sequence classification, with the same logits; what to do with these is printed.
+ERNIE's static graph (a folder of one file each); any of their names in .npz or .safetensors. Information extraction
+becomes question answering, and multiple choice sequence classification, with the same logits.
 
 Files are read without running code in them. Keys that are missing, left over, of the wrong shape or no finite numbers
-are all listed, and nothing is written then; an output that exists is never touched. What was found, assumed and done is
-printed, a line each.
+are all listed, and nothing is written then. What was found, assumed and done is printed, a line each.
 
-Positions: where padding stands on the right, and where position_ids are given (here counted from 2, in transformers 4
-from 0), outputs are those of transformers 4. Padding on the left moves positions there and not here: give
-position_ids=torch.arange(length)[None] + 2 to have the same."""
+Padding on the left moves positions in transformers 4 and not here: give position_ids=torch.arange(length)[None] + 2 to
+have the same."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The options."""
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
     parser = argparse.ArgumentParser(
         prog="python -m modeling.convert_ernie_m",
         description=DESCRIPTION,
@@ -57,30 +491,16 @@ def make_parser() -> argparse.ArgumentParser:
         "xlm_roberta: XLM-R's (default: ernie_m where a folder of transformers 4 brings it, else xlm_roberta)",
     )
     parser.add_argument(
-        "--head",
-        choices=["base", "sequence", "token", "question_answering", "masked_lm"],
-        help="what the checkpoint is (default: as its configuration or its names say)",
+        "--head", choices=list(HEADS), help="what the checkpoint is (default: as its configuration or its names say)"
     )
     add_reading_options(parser)
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
-    parser = make_parser()
     arguments = vars(parser.parse_args(argv))
     source, output, to = (arguments.pop(name) for name in ("source", "output", "to"))
     given = [f"--{name}" for name, value in arguments.items() if value]
     if to == "transformers4" and given:
-        parser.error(f"{', '.join(given)}: only for --to zoo; a folder of this zoo says itself what it is")
-
-    def convert() -> list[str]:
-        # torch and transformers take seconds to import: after --help and the parser's errors
-        from .convert_ernie_m_checkpoints import to_transformers4, to_zoo
-
-        return to_zoo(source, output, **arguments) if to == "zoo" else to_transformers4(source, output)
-
-    run("convert_ernie_m", convert)
+        parser.error(f"{', '.join(given)}: only for --to zoo")
+    convert = to_zoo if to == "zoo" else to_transformers4
+    run("convert_ernie_m", lambda: convert(source, output, **(arguments if to == "zoo" else {})))
 
 
 if __name__ == "__main__":

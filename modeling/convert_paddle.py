@@ -19,8 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .convert_weights import State
-
 TABLE_OF_NAMES = "StructuredToParameterName@@"  # Paddle's own names of the parameters, beside them in the pickle
 CUT_PARAMETERS = "UnpackBigParamInfor@@"  # arrays too large for the pickle protocol: key -> their shape and parts
 # numbers of Paddle's VarType.Type
@@ -72,67 +70,34 @@ def latin_bytes(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def read_pdparams(path: str | Path) -> State:
-    """Names and tensors of a `.pdparams` file.
+def read_pdparams(path: str | Path) -> dict:
+    """Names and tensors of a `.pdparams` file; entries that are no arrays of numbers as they are.
 
-    Raises ValueError for what is no pickle, for one with other objects than arrays (they are not loaded: pickled
-    objects can run code), and for entries that are no arrays of numbers.
+    Raises UnpicklingError for objects other than arrays, which could run code, and whatever a damaged pickle raises.
     """
-    try:
-        with open(path, "rb") as file:
-            # what Python 2 wrote has arrays in latin1
-            content = ArrayUnpickler(file, encoding="latin1").load()
-    except pickle.UnpicklingError as error:
-        if "objects of" in str(error):
-            raise ValueError(
-                f"{path} holds {error} beside its arrays: loading objects could run any code, and only arrays, numbers "
-                "and texts are loaded. Where you trust the file, load it once with Paddle and save the state dict."
-            ) from error
-        raise unreadable(path, error) from error
-    except Exception as error:  # a damaged pickle raises anything
-        raise unreadable(path, error) from error
+    with open(path, "rb") as file:
+        # what Python 2 wrote has arrays in latin1
+        content = ArrayUnpickler(file, encoding="latin1").load()
     if not isinstance(content, dict):
-        raise ValueError(
-            f"{path} holds a {type(content).__name__}: a converter needs names and their arrays. Give the file of a "
-            "state dict, as model.save_pretrained or paddle.save(model.state_dict(), ...) writes it."
-        )
+        return content
     content = dict(content)
     content.pop(TABLE_OF_NAMES, None)
-    for key, cut in content.pop(CUT_PARAMETERS, {}).items():
-        content[key] = np.concatenate([content.pop(part) for part in cut["slices"]]).reshape(cut["OriginShape"])
-    # the second of (name, array)
-    arrays = {
-        key: value[1] if isinstance(value, tuple) and len(value) == 2 else value for key, value in content.items()
-    }
-    return tensors_of(arrays, path)
+    for key, parts in content.pop(CUT_PARAMETERS, {}).items():
+        content[key] = np.concatenate([content.pop(part) for part in parts["slices"]]).reshape(parts["OriginShape"])
+    # newer versions write (name, array)
+    return tensors_of({key: value[1] if isinstance(value, tuple) else value for key, value in content.items()})
 
 
-def read_npz(path: str | Path) -> State:
-    """Names and tensors of a `.npz` file. Raises ValueError for what is none, or holds objects."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # zip, header and pickle errors are of many kinds
-        raise unreadable(path, error) from error
-    return tensors_of(arrays, path)
+def read_npz(path: str | Path) -> dict:
+    """Names and tensors of a `.npz` file."""
+    with np.load(path, allow_pickle=False) as file:
+        return tensors_of(dict(file))
 
 
-def read_variables(folder: str | Path) -> State:
-    """Names and tensors of a folder of static-graph variables; what is no such file (settings, vocabulary) is left out.
-
-    Raises ValueError for a folder without any.
-    """
-    arrays = {}
-    for path in sorted(Path(folder).iterdir()):
-        if path.is_file() and (array := read_variable(path)) is not None:
-            arrays[path.name] = array
-    if not arrays:
-        raise ValueError(
-            f"{folder} holds no file in Paddle's format of variables: there is nothing to convert. Give the folder "
-            "that has one file for each variable (word_embedding, ...); a single file of all (__params__, .pdiparams) "
-            "has no names, and has to be saved anew as .npz or .pdparams."
-        )
-    return tensors_of(arrays, folder)
+def read_variables(folder: str | Path) -> dict:
+    """Names and tensors of a folder of static-graph variables; other files (settings, vocabulary) are left out."""
+    arrays = {path.name: read_variable(path) for path in sorted(Path(folder).iterdir()) if path.is_file()}
+    return tensors_of({name: array for name, array in arrays.items() if array is not None})
 
 
 def read_variable(path: Path) -> np.ndarray | None:
@@ -163,10 +128,7 @@ def read_variable(path: Path) -> np.ndarray | None:
         return None
     size = prod(shape) * dtype.itemsize
     if len(content) - position != size:
-        raise ValueError(
-            f"{path} describes an array of {shape}, {size} bytes, and has {len(content) - position}: it is damaged or "
-            "cut short. Copy it again."
-        )
+        raise ValueError(f"{path.name} should hold {size} bytes and has {len(content) - position}")
     array = np.frombuffer(content, dtype, offset=position).reshape(shape)
     return array.copy()  # torch does not take what cannot be written to
 
@@ -202,40 +164,20 @@ def read_varint(numbers: Iterator[int], byte: int | None = None) -> int:
         shift, byte = shift + 7, None
 
 
-def tensors_of(arrays: dict[str, np.ndarray], source: str | Path) -> State:
-    """The arrays as tensors; unsigned 16-bit matrices are bfloat16, which numpy does not have.
-
-    Raises ValueError for entries that are no arrays of numbers.
-    """
-    state, others = {}, []
+def tensors_of(arrays: dict) -> dict:
+    """The arrays of numbers as tensors; unsigned 16-bit ones are bfloat16, which numpy does not have."""
+    state = dict(arrays)
     for name, array in arrays.items():
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
-            others.append(str(name))
-        elif array.dtype == np.uint16:
+        if isinstance(array, np.ndarray) and array.dtype == np.uint16:
             state[name] = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        else:
+        elif isinstance(array, np.ndarray) and array.dtype.kind in "fiub":
             state[name] = torch.from_numpy(np.ascontiguousarray(array))
-    if others or not state:
-        what = f"entries that are no arrays of numbers ({', '.join(others[:3])})" if others else "no arrays"
-        raise ValueError(
-            f"{source} holds {what}: a converter needs names and their arrays. Give the file of the weights alone, not "
-            "that of an optimizer."
-        )
     return state
 
 
-def transposed(state: State) -> State:
+def transposed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Paddle's (in, out) as torch's (out, in): every matrix but the embeddings, whose rows are tokens or positions."""
     return {
         name: tensor.T.contiguous() if tensor.dim() == 2 and "embedding" not in name else tensor
         for name, tensor in state.items()
     }
-
-
-def unreadable(path: str | Path, error: Exception) -> ValueError:
-    """The error for a file that could not be read."""
-    reason = f"{type(error).__name__} {error}".splitlines()[0]
-    return ValueError(
-        f"{path} cannot be read: {reason}. It is missing, damaged or no checkpoint. Give a file that Paddle or numpy "
-        "wrote."
-    )

@@ -1,17 +1,21 @@
-"""Word embeddings of a foreign checkpoint: which subword a row stands for, how long the rows are, which are missing.
+"""Word embeddings of a foreign checkpoint: which token a row stands for, how long the rows are, which are missing.
 
-Legend: `V` subwords of the tokenizer, `R` rows of the checkpoint, `P` positions, `H` hidden size.
+Legend: `V` tokens of the tokenizer, `R` rows of the checkpoint, `P` positions, `H` hidden size.
 """
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from .modeling_veco import VecoModel
+
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in XLM-R and in fairseq
-LISTED_NOWHERE = len(SPECIALS) + 1  # subwords that fairseq's dict.txt leaves out: these and <mask>
+LISTED_NOWHERE = len(SPECIALS) + 1  # tokens that fairseq's dict.txt leaves out: these and <mask>
 
 # Word rows over position rows, in median length, of models that add the two unscaled: 1.0 to 2.4 in this project's
 # runs. Between a model that scales words by sqrt(H) and one that does not lie at least that factor.
@@ -21,81 +25,104 @@ TOLERANCE = 0.4
 SAME_ROWS = 0.5  # median cosine of rows that come from one another; of unrelated rows it is near 0
 
 
+@dataclass
+class Vocabulary:
+    """A tokenizer, the ids (R,) of the tokens that a checkpoint's rows stand for, and rows (V, H) of a reference."""
+
+    tokenizer: PreTrainedTokenizerBase
+    ids: torch.Tensor
+    reference_VH: torch.Tensor | None
+    fill: bool
+
+    @property
+    def reference_RH(self) -> torch.Tensor | None:
+        """The reference's rows of the checkpoint's tokens."""
+        return None if self.reference_VH is None else self.reference_VH[self.ids]
+
+
+def read_vocabulary(
+    words_RH: torch.Tensor,
+    tokenizer: str,
+    reference: str | None = None,
+    vocabulary_map: str | None = None,
+    fill_vocabulary: bool = False,
+) -> Vocabulary:
+    """What the rows of a checkpoint stand for: all tokens, or those of a map; `<mask>`, the last, may be absent.
+
+    The arguments are the options of the command line. Raises ValueError for files that do not fit the rows.
+    """
+    loaded = load_tokenizer(tokenizer)
+    size = len(loaded)
+    ids = read_vocabulary_map(vocabulary_map, size) if vocabulary_map else torch.arange(size - 1)
+    if len(words_RH) not in (len(ids), len(ids) + 1):
+        raise ValueError(
+            f"the checkpoint has {len(words_RH):,} word embeddings for {len(ids):,} tokens beside <mask>: give its "
+            "--tokenizer, and the --vocabulary_map it was pruned by."
+        )
+    if len(words_RH) > len(ids):
+        ids = torch.cat([ids, torch.tensor([size - 1])])
+    reference_VH = reference_words(reference, (size, words_RH.shape[1])) if reference else None
+    if fill_vocabulary and len(ids) < size and reference_VH is None:
+        raise ValueError("--fill_vocabulary needs a --reference to take the missing word embeddings from.")
+    return Vocabulary(loaded, ids, reference_VH, fill_vocabulary)
+
+
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """An XLM-R tokenizer, from a folder or the Hub.
 
-    Raises ValueError where there is none, or one whose special subwords have other ids than XLM-R's.
+    Raises ValueError where there is none, or one whose special tokens have other ids than XLM-R's.
     """
     try:
         # a tokenizer needs none of the folder's code; without this the user would be asked whether to run it
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"no tokenizer could be loaded from {name!r}: {str(error).splitlines()[0]} A checkpoint without one cannot "
-            "be used. Give an XLM-R tokenizer: a folder that holds one, or FacebookAI/xlm-roberta-large."
-        ) from error
+        raise ValueError(f"the tokenizer {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
     expected = dict(zip((*SPECIALS, "<mask>"), (*range(len(SPECIALS)), len(tokenizer) - 1), strict=True))
-    found = {subword: tokenizer.get_vocab().get(subword) for subword in expected}
+    found = {token: tokenizer.get_vocab().get(token) for token in expected}
     if found != expected:
-        raise ValueError(
-            f"the tokenizer {name!r} has the special tokens {found}: the rows of the checkpoint are in XLM-R's "
-            f"order, {expected}. Give an XLM-R tokenizer."
-        )
+        raise ValueError(f"the tokenizer {name!r} has the special tokens {found}, an XLM-R tokenizer {expected}.")
     return tokenizer
 
 
 def read_vocabulary_map(path: str | Path, vocabulary: int) -> torch.Tensor:
-    """Ids (K,) of the subwords, without `<mask>`, that a map of a pruned vocabulary keeps.
+    """Ids (K,) of the tokens, without `<mask>`, that a map of a pruned vocabulary keeps.
 
-    The map has one 0 or 1 a line, for all V ids, or for the V - 5 subwords of fairseq's dict.txt, which lists neither
-    the four first special subwords nor `<mask>` (the `--resized-dict-map` of VECO's fairseq scripts).
+    The map has one 0 or 1 a line, for all V ids, or for the V - 5 tokens of fairseq's dict.txt, which lists neither
+    the four first special tokens nor `<mask>` (the `--resized-dict-map` of VECO's fairseq scripts).
 
-    Raises ValueError for another line, another number of lines, and special subwords that are not kept.
+    Raises ValueError for another line, another number of lines, and special tokens that are not kept.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"the vocabulary map {str(path)!r} cannot be read: {error}. It is a text of one 0 or 1 a line."
-        ) from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip() not in ("0", "1"):
-            raise ValueError(
-                f"line {number} of {path} is {line!r}: a vocabulary map says 1 (kept) or 0 (left out) for each token. "
-                "Correct the line; a line may not be empty."
-            )
-    kept = torch.tensor([line.strip() == "1" for line in lines])
+        raise ValueError(f"the vocabulary map {str(path)!r} cannot be read: {error}.") from error
+    if other := set(lines) - {"0", "1"}:
+        raise ValueError(f"the vocabulary map {path} has a line {min(other)!r}, neither 0 nor 1.")
+    kept = torch.tensor([line == "1" for line in lines], dtype=torch.bool)
     if len(kept) == vocabulary - LISTED_NOWHERE:
         kept = torch.cat([torch.ones(len(SPECIALS), dtype=torch.bool), kept])
     elif len(kept) != vocabulary:
         raise ValueError(
-            f"{path} has {len(kept):,} lines and the tokenizer {vocabulary:,} tokens: a map has a line for every "
-            f"token, or for the {vocabulary - LISTED_NOWHERE:,} of fairseq's dict.txt. Give the map and the tokenizer "
-            "of one vocabulary."
+            f"the vocabulary map {path} has {len(kept):,} lines: neither {vocabulary:,}, as the tokenizer has "
+            f"tokens, nor {vocabulary - LISTED_NOWHERE:,}, as fairseq's dict.txt."
         )
     if not kept[: len(SPECIALS)].all():
-        raise ValueError(
-            f"{path} leaves out one of {', '.join(SPECIALS)}: a model cannot read text without them. Set the first "
-            f"{len(SPECIALS)} lines to 1."
-        )
+        raise ValueError(f"the vocabulary map {path} leaves out one of {', '.join(SPECIALS)}: set them to 1.")
     return kept[: vocabulary - 1].nonzero()[:, 0]
 
 
-def tokens_of_rows(rows: int, vocabulary: int, kept: torch.Tensor | None) -> torch.Tensor:
-    """Ids (R,) that the rows stand for: all, or those `kept`; `<mask>`, the last, may be absent.
-
-    Raises ValueError for a number of rows that is neither.
-    """
-    subwords = torch.arange(vocabulary - 1) if kept is None else kept
-    if rows not in (len(subwords), len(subwords) + 1):
-        source = f"the tokenizer has {vocabulary:,} tokens"
-        if kept is not None:
-            source = f"the vocabulary map keeps {len(kept):,} tokens beside <mask>"
-        raise ValueError(
-            f"the checkpoint has {rows:,} word embeddings and {source}: it is not known which token a row stands for. "
-            "Give the tokenizer of the checkpoint, and --vocabulary_map with the map it was pruned by."
-        )
-    return subwords if rows == len(subwords) else torch.cat([subwords, torch.tensor([vocabulary - 1])])
+def reference_words(name: str, shape: tuple[int, int]) -> torch.Tensor:
+    """Word embeddings (V, H) of an XLM-R or VECO folder. Raises ValueError for rows of another shape."""
+    try:
+        model, report = VecoModel.from_pretrained(name, cross_attention=False, output_loading_info=True)
+        if report["missing_keys"]:
+            raise ValueError(f"it lacks {', '.join(sorted(report['missing_keys'])[:3])}")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(f"the reference {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    rows = model.embeddings.word_embeddings.weight.detach()
+    if tuple(rows.shape) != shape:
+        raise ValueError(f"the reference {name!r} has word embeddings {tuple(rows.shape)}, the checkpoint {shape}.")
+    return rows
 
 
 def times(tensor: torch.Tensor, factor: float) -> torch.Tensor:
@@ -113,7 +140,7 @@ def scale_of_rows(words_RH: torch.Tensor, positions_PH: torch.Tensor, reference_
     """Which power of sqrt(H) makes the words those of a model that adds words and positions unscaled, as XLM-R does.
 
     fairseq's translation models multiply the words by sqrt(H) when they look them up, so that theirs may be stored
-    sqrt(H) times shorter. Compared are the rows of the same subwords in a reference where there is one, and the
+    sqrt(H) times shorter. Compared are the rows of the same tokens in a reference where there is one, and the
     positions of the checkpoint where there is none.
 
     Returns (power, found): 1, 0 or -1, or None where it cannot be told; and in words what was found.
@@ -142,23 +169,16 @@ def scale_of_rows(words_RH: torch.Tensor, positions_PH: torch.Tensor, reference_
 
 def check_scale(
     words_RH: torch.Tensor, positions_PH: torch.Tensor, reference_RH: torch.Tensor | None, notes: list[str]
-) -> float:
-    """Factor of the rows of a native checkpoint: 1, since its model adds words and positions unscaled, as XLM-R does.
+) -> None:
+    """Notes the scale of a native checkpoint's words, which its model adds to the positions unscaled, as XLM-R does.
 
-    What the lengths show is noted. Only a reference is proof: models may differ in the ratio of words to positions.
-
-    Raises ValueError for rows that are not of the reference's scale, or not of its subwords.
+    Raises ValueError for rows that are not of the reference's scale, or not of its tokens. Without a reference there is
+    no proof: models may differ in the ratio of words to positions.
     """
     power, found = scale_of_rows(words_RH, positions_PH, reference_RH)
     if reference_RH is not None and power != 0:
-        raise ValueError(
-            f"the word embeddings do not fit the reference ({found}): native checkpoints hold them "
-            "as XLM-R does, and a model with rows of another scale, or of other tokens, reads noise. Give --reference "
-            "the XLM-R checkpoint that VECO started from, and --tokenizer its tokenizer; leave --reference out to take "
-            "the rows as they are."
-        )
+        raise ValueError(f"the word embeddings do not fit the reference ({found}): give another --reference or none.")
     notes.append(f"embedding scale: {found}; kept")
-    return 1.0
 
 
 def choose_scale(
@@ -180,100 +200,62 @@ def choose_scale(
     """
     root = math.sqrt(words_RH.shape[1])
     power, found = scale_of_rows(words_RH, positions_PH, reference_RH)
-    why = "as asked for"
-    if setting == "auto":
-        if fairseq_multiplies is False:
-            power, why = 0, "the checkpoint says no_scale_embedding"
-        elif trained_in_fairseq and fairseq_multiplies:
-            power, why = 1, "its decoder was trained in fairseq, which multiplies by sqrt(hidden size)"
-        elif trained_in_fairseq is None and power != 1:
-            raise ValueError(
-                f"the scale of the word embeddings cannot be told ({found}): the checkpoint says that fairseq "
-                f"multiplies them by sqrt(hidden size) = {root:.4g}, and its decoder is all encoder layers again. That "
-                "is a tied model that was trained in fairseq, whose rows are made for it, or VECO's pre-trained one, "
-                "which was only put into fairseq's names. Say --embedding_scale multiply for the first, which keeps "
-                "its logits, and keep for the second where its rows are as long as XLM-R's."
-            )
-        elif trained_in_fairseq and power != 1:
-            raise ValueError(
-                f"the scale of the word embeddings cannot be told ({found}): the decoder was trained in fairseq (the "
-                "pre-trained one is all encoder layers again), and the checkpoint has no args that say whether with "
-                "--no-scale-embedding, that is without multiplying the words by sqrt(hidden size) = "
-                f"{root:.4g}. Say --embedding_scale multiply where it was trained without that option, as VECO's "
-                "scripts do, and keep where with."
-            )
-        else:
-            why = "by the lengths"
-        if power is None:
-            raise ValueError(
-                f"the scale of the word embeddings cannot be told ({found}): fairseq's translation models multiply "
-                f"them by sqrt(hidden size) = {root:.4g}, XLM-R does not, and a wrong guess ruins the model. Give "
-                "--reference with the XLM-R checkpoint that VECO started from; or say --embedding_scale multiply where "
-                f"the rows are stored {root:.4g} times shorter than XLM-R's, and keep where they are not."
-            )
+    if setting != "auto":
+        power, why = {"keep": 0, "multiply": 1, "divide": -1}[setting], "as asked for"
+    elif fairseq_multiplies is False:
+        power, why = 0, "the checkpoint says no_scale_embedding"
+    elif trained_in_fairseq and fairseq_multiplies:
+        power, why = 1, "its decoder was trained in fairseq, which multiplies by sqrt(hidden size)"
+    elif power is None or (trained_in_fairseq is not False and power != 1):
+        raise ValueError(
+            f"the scale of the word embeddings cannot be told ({found}): say --embedding_scale multiply if the model "
+            f"multiplied them by sqrt(hidden size) = {root:.4g}, else keep, or give XLM-R's as --reference."
+        )
     else:
-        power = {"keep": 0, "multiply": 1, "divide": -1}[setting]
+        why = "by the lengths"
     done = {0: "kept", 1: f"multiplied by {root:.4g}", -1: f"divided by {root:.4g}"}[power]
     notes.append(f"embedding scale: {found}; {done}, {why}")
     return root**power
 
 
 def complete_rows(
-    words_RH: torch.Tensor,
-    subwords: torch.Tensor,
-    vocabulary: int,
-    reference_VH: torch.Tensor | None,
-    fill: bool,
-    notes: list[str],
+    words_RH: torch.Tensor, vocabulary: Vocabulary, notes: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds the rows that the checkpoint lacks: `<mask>`, always, and with `fill` all that were pruned.
+    """Adds the rows that the checkpoint lacks: `<mask>`, always, and those that were pruned if they are to be filled.
 
-    Returns the rows and the subwords that they stand for.
-
-    Raises ValueError for `fill` without a reference.
+    Returns the rows and the ids of the tokens that they stand for.
     """
-    absent = vocabulary - len(subwords)
-    if fill and absent and reference_VH is None:
-        raise ValueError(
-            f"the checkpoint lacks {absent:,} of {vocabulary:,} word embeddings and --fill_vocabulary was given "
-            "without --reference: there is nothing to fill them with. Name an XLM-R or VECO folder, or leave "
-            "--fill_vocabulary out to get the pruned vocabulary."
-        )
-    if fill and absent:
+    ids, size, reference_VH = vocabulary.ids, len(vocabulary.tokenizer), vocabulary.reference_VH
+    has_mask = ids[-1] == size - 1
+    if vocabulary.fill and len(ids) < size:
         rows_VH = reference_VH.to(words_RH.dtype).clone()
-        rows_VH[subwords] = words_RH
-        mask = "with" if subwords[-1] != vocabulary - 1 else "without"
-        notes.append(f"vocabulary: {absent:,} of {vocabulary:,} rows are the reference's, {mask} that of <mask>")
-        return rows_VH, torch.arange(vocabulary)
-    if subwords[-1] != vocabulary - 1:
+        rows_VH[ids] = words_RH
+        notes.append(f"vocabulary: {size - len(ids):,} of {size:,} rows are the reference's")
+        return rows_VH, torch.arange(size)
+    if not has_mask:
         if reference_VH is not None:
-            mask_H = reference_VH[-1].to(words_RH.dtype)
+            mask_H = reference_VH[-1]
             notes.append("<mask>: the checkpoint has no row for it; the reference's was taken")
         else:
-            deviation = words_RH.float().std().item()
-            noise = torch.randn(words_RH.shape[1], generator=torch.Generator().manual_seed(0))
-            mask_H = (noise * deviation).to(words_RH.dtype)
-            notes.append(
-                "<mask>: the checkpoint has no row for it; it is fresh (normal, with the deviation of the other rows, "
-                f"{deviation:.3g}): train before masked-word prediction"
-            )
-        words_RH = torch.cat([words_RH, mask_H[None]])
-        subwords = torch.cat([subwords, torch.tensor([vocabulary - 1])])
-    if len(subwords) < vocabulary:
+            mask_H = torch.randn(words_RH.shape[1], generator=torch.Generator().manual_seed(0))
+            mask_H = mask_H * words_RH.float().std().item()
+            notes.append("<mask>: the checkpoint has no row for it; it is random: train before predicting masked words")
+        words_RH = torch.cat([words_RH, mask_H.to(words_RH.dtype)[None]])
+        ids = torch.cat([ids, torch.tensor([size - 1])])
+    if len(ids) < size:
         notes.append(
-            f"vocabulary: {len(subwords):,} of {vocabulary:,} tokens. Text made of them is split as before; where a "
-            "longer token was left out, it is split into shorter ones (VECO's fairseq scripts read <unk> there)"
+            f"vocabulary: {len(ids):,} of {size:,} tokens; where one is missing, text is split into shorter ones"
         )
-    return words_RH, subwords
+    return words_RH, ids
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, subwords: torch.Tensor, folder: str | Path) -> None:
-    """Writes the tokenizer, with these subwords only, their ids counted anew in the same order.
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor, folder: str | Path) -> None:
+    """Writes the tokenizer with the tokens of these ids only, which are counted anew in the same order.
 
-    Scores, normalizer and templates stay. A text whose best split uses these subwords only keeps it, since the others
+    Scores, normalizer and templates stay. A text whose best split uses these tokens only keeps it, since the others
     were no part of it.
 
-    Raises ValueError where subwords are left out of a tokenizer that is no list of scored subwords (unigram).
+    Raises ValueError where tokens are left out of a tokenizer that is no list of scored tokens (unigram).
     """
     folder = Path(folder)
     tokenizer.save_pretrained(folder)
@@ -282,20 +264,15 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, subwords: torch.Tensor, f
     for trace in ("is_local", "local_files_only"):  # of the load; they would follow the tokenizer to the Hub
         settings.pop(trace, None)
     settings_file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if len(subwords) == len(tokenizer):
+    if len(ids) == len(tokenizer):
         return
     file = folder / "tokenizer.json"
     description = json.loads(file.read_text(encoding="utf-8"))
     model = description["model"]
     if model.get("type") != "Unigram" or len(model["vocab"]) != len(tokenizer):
-        raise ValueError(
-            f"the tokenizer is of type {model.get('type')!r} and cannot be pruned: only a unigram model is a list of "
-            "tokens that can be left out one by one. Give XLM-R's own tokenizer, or use --fill_vocabulary with "
-            "--reference."
-        )
-    kept = subwords.tolist()
-    new_ids = {old: new for new, old in enumerate(kept)}
-    model["vocab"] = [model["vocab"][old] for old in kept]
+        raise ValueError(f"a tokenizer of type {model.get('type')!r} cannot be pruned: give XLM-R's own.")
+    new_ids = {old: new for new, old in enumerate(ids.tolist())}
+    model["vocab"] = [model["vocab"][old] for old in new_ids]
     for token in description["added_tokens"]:
         token["id"] = new_ids[token["id"]]
     file.write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")

@@ -58,7 +58,7 @@ def will_accumulate(weight: torch.Tensor) -> bool:
         return False
 
 
-class Lookup(torch.autograd.Function):
+class EmbeddingLookup(torch.autograd.Function):
     """Rows of a table, `nn.functional.embedding`, whose gradient is added in place where `grad_to_add_to` allows it."""
 
     @staticmethod
@@ -81,12 +81,12 @@ class Lookup(torch.autograd.Function):
 
 
 class WordEmbeddings(nn.Embedding):
-    """The table of the vocabulary; see `Lookup`."""
+    """The table of the vocabulary; see `EmbeddingLookup`."""
 
     def forward(self, input_ids_BT):
         if not (self.training and torch.is_grad_enabled() and self.weight.requires_grad):
             return super().forward(input_ids_BT)
-        return Lookup.apply(self.weight, input_ids_BT, -1 if self.padding_idx is None else self.padding_idx)
+        return EmbeddingLookup.apply(self.weight, input_ids_BT, -1 if self.padding_idx is None else self.padding_idx)
 
 
 class Embeddings(nn.Module):
@@ -116,8 +116,8 @@ class Embeddings(nn.Module):
             longest = int(position_ids_BT.max()) - self.padding_id
             if longest > self.longest_input:
                 raise ValueError(
-                    f"an input of {longest} tokens was given, but this model has {self.longest_input} positions: there "
-                    "is no embedding for the rest. Cut the text (truncation=True) or split it into windows."
+                    f"an input of {longest} tokens is longer than the model's {self.longest_input} positions: cut it "
+                    "(truncation=True)."
                 )
         if inputs_embeds_BTH is None:
             inputs_embeds_BTH = self.word_embeddings(input_ids_BT)
@@ -374,20 +374,11 @@ class EncoderModel(EncoderPreTrainedModel):
                 another shape; `encoder_hidden_states` for a model without cross-attention; `num_layers` out of range.
         """
         if num_layers is not None and not 0 <= num_layers <= len(self.encoder.layer):
-            raise ValueError(
-                f"num_layers is {num_layers}, and the model has {len(self.encoder.layer)} layers: there is no such "
-                f"state. Give 0 (the embeddings) to {len(self.encoder.layer)}."
-            )
+            raise ValueError(f"num_layers is {num_layers}, not from 0 (the embeddings) to {len(self.encoder.layer)}.")
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(
-                "Both or neither of input_ids and inputs_embeds were given: they stand for each other. "
-                "Give exactly one."
-            )
+            raise ValueError("give exactly one of input_ids and inputs_embeds.")
         if encoder_hidden_states is not None and not self.config.cross_attention:
-            raise ValueError(
-                "encoder_hidden_states were given to a model without cross-attention: there are no weights to read "
-                "them with. Leave them out, or take a VECO model."
-            )
+            raise ValueError("encoder_hidden_states were given to a model without cross-attention.")
         states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
         masks = (attention_mask, encoder_attention_mask)
         real = self.real_positions(states_BTH, *masks, encoder_hidden_states, kwargs) if self.skip_padding else None

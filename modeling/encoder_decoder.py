@@ -196,8 +196,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError(
-                    "neither decoder_input_ids nor labels were given: there is no target to predict the next token "
-                    "of. Give one of them, or call generate()."
+                    "neither decoder_input_ids nor labels were given: give one of them, or call generate()."
                 )
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
@@ -242,19 +241,18 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         """Refuse what would go wrong in silence, or crash, with `new` more tokens on a cache."""
         if self.training and self.decoder.layer[0].gradient_checkpointing:
             raise ValueError(
-                "a cache was asked for in training with gradient checkpointing: recomputed layers would write into it "
-                "twice. Set use_cache=False, or call model.eval() to generate."
+                "a cache was asked for in training with gradient checkpointing, which would write into it twice: set "
+                "use_cache=False."
             )
         past, longest = past_key_values.get_seq_length(), self.config.longest_input
         if past + new > longest:
             raise ValueError(
-                f"a translation of {past + new} tokens was asked for, but this model has {longest} positions: there is "
-                f"no embedding for the rest. Generate at most max_new_tokens={longest}."
+                f"a translation of {past + new} tokens is longer than the {longest} positions: set max_new_tokens."
             )
         if decoder_attention_mask is not None and decoder_attention_mask.shape[-1] < past + new:
             raise ValueError(
                 f"decoder_attention_mask has shape {tuple(decoder_attention_mask.shape)}, with {past} tokens in the "
-                f"cache and {new} new ones: the cached ones need a mask too. Give it the shape (B, {past + new})."
+                f"cache: give (B, {past + new})."
             )
 
     def decoder_positions(self, decoder_input_ids, decoder_attention_mask, past_key_values):
@@ -312,10 +310,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         states_BSH = kwargs.get("inputs_embeds")
         if states_BSH is None:
             if kwargs.get("encoder_outputs") is None:
-                raise ValueError(
-                    "generate() got no source: there is nothing to translate. Give it input_ids (B, S), `<s> x </s>`, "
-                    "with their attention_mask."
-                )
+                raise ValueError("generate() got no source: give it input_ids (B, S) with their attention_mask.")
             states_BSH = kwargs["encoder_outputs"][0]
         return torch.full((states_BSH.shape[0],), states_BSH.shape[1], device=states_BSH.device)
 
@@ -328,9 +323,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         missing = sorted(key for key in report["missing_keys"] if key.startswith("decoder."))
         if missing:
             raise ValueError(
-                f"{pretrained_model_name_or_path} has a translation model's configuration and lacks {len(missing)} "
-                f"weights of its decoder ({missing[0]}, ...): it was saved from an encoder. Build a translation model "
-                f"from it with {cls.__name__}.from_encoder, and fine-tune it."
+                f"{pretrained_model_name_or_path} lacks {len(missing)} weights of its decoder ({missing[0]}, ...): it "
+                f"was saved from an encoder, which {cls.__name__}.from_encoder makes a translation model of."
             )
         if model.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
             model.generation_config = model.translation_settings()
@@ -370,9 +364,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
         if saved.get("decoder_layers") is not None and cls.__name__ in (saved.get("architectures") or ()):
             raise ValueError(
-                f"{pretrained_model_name_or_path} is a translation model already: it has a decoder, of "
-                f"{saved['decoder_layers']} layers. Load it with {cls.__name__}.from_pretrained, or name the folder of "
-                "an encoder."
+                f"{pretrained_model_name_or_path} is a translation model already: load it with from_pretrained."
             )
         # Fields of this configuration only, and without an auto_map: that of another model would name its files.
         shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
@@ -397,12 +389,11 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         if lacking := sorted(report["missing_keys"] - fresh):
             raise ValueError(
                 f"{pretrained_model_name_or_path} lacks {len(lacking)} weights of the encoder ({lacking[0]}, ...): "
-                "it is no model of XLM-R's shape, and an encoder that is random in places would spoil the rest. "
-                "Name a VECO or XLM-R folder, or say random=True to draw all of it."
+                "name a VECO or XLM-R folder, or say random=True."
             )
         model = cls._from_config(config, dtype=encoder.dtype, attn_implementation=encoder.config._attn_implementation)
         model.load_state_dict(decoder_state(encoder.state_dict(), indices))
-        say_what_is_fresh(fresh, call, indices)
+        report_fresh_weights(fresh, call, indices)
         return model.to(encoder.device)
 
 
@@ -415,9 +406,8 @@ def check_decoder(config, class_name: str):
     """Refuse a configuration that names no decoder, or one that its encoder cannot give."""
     if config.decoder_layers is None:
         raise ValueError(
-            f"{class_name} got the configuration of an encoder (decoder_layers is None): it does not say which layers "
-            f"to make a decoder of. Build the translation model with {class_name}.from_encoder(folder, "
-            "decoder_layers=..., decoder_layer_selection='last'), save it, and load that folder."
+            f"{class_name} got the configuration of an encoder (decoder_layers is None): make the translation model "
+            f"with {class_name}.from_encoder."
         )
     indices = config.decoder_layer_indices
     if (
@@ -426,15 +416,11 @@ def check_decoder(config, class_name: str):
         or not all(0 <= index < config.num_hidden_layers for index in indices)
     ):
         raise ValueError(
-            f"decoder_layers is {config.decoder_layers} and decoder_layer_indices {indices}, with "
-            f"{config.num_hidden_layers} encoder layers: each decoder layer needs the index of the encoder layer "
-            f"that it was made from. Give as many indices as layers, or build the model with {class_name}.from_encoder."
+            f"decoder_layers is {config.decoder_layers} and decoder_layer_indices {indices}: give each decoder layer "
+            f"the index of one of the {config.num_hidden_layers} encoder layers."
         )
     if not config.tie_word_embeddings:
-        raise ValueError(
-            "tie_word_embeddings is False: encoder, decoder and output layer of a translation model share one table, "
-            "and nothing is tied without it. Set tie_word_embeddings=True."
-        )
+        raise ValueError("tie_word_embeddings is False: encoder, decoder and output layer share one table.")
 
 
 def check_overrides(overrides: dict, folder_config, folder, random: bool):
@@ -443,14 +429,12 @@ def check_overrides(overrides: dict, folder_config, folder, random: bool):
         found = getattr(folder_config, name)
         if name in SET_BY_DECODER:
             raise ValueError(
-                f"from_encoder got {name}={value!r}: it follows from the decoder, which is made of the "
-                f"{folder_config.num_hidden_layers} layers of {folder}, and would be replaced. Leave {name} out; "
-                "decoder_layers and decoder_layer_selection say which layers decode."
+                f"from_encoder got {name}={value!r}, which follows from {folder} and decoder_layers: leave {name} out."
             )
         if name in FIXED_BY_WEIGHTS and value != found and not random:
             raise ValueError(
-                f"from_encoder got {name}={value!r}, and {folder} has {found!r}: its weights were trained with that, "
-                f"and fit nothing else. Leave {name} out, or say random=True to draw all weights anew."
+                f"from_encoder got {name}={value!r}, and the weights of {folder} are for {found!r}: leave {name} out, "
+                "or say random=True."
             )
 
 
@@ -458,15 +442,9 @@ def selected_layers(available: int, decoder_layers: int | None, selection: str) 
     """Encoder layers that a decoder is made of, in order."""
     wanted = available if decoder_layers is None else decoder_layers
     if not 1 <= wanted <= available:
-        raise ValueError(
-            f"decoder_layers is {wanted}, but this encoder has {available} layers: a decoder is made of them. "
-            f"Give a number from 1 to {available}, or leave it out for all."
-        )
+        raise ValueError(f"decoder_layers is {wanted}, but this encoder has {available} layers.")
     if selection not in ("last", "first"):
-        raise ValueError(
-            f"decoder_layer_selection is {selection!r}: it says which {wanted} of the {available} encoder layers "
-            "decode. Give 'last' or 'first'."
-        )
+        raise ValueError(f"decoder_layer_selection is {selection!r}, neither 'last' nor 'first'.")
     return list(range(available - wanted, available) if selection == "last" else range(wanted))
 
 
@@ -481,7 +459,7 @@ def decoder_state(encoder_state: dict[str, torch.Tensor], indices: list[int]) ->
     return state
 
 
-def say_what_is_fresh(missing_keys: set[str], call: str, indices: list[int]):
+def report_fresh_weights(missing_keys: set[str], call: str, indices: list[int]):
     """Log which weights of a new translation model were drawn, in words."""
     layers = [
         index

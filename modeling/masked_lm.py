@@ -92,8 +92,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad_loss, _):
         if ctx.gradients is None:
             raise RuntimeError(
-                "the masked-LM loss can be back-propagated once: its gradient is not kept. Call forward "
-                "again before the second backward."
+                "the masked-LM loss can be back-propagated once: call forward again before the second backward."
             )
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
         grad_hidden_NH, grad_weight_VH, grad_bias_V = (
@@ -145,10 +144,7 @@ def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=N
     Raises `ValueError` for a smoothing outside [0, 1].
     """
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(
-            f"label_smoothing is {label_smoothing}: it is the share of the target that is spread over the vocabulary. "
-            "Give a number from 0 (off) to 1; the usual values are 0.1 and 0.2."
-        )
+        raise ValueError(f"label_smoothing is {label_smoothing}, not from 0 (off) to 1.")
     if row_weights_N is None:
         row_weights_N = torch.ones(len(labels_N), device=hidden_NH.device)
     if not torch.is_grad_enabled():  # inside the function, parameters would still seem to need theirs
@@ -189,16 +185,13 @@ class LMHead(nn.Module):
         """
         if labels_BT.shape != states_BTH.shape[:2]:
             raise ValueError(
-                f"labels have shape {tuple(labels_BT.shape)}, and the inputs to predict from "
-                f"{tuple(states_BTH.shape[:2])}: every token needs a label (-100: none). Give both one shape."
+                f"labels have shape {tuple(labels_BT.shape)}, and the inputs {tuple(states_BTH.shape[:2])}: give both "
+                "one shape, with label -100 where nothing is predicted."
             )
         predicted_BT = labels_BT.ne(-100)
         labels_N = labels_BT[predicted_BT]
         if not len(labels_N):
-            raise ValueError(
-                "labels hold no predicted position (all are -100): the mean loss of no prediction is undefined. "
-                "Leave such a batch out, or have at least one token predicted."
-            )
+            raise ValueError("labels hold no predicted position (all are -100), so that there is no mean loss.")
         total, _ = self.loss(states_BTH[predicted_BT], labels_N, label_smoothing=label_smoothing)
         return total / len(labels_N)
 
@@ -348,15 +341,11 @@ class ForPreTraining(LMHeadModel):
         """All losses of a micro-batch through one head call, so that the head's (V, H) gradient exists once."""
         batches = {name: batch for name, batch in batches.items() if batch is not None}
         if not batches:
-            raise ValueError(
-                f"{type(self).__name__} got no sub-batch: there is nothing to predict. Give it one per objective, of "
-                f"{', '.join(self.objectives)}, as pretraining/collators.py builds them."
-            )
+            raise ValueError(f"{type(self).__name__} got no sub-batch: give it some of {', '.join(self.objectives)}.")
         known = [loss for name in self.objectives for loss in self.losses_of_objective(name)]
         if unknown := sorted(weights.keys() - set(known)):
             raise ValueError(
-                f"objective_weights names {unknown[0]!r}, which is no loss of {type(self).__name__}: the weight would "
-                f"do nothing. Name some of {', '.join(known)}."
+                f"objective_weights names {unknown[0]!r}, none of {', '.join(known)} of {type(self).__name__}."
             )
         states, labels, row_weights, counts, batch_rows, others = [], [], [], {}, {}, {}
         for name, batch in batches.items():
@@ -374,10 +363,7 @@ class ForPreTraining(LMHeadModel):
                 counts[loss] = len(rows_N)
                 row_weights.append(torch.full((len(rows_N),), float(weights.get(loss, 1.0)), device=rows_N.device))
         if not counts and not others:
-            raise ValueError(
-                f"every loss of {', '.join(batches)} has weight 0: there is nothing to learn from them. Leave the "
-                "objective out, or give one of its terms a weight."
-            )
+            raise ValueError(f"every loss of {', '.join(batches)} has weight 0: leave the objective out.")
         token_losses, totals = {}, []
         if counts:
             total, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), torch.cat(row_weights))
@@ -416,7 +402,7 @@ def check_labels(name: str, fields: dict) -> None:
     if fields["labels"].shape != fields["input_ids"].shape:
         raise ValueError(
             f"sub-batch {name!r} has input_ids {tuple(fields['input_ids'].shape)} and labels "
-            f"{tuple(fields['labels'].shape)}: every token needs a label (-100: none). Give both one shape."
+            f"{tuple(fields['labels'].shape)}: give both one shape, with label -100 where nothing is predicted."
         )
 
 

@@ -104,22 +104,19 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         number = self.config.num_languages
         if not number:
             raise ValueError(
-                "language_ids were given to a model without language embeddings (config.num_languages is 0): they "
-                "would be ignored. Leave them out, or set num_languages."
+                "language_ids were given to a model without language embeddings: leave them out, or set num_languages."
             )
         if input_ids is None or inputs_embeds is not None or input_ids.shape != language_ids.shape:
             given = None if input_ids is None else tuple(input_ids.shape)
             raise ValueError(
-                f"language_ids have shape {tuple(language_ids.shape)}, and input_ids {given}: they say the language of "
-                "each <mask> among the tokens. Give both, of one shape, and no inputs_embeds."
+                f"language_ids have shape {tuple(language_ids.shape)}, and input_ids {given}: give both, of one shape."
             )
         lowest, highest = torch.stack(language_ids.aminmax()).tolist()  # one wait for a GPU
         if lowest < -1 or highest >= number:
             unknown = lowest if lowest < -1 else highest
             raise ValueError(
-                f"language_ids hold {unknown}, and the model has {number} languages, 0 to {number - 1} "
-                f"({', '.join(self.config.languages or ['unnamed'])}): there is no embedding for it. Use their rows, "
-                "or -1 for none; padding may have any."
+                f"language_ids hold {unknown}, and the model has the {number} languages "
+                f"{', '.join(self.config.languages or ['unnamed'])}: give their rows, from 0, or -1 for none."
             )
 
 
@@ -201,15 +198,14 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         input_ids_BT, labels_BT = batch["input_ids"], batch.get("labels")
         if not self.config.num_languages or "language_ids" not in batch:
             raise ValueError(
-                f"BTMLM with config.num_languages {self.config.num_languages} and "
-                f"{'no ' if 'language_ids' not in batch else ''}language_ids: nothing would tell a pseudo position "
-                "which language to speak. Set num_languages (or languages) and give language_ids."
+                f"btmlm with config.num_languages {self.config.num_languages} and "
+                f"{'no ' if 'language_ids' not in batch else ''}language_ids, which tell a pseudo position its "
+                "language: set the one and give the other."
             )
         if labels_BT is not None:
             if (labels_BT.ne(-100) & (batch["segment_ids"] == 1)).any():
                 raise ValueError(
-                    "sub-batch 'btmlm' has labels in segment 1: pseudo positions are generated, there is no gold token "
-                    "for them. Label them -100."
+                    "sub-batch 'btmlm' has labels in segment 1, whose tokens are generated: label them -100."
                 )
             input_ids_BT = unmasked_ids(batch)
         with without_dropout(self):
@@ -230,9 +226,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         Raises ValueError for a model without languages, segment 1 with labels, and a negative temperature.
         """
         if temperature < 0:
-            raise ValueError(
-                f"temperature is {temperature}: logits are divided by it. Give 0 (the likeliest token), or more."
-            )
+            raise ValueError(f"temperature is {temperature}, below 0 (the likeliest token).")
         states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
         is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
         filled_BT[is_pseudo_BT] = self._likeliest(states_BTH[is_pseudo_BT], temperature)

@@ -70,8 +70,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
             return
         if "teacher" not in batch:
             raise ValueError(
-                "sub-batch 'mlm' has no `teacher`: what it would say at the masked words is not there, and KD has "
-                "nothing to learn from. Add it as pretraining/distillation.py does, or set the weight of kd to 0."
+                "sub-batch 'mlm' has no `teacher`: add what pretraining/distillation.py gives, or set kd's weight to 0."
             )
         check_labels(name, batch)
         states_BTH = self.roberta(**encoder_inputs(batch)).last_hidden_state

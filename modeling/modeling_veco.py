@@ -112,14 +112,12 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     def _check_sides(self, name: str, batch: dict) -> None:
         if not self.config.cross_attention:
             raise ValueError(
-                f"sub-batch {name!r} was given to a model without cross-attention (config.cross_attention is false): "
-                "one side cannot read the other. Set cross_attention to true, or train with mlm and tlm."
+                f"sub-batch {name!r} was given to a model without cross-attention: set cross_attention to true."
             )
         sizes = {side: len(batch[side]["input_ids"]) for side in ("x", "y")}
         if sizes["x"] != sizes["y"]:
             raise ValueError(
-                f"sub-batch {name!r} has {sizes['x']} rows of x and {sizes['y']} of y: row i of x is paired with row i "
-                "of y. Give as many of both."
+                f"sub-batch {name!r} has {sizes['x']} rows of x and {sizes['y']} of y: row i of the two is a pair."
             )
         kinds = [
             {field: batch[side][field].dim() for field in OF_BOTH_SIDES if field in batch[side]} for side in ("x", "y")
@@ -127,7 +125,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
         if kinds[0] != kinds[1]:
             raise ValueError(
                 f"sub-batch {name!r} has the fields {kinds[0]} on side x and {kinds[1]} on side y (field: dimensions): "
-                "both sides go through the layers as one batch. Give both the same."
+                "give both sides the same."
             )
         for side in ("x", "y"):
             check_labels(f"{name}.{side}", batch[side])
@@ -135,8 +133,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
             if mask.dim() == 3 and "cross_attention_mask" not in batch[side]:
                 raise ValueError(
                     f"sub-batch {name!r} has a block attention_mask {tuple(mask.shape)} on side {side} and no "
-                    "cross_attention_mask: it does not say which example of the other side a row belongs to. Add it, "
-                    "boolean (B, Tx, Ty), to both sides."
+                    "cross_attention_mask: add it, boolean (B, Tx, Ty), to both sides."
                 )
             real_BT = (mask if mask.dim() == 2 else mask.any(1)).bool()
             if "special_tokens_mask" in batch[side]:
@@ -144,8 +141,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
             real_B = real_BT.any(1)
             if not real_B.all():
                 raise ValueError(
-                    f"sub-batch {name!r}, pair {int(real_B.logical_not().nonzero()[0])}: side {side} is empty, so that "
-                    "there is nothing for the other side to read. Leave such pairs out."
+                    f"sub-batch {name!r}, pair {int(real_B.logical_not().nonzero()[0])}: side {side} is empty."
                 )
 
 

@@ -146,7 +146,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         """
         for field in ("segment_ids", "special_tokens_mask"):
             if field not in batch:
-                raise _missing(field, "which words are the source's and which the target's cannot be told")
+                raise _missing(field)
         config = self.config
         with without_dropout(self):
             states_BTH = self.roberta(
@@ -208,7 +208,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             asks = (is_masked_PS1, is_masked_P1T)
         else:
             if "draws" not in batch:
-                raise _missing("draws", f"query_positions is {positions}, which draws them at random")
+                raise _missing("draws")
             draws_F = batch["draws"].flatten()
             draws_PS1, draws_P1T = draws_F[labels.source_PS][..., None], draws_F[labels.target_PT][:, None]
             if positions == "all_aligned":
@@ -244,10 +244,10 @@ def places(mask_GT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (~mask_GT).byte().argsort(dim=1, stable=True)[:, :most] * exists_GK, exists_GK
 
 
-def _missing(field: str, why: str) -> ValueError:
+def _missing(field: str) -> ValueError:
     return ValueError(
-        f"sub-batch 'tlm' has no {field}: {why}, and DWA has nothing to learn from. Add it, (B, T), as "
-        "pretraining/collators.py does, or set the weight of dwa to 0."
+        f"sub-batch 'tlm' has no {field} (B, T), which dwa needs: add it, see pretraining/collators.py, or set the "
+        "weight of dwa to 0."
     )
 
 

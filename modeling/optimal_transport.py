@@ -65,7 +65,7 @@ def align(x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", pro
     if x_BSH.dim() != 3 or y_BTH.dim() != 3 or x_BSH.shape[::2] != y_BTH.shape[::2]:
         raise ValueError(
             f"vectors have shapes {tuple(x_BSH.shape)} and {tuple(y_BTH.shape)}: both must be (pairs, tokens, hidden "
-            "size), with the same number of pairs and the same hidden size. Give the two sides of one batch."
+            "size), with the same number of pairs and the same hidden size."
         )
     x_BSH, y_BTH = _computable(x_BSH), _computable(y_BTH)
     masks = source_mask_BS, target_mask_BT
@@ -114,10 +114,7 @@ def sinkhorn(
     _check_masks(similarity_BST, source_mask_BS, target_mask_BT)
     _check_iterations("iterations", iterations)
     if not 0 < regularization < float("inf") or not 0 < epsilon < float("inf"):
-        raise ValueError(
-            f"regularization={regularization} and epsilon={epsilon}: Eq. 5 divides by the one and takes the logarithm "
-            "of the other. Give finite numbers above 0 (the paper: 1 and 1e-6)."
-        )
+        raise ValueError(f"regularization={regularization} and epsilon={epsilon} must be finite numbers above 0.")
     if first not in ("rows", "columns"):
         raise ValueError(f"first={first!r}: an iteration begins with rows or columns. Give 'rows' or 'columns'.")
     k_BST = _wide(similarity_BST, copy=True)
@@ -189,7 +186,7 @@ def argmax_links(scores_BST, source_mask_BS, target_mask_BT, direction="mutual")
     links_BST = torch.zeros_like(scores_BST, dtype=torch.bool)
     if not links_BST.numel():
         return links_BST
-    best = Best.of(scores_BST)
+    best = Argmaxes.of(scores_BST)
     if direction == "mutual":
         return best.mark(links_BST)
     forward_BST = links_BST.scatter(2, best.target_BS[:, :, None], best.has_target_BS[:, :, None])
@@ -216,10 +213,7 @@ def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, dis
         raise ValueError(f"rule={rule!r}: there is no such rule. Give 'released' (XLM-Align's code) or 'eq9_printed'.")
     lowest = 0 if rule == "eq9_printed" else 0.5
     if not lowest <= discount <= 1:
-        raise ValueError(
-            f"discount={discount}: a cell beside a link is multiplied by it, and the rule {rule!r} has a meaning for "
-            f"numbers from {lowest} to 1 only. Give one of them (the paper: 0.9)."
-        )
+        raise ValueError(f"discount={discount} is not from {lowest} to 1, as the rule {rule!r} needs.")
     if rule == "released":
         return _simalign_links(plan_BST, source_mask_BS, target_mask_BT, iterations, discount)
     plan_BST = _inside(plan_BST, source_mask_BS, target_mask_BT, outside=0)
@@ -234,7 +228,7 @@ def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, dis
                 1 - (1 - discount) * linked.to(plan_BST.dtype) for linked in (row_BS, column_BT)
             )
             plan_BST *= torch.minimum(row_factor_BS[:, :, None], column_factor_BT[:, None])
-        best = Best.of(plan_BST, nothing=0)
+        best = Argmaxes.of(plan_BST, nothing=0)
         best.mark(links_BST)
         best.clear(plan_BST)
         row_BS, column_BT = row_BS | best.is_mutual_BS, column_BT | best.is_mutual_BT
@@ -262,7 +256,7 @@ def _simalign_links(scores_BST, source_mask_BS, target_mask_BT, iterations, disc
     links_BST = torch.zeros_like(scores_BST, dtype=torch.bool)
     if not links_BST.numel():
         return links_BST
-    best = Best.of(scores_BST)
+    best = Argmaxes.of(scores_BST)
     best.mark(links_BST)
     row_BS, column_BT = best.is_mutual_BS, best.is_mutual_BT
     is_open_B = (source_mask_BS.sum(1) > 2) & (target_mask_BT.sum(1) > 2)
@@ -273,7 +267,7 @@ def _simalign_links(scores_BST, source_mask_BS, target_mask_BT, iterations, disc
         factor_BST = (row_factor_BS[:, :, None] + column_factor_BT[:, None]).clamp_(max=1)
         # 0 times infinity: no cell to choose
         factor_BST.mul_(scores_BST).nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        best = Best.of(factor_BST)
+        best = Argmaxes.of(factor_BST)
         is_new_BS = best.is_mutual_BS & is_open_B[:, None] & ~(row_BS & column_BT.gather(1, best.target_BS))
         is_new_BT = best.is_mutual_BT & is_open_B[:, None] & ~(column_BT & row_BS.gather(1, best.source_BT))
         best._replace(is_mutual_BS=is_new_BS).mark(links_BST)
@@ -287,10 +281,7 @@ def softmax_links(similarity_BST, source_mask_BS, target_mask_BT, threshold=1e-3
     Returns boolean links (B, S, T). Raises `ValueError` for a threshold out of range and shapes that do not fit.
     """
     if not 0 <= threshold < 1:
-        raise ValueError(
-            f"threshold={threshold}: it is compared with probabilities, and no cell, or every cell, would be a link. "
-            "Give a number from 0 to below 1 (awesome-align: 0.001)."
-        )
+        raise ValueError(f"threshold={threshold} is not from 0 to below 1.")
     return torch.minimum(*_both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT)) > threshold
 
 
@@ -305,7 +296,7 @@ def _both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT):
     return scores_BST.softmax(2).mul_(row_BS[:, :, None]), scores_BST.softmax(1).mul_(column_BT[:, None])
 
 
-class Best(NamedTuple):
+class Argmaxes(NamedTuple):
     """The first highest cell of every row and of every column, and which rows and columns have theirs in common."""
 
     target_BS: torch.Tensor
@@ -316,7 +307,7 @@ class Best(NamedTuple):
     is_mutual_BT: torch.Tensor
 
     @classmethod
-    def of(cls, scores_BST, nothing=-torch.inf) -> "Best":
+    def of(cls, scores_BST, nothing=-torch.inf) -> "Argmaxes":
         """Of cells above `nothing`."""
         # in half the time of argmax; both return the first of equals
         (row_BS, target_BS), (column_BT, source_BT) = scores_BST.max(2), scores_BST.max(1)
@@ -365,24 +356,19 @@ def _options_of(method, options):
     if method not in METHODS:
         nearest = difflib.get_close_matches(str(method), METHODS, n=1)
         raise ValueError(
-            f"method is {method!r}: there is no such method. Give one of {', '.join(METHODS)}"
+            f"method is {method!r}, none of {', '.join(METHODS)}"
             f"{f'; the nearest is {nearest[0]!r}' if nearest else ''}."
         )
     known = METHOD_OPTIONS[method]
     if unknown := sorted(options.keys() - known.keys()):
         has = f"its options are {', '.join(known)}" if known else "it has no options"
-        raise ValueError(
-            f"option {unknown[0]!r} with method {method!r}: it would do nothing; {has}. Leave it out, or take another "
-            "method."
-        )
+        raise ValueError(f"option {unknown[0]!r} with method {method!r}: {has}.")
     return known | options
 
 
 def _check_iterations(name, value):
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(
-            f"{name}={value!r}: without an iteration there is nothing to return. Give a whole number from 1 on."
-        )
+        raise ValueError(f"{name}={value!r} is no whole number from 1 on.")
 
 
 def _check_masks(scores_BST, source_mask_BS, target_mask_BT):
@@ -392,6 +378,5 @@ def _check_masks(scores_BST, source_mask_BS, target_mask_BT):
     if len(shape) != 3 or given != (shape[:2], shape[::2]) or types != (torch.bool, torch.bool):
         raise ValueError(
             f"scores of shape {shape} with masks of shapes {given[0]} and {given[1]}, types {types[0]} and {types[1]}: "
-            "masks are boolean and say which rows and columns of the scores may be linked. Give scores (B, S, T) with "
-            "boolean masks (B, S) and (B, T)."
+            "give scores (B, S, T) with boolean masks (B, S) and (B, T)."
         )

@@ -63,8 +63,8 @@ class WordAlignmentPipeline(Pipeline):
             if name not in OPTIONS + OUTPUTS:
                 nearest = difflib.get_close_matches(name, OPTIONS + OUTPUTS, n=1)
                 raise ValueError(
-                    f"{name} is no parameter of word alignment: it would change nothing. "
-                    + (f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(OPTIONS + OUTPUTS)}.")
+                    f"{name} is no parameter of word alignment: "
+                    + (f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(OPTIONS + OUTPUTS)}.")
                 )
         outputs = {name: parameters[name] for name in OUTPUTS if name in parameters}
         return {}, {name: value for name, value in parameters.items() if name not in outputs}, outputs
@@ -92,8 +92,7 @@ class WordAlignmentPipeline(Pipeline):
             return pair
         if missing := [key for key in ("source", "target") if key not in pair]:
             raise ValueError(
-                f"an input has the keys {', '.join(map(repr, pair)) or 'none'}, and not {' and '.join(missing)}: two "
-                "sentences are needed to link words. Give {'source': ..., 'target': ...}."
+                f"an input has the keys {', '.join(map(repr, pair)) or 'none'}, and not {' and '.join(missing)}."
             )
         return pair["source"], pair["target"]
 

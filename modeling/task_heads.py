@@ -50,10 +50,7 @@ class HeadModel(EncoderPreTrainedModel):
     def __init__(self, config):
         super().__init__(config)
         if is_plug_in(config) and not config.cross_attention:
-            raise ValueError(
-                f"{type(self).__name__} was asked for with plug_in=True, and its configuration has no cross-attention: "
-                "there is nothing to plug in. Load a VECO encoder, or leave plug_in out."
-            )
+            raise ValueError(f"{type(self).__name__} with plug_in=True needs cross-attention: load a VECO encoder.")
         self.roberta = self.encoder_class(config, add_pooling_layer=self.reads_pooler)
         self.make_head(config)
         self.post_init()
@@ -76,16 +73,14 @@ class HeadModel(EncoderPreTrainedModel):
         if not is_plug_in(self.config):
             if given:
                 raise ValueError(
-                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False: it reads x alone and "
-                    "would ignore the translation. Leave it out, or fine-tune a VECO model with plug_in=True."
+                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False, which reads x alone."
                 )
             outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
             return outputs, outputs.last_hidden_state, None
         if translation["translation_input_ids"] is None:
             raise ValueError(
-                f"plug-in without y: this {type(self).__name__} has plug_in=True and got no translation_input_ids. Its "
-                "head reads [H:S], and S needs a translation of the text. Give translation_input_ids and "
-                "translation_attention_mask, or take a model that was fine-tuned plug-out."
+                f"plug-in without y: {type(self).__name__} has plug_in=True, give translation_input_ids and "
+                "translation_attention_mask."
             )
 
         x = {"input_ids": input_ids, **{name: kwargs.pop(name) for name in INPUT_FIELDS if name in kwargs}}
@@ -94,8 +89,7 @@ class HeadModel(EncoderPreTrainedModel):
         mask_y_BS = padding_mask("y", y["input_ids"], translation["translation_attention_mask"])
         if mask_x_BT.shape[0] != mask_y_BS.shape[0]:  # a `len` would be a fixed number in an export
             raise ValueError(
-                f"x has {len(mask_x_BT)} rows and its translation y has {len(mask_y_BS)}: row i of one translates row "
-                "i of the other. Give both the same batch size."
+                f"x has {len(mask_x_BT)} rows and its translation y has {len(mask_y_BS)}: row i of the two is a pair."
             )
         # each H once; it serves the head and the other side
         outputs = self.roberta(**x, attention_mask=mask_x_BT, return_dict=True, **kwargs)
@@ -124,17 +118,13 @@ def padding_mask(side: str, tokens: torch.Tensor, attention_mask: torch.Tensor |
         attention_mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
     if attention_mask.shape != tokens.shape[:2]:
         raise ValueError(
-            f"the attention mask of {side} has shape {tuple(attention_mask.shape)}, and its text has "
-            f"{tuple(tokens.shape[:2])}: plugged in, the other side has to know its padding. Give a mask (B, T), 1 for "
-            "tokens and 0 for padding."
+            f"the attention mask of {side} has shape {tuple(attention_mask.shape)}, and its text "
+            f"{tuple(tokens.shape[:2])}: give a mask (B, T), 1 for tokens and 0 for padding."
         )
     is_empty_B = ~attention_mask.bool().any(-1)
     # the graph of an export cannot ask
     if not torch.compiler.is_exporting() and is_empty_B.any():
-        raise ValueError(
-            f"row {int(is_empty_B.nonzero()[0])} of {side} is empty (its attention mask is all 0): the other side "
-            "would have nothing to attend to. Leave the pair out, or give it a text."
-        )
+        raise ValueError(f"row {int(is_empty_B.nonzero()[0])} of {side} is empty (its attention mask is all 0).")
     return attention_mask
 
 
@@ -260,8 +250,7 @@ class ForPooledSequenceClassification(ForSequenceClassification):
     def make_head(self, config):
         if self.roberta.pooler is None:
             raise ValueError(
-                f"{type(self).__name__} was asked for with add_pooling_layer=False: its head reads the pooler of the "
-                "base model. Set add_pooling_layer to true in the configuration."
+                f"{type(self).__name__} reads the pooler: set add_pooling_layer to true in the configuration."
             )
         self.num_labels = config.num_labels
         self.dropout = head_dropout(config)

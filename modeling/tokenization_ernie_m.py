@@ -163,8 +163,7 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
     ):
         if sentencepiece_model_ckpt is None:
             raise ValueError(
-                f"no {FILES['sentencepiece_model_ckpt']} was found or given: without the SentencePiece model no text "
-                "can be split. Put the file of the original checkpoint into the tokenizer's folder."
+                f"no {FILES['sentencepiece_model_ckpt']} was found: put the original checkpoint's into the folder."
             )
         # what the library makes of a folder's files for its own tokenizers
         for name in ("vocab", "merges", "tokenizer_file", "tokenizer_object"):
@@ -173,10 +172,7 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         self.sp_model = sentencepiece.SentencePieceProcessor(**self.sp_model_kwargs)
         self.sp_model.load(sentencepiece_model_ckpt)
         if any(self.sp_model.is_byte(index) for index in range(len(self.sp_model))):
-            raise ValueError(
-                f"{sentencepiece_model_ckpt} is a model with byte fallback: ERNIE-M's rules cut characters, and its "
-                "subwords are not all made of these. Give the sentencepiece.bpe.model of an ERNIE-M checkpoint."
-            )
+            raise ValueError(f"{sentencepiece_model_ckpt} has byte fallback: give the one of an ERNIE-M checkpoint.")
         self.lines = None
         if vocab_file is not None:
             with open(vocab_file, encoding="utf-8") as file:  # not splitlines(): subwords hold other line breaks

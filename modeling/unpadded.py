@@ -21,7 +21,7 @@ from transformers.masking_utils import create_bidirectional_mask
 SHORTEST_OF_GROUP = 0.75
 
 
-class Placed(torch.autograd.Function):
+class ScatterRows(torch.autograd.Function):
     """Rows of (N, H) put where `places_N` says in (`size`, H) zeros. No place is named twice."""
 
     @staticmethod
@@ -31,11 +31,11 @@ class Placed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return Taken.apply(grad, ctx.saved_tensors[0]), None, None
+        return GatherRows.apply(grad, ctx.saved_tensors[0]), None, None
 
 
-class Taken(torch.autograd.Function):
-    """The rows of (M, H) that `places_N` names: the reverse of `Placed`.
+class GatherRows(torch.autograd.Function):
+    """The rows of (M, H) that `places_N` names: the reverse of `ScatterRows`.
 
     Indexing does the same; its gradient adds up, row by row, as if a place could be named twice.
     """
@@ -48,7 +48,7 @@ class Taken(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return Placed.apply(grad, ctx.saved_tensors[0], ctx.size), None
+        return ScatterRows.apply(grad, ctx.saved_tensors[0], ctx.size), None
 
 
 class RealPositions:
@@ -74,16 +74,16 @@ class RealPositions:
 
     def flat(self, states_BTH: torch.Tensor) -> torch.Tensor:
         """(B, T, H) -> (F, H)."""
-        return Taken.apply(states_BTH.reshape(-1, states_BTH.shape[-1]), self.places_F)
+        return GatherRows.apply(states_BTH.reshape(-1, states_BTH.shape[-1]), self.places_F)
 
     def padded(self, states_FH: torch.Tensor) -> torch.Tensor:
         """(F, H) -> (B, T, H), zero at padding."""
         size = self.shape[0] * self.shape[1]
-        return Placed.apply(states_FH, self.places_F, size).view(*self.shape, states_FH.shape[1])
+        return ScatterRows.apply(states_FH, self.places_F, size).view(*self.shape, states_FH.shape[1])
 
 
 @dataclass
-class Part:
+class PaddedGroup:
     """One side of a group: positions `start` to `stop` of the F, as (b, L); `places` into (b * L), None where full."""
 
     start: int
@@ -94,7 +94,7 @@ class Part:
     is_real_bL: torch.Tensor | None
 
     @classmethod
-    def of(cls, real: RealPositions, first: int, last: int) -> "Part":
+    def of(cls, real: RealPositions, first: int, last: int) -> "PaddedGroup":
         """Sequences `first` to below `last`."""
         start, stop = real.starts[first], real.starts[last]
         shape = (last - first, max(1, *real.lengths[first:last]))
@@ -114,13 +114,13 @@ class Part:
         """(F, H) -> (b, L, H) of this group."""
         part_NH = states_FH[self.start : self.stop]
         if self.places is not None:
-            part_NH = Placed.apply(part_NH, self.places, self.shape[0] * self.shape[1])
+            part_NH = ScatterRows.apply(part_NH, self.places, self.shape[0] * self.shape[1])
         return part_NH.view(*self.shape, -1)
 
     def flat(self, states_bLH: torch.Tensor) -> torch.Tensor:
         """(b, L, H) -> (N, H), the real positions of this group."""
         states_NH = states_bLH.reshape(-1, states_bLH.shape[-1])
-        return states_NH if self.places is None else Taken.apply(states_NH, self.places)
+        return states_NH if self.places is None else GatherRows.apply(states_NH, self.places)
 
 
 class UnpaddedAttention:
@@ -138,7 +138,8 @@ class UnpaddedAttention:
             self.call = self._one_row(config, queries, keys, allow_BTS)
         else:
             groups = [
-                (Part.of(queries, *bounds), Part.of(keys, *bounds), bounds) for bounds in groups_of(queries.lengths)
+                (PaddedGroup.of(queries, *bounds), PaddedGroup.of(keys, *bounds), bounds)
+                for bounds in groups_of(queries.lengths)
             ]
             self.groups = [
                 (own, other, self._mask(queries, own, other, bounds, allow_BTS)) for own, other, bounds in groups
@@ -170,7 +171,7 @@ class UnpaddedAttention:
             return attend(query.float(), key.float(), value.float(), mask).to(torch.bfloat16)
 
     @staticmethod
-    def _mask(queries: RealPositions, own: Part, other: Part, bounds, allow_BTS) -> torch.Tensor | None:
+    def _mask(queries: RealPositions, own: PaddedGroup, other: PaddedGroup, bounds, allow_BTS) -> torch.Tensor | None:
         """(b, 1, L, K) or (b, 1, 1, K), True where a row may attend to a column; None where everything may.
 
         A row that may attend to nothing reads everything: such rows are read by nobody (see

@@ -74,15 +74,11 @@ class LayerStates:
         config = getattr(self.model, "config", None)
         self.num_layers = getattr(config, "num_hidden_layers", None)
         if self.num_layers is None:
-            raise ValueError(
-                f"{type(model).__name__} has no config.num_hidden_layers: it is no encoder with hidden states, which "
-                "the words are compared by. Give an encoder, such as AutoModel.from_pretrained(...) of XLM-R."
-            )
+            raise ValueError(f"{type(model).__name__} has no config.num_hidden_layers: give an encoder, such as XLM-R.")
         is_causal = any(getattr(module, "is_causal", False) for module in self.model.modules())
         if is_causal or getattr(config, "is_decoder", False):
             raise ValueError(
-                f"{type(model).__name__} is a decoder: a word's states know nothing of what follows it, and its "
-                "translation is not found by them. Give an encoder, such as AutoModel.from_pretrained(...) of XLM-R."
+                f"{type(model).__name__} is a decoder, whose states do not know the words that follow: give an encoder."
             )
         self.stops_itself = "num_layers" in inspect.signature(self.model.forward).parameters
         encoder = getattr(self.model, "encoder", None)
@@ -133,8 +129,8 @@ class LayerStates:
             states[highest] = getattr(outputs, "last_hidden_state", None)
         if any(states.get(layer) is None for layer in layers):
             raise ValueError(
-                f"{type(self.model).__name__} returned no hidden states of layers {sorted(layers)}: words are compared "
-                "by them. Give a model whose forward takes output_hidden_states=True, such as AutoModel gives."
+                f"{type(self.model).__name__} returned no hidden states of layers {sorted(layers)}: its forward must "
+                "take output_hidden_states=True."
             )
         return {layer: states[layer] for layer in layers}
 
@@ -145,10 +141,7 @@ def encoder_of(model):
         return model
     encoder = model.get_encoder()
     if encoder is model or "input_ids" not in inspect.signature(encoder.forward).parameters:
-        raise ValueError(
-            f"{type(model).__name__} is an encoder-decoder without an encoder of text: words are compared by the "
-            "states of one. Give an encoder, such as AutoModel.from_pretrained(...) of XLM-R."
-        )
+        raise ValueError(f"{type(model).__name__} is an encoder-decoder without an encoder of text.")
     return encoder
 
 
@@ -198,20 +191,14 @@ class WordAligner:
         check_method(method, matching)
         self.check_layer(self.layer)
         if encoding not in ENCODINGS:
-            raise ValueError(
-                f"encoding is {encoding!r}: sentences are encoded in one input or in two. Give "
-                f"{' or '.join(map(repr, ENCODINGS))}."
-            )
+            raise ValueError(f"encoding is {encoding!r}, not {' or '.join(map(repr, ENCODINGS))}.")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(
-                f"batch_size is {batch_size!r}: a forward pass needs an input. Give a whole number from 1 on."
-            )
+            raise ValueError(f"batch_size is {batch_size!r}, no whole number from 1 on.")
         self.is_joint = encoding == "joint"
         self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
         if self.is_joint and not self.format.special[1]:
             raise ValueError(
-                f"{type(tokenizer).__name__} puts nothing between the two texts of a pair: a joint input would not say "
-                "where the one ends. Give encoding='separate'."
+                f"{type(tokenizer).__name__} puts nothing between the two texts of a pair: give encoding='separate'."
             )
         self.gives_types = self.states.has_token_types and self.format.has_types
         # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
@@ -219,24 +206,15 @@ class WordAligner:
         least = self.format.size + (2 if self.is_joint else 1)
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
-            raise ValueError(
-                f"window is {self.window}: the model has {positions} positions, and special tokens and a token of each "
-                f"sentence take {least}. Give a number from {least} to {positions}."
-            )
+            raise ValueError(f"window is {self.window}, not from {least} to the model's {positions} positions.")
         self.overlap = self.window // 2 if overlap is None else overlap
         if not 0 <= self.overlap < self.window:
-            raise ValueError(
-                f"overlap is {self.overlap} and window {self.window}: each window has to go on where the one before it "
-                f"ends. Give an overlap from 0 to {self.window - 1}."
-            )
+            raise ValueError(f"overlap is {self.overlap}, not from 0 to {self.window - 1}.")
 
     def check_layer(self, layer: int) -> None:
         """Raises `ValueError` for a layer that the model does not have."""
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.num_layers:
-            raise ValueError(
-                f"layer is {layer!r}, and the model has {self.num_layers} layers: there is no such state. Give 0 (the "
-                f"embeddings) to {self.num_layers}."
-            )
+            raise ValueError(f"layer is {layer!r}, not from 0 (the embeddings) to {self.num_layers}.")
 
     def align(
         self, pairs: Iterable[tuple[Words, Words]], probabilities: bool = False, similarity: bool = False
@@ -367,8 +345,7 @@ def as_words(number: int, pair) -> tuple[list[str], list[str]]:
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(is_side, pair)):
         shown = repr(pair) if len(repr(pair)) < 80 else f"{repr(pair)[:77]}..."
         raise ValueError(
-            f"input {number} (counted from 0) is {shown}: words can be linked only between two sentences. Give "
-            "(source, target), each a text or a list of words."
+            f"input {number} (counted from 0) is {shown}: give (source, target), each a text or a list of words."
         )
     source, target = (split_words(side) if isinstance(side, str) else list(side) for side in pair)
     return source, target

@@ -42,10 +42,8 @@ def nothing_is_compiled():
 
 @pytest.fixture
 def vocabulary(sample_tokenizer_dir):
-    """The sample tokenizer, as what the subwords of a checkpoint are."""
-    from modeling.convert_veco_checkpoints import Vocabulary
-
-    return Vocabulary(str(sample_tokenizer_dir))
+    """The sample tokenizer, as the option of a converter."""
+    return {"tokenizer": str(sample_tokenizer_dir)}
 
 
 class Maker:

@@ -153,7 +153,7 @@ def tokens(found: dict) -> int:
     others = texts[1:] + texts[:1]
     content = {
         "texts": texts,
-        "tokens": [tokenizer.tokenize(text) for text in texts],
+        "pieces": [tokenizer.tokenize(text) for text in texts],
         "single": tokenizer(texts)["input_ids"],
         "pair": tokenizer(texts, others)["input_ids"],
         "cut": tokenizer(texts, others, truncation=True, max_length=30)["input_ids"],

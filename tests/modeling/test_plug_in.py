@@ -1,10 +1,5 @@
 """Plug-in fine-tuning: heads on [H:S] of a text and its translation, computed here once more by hand."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -20,17 +15,8 @@ from modeling.modeling_veco import (
 )
 from modeling.modeling_xlm_align import XlmAlignForSequenceClassification
 
-TINY = dict(
-    vocab_size=97,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=40,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-    num_labels=3,
-)
+TINY = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+TINY |= dict(max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3)
 HEADS = (VecoForSequenceClassification, VecoForTokenClassification, VecoForQuestionAnswering)
 STREAMS = ("bidirectional", "causal")
 
@@ -139,16 +125,6 @@ def test_the_labels_of_either_side_alone_teach_everything(head):
         # a key's bias moves no attention weight
         idle = [n for n, p in model.named_parameters() if not p.grad.abs().max() > 0 and "key.bias" not in n]
         assert idle == []
-
-
-def test_gradients_flow_through_the_states_of_the_other_side():
-    # into words that only y holds, from the label of x alone: through H_y
-    model, batch = make(), sides()
-    only_in_y = set(batch["translation_input_ids"].unique().tolist()) - set(batch["input_ids"].unique().tolist())
-    model(**batch, labels=torch.tensor([0, 1, 2])).loss.backward()
-    gradient = model.roberta.embeddings.word_embeddings.weight.grad
-    assert len(only_in_y) > 3
-    assert all(gradient[word].abs().max() > 0 for word in only_in_y)
 
 
 @torch.no_grad()
@@ -266,48 +242,19 @@ def test_the_loss_of_each_side_knows_the_problem_type():
     torch.testing.assert_close(loss, sum(expected) / 2)
 
 
-def test_gradients_are_those_without_checkpointing():
-    batch, gradients = sides(), []
-    for checkpointing in (False, True):
-        model = make().train()
-        if checkpointing:
-            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-            enable({"use_reentrant": False})
-        labels = torch.tensor([0, 1, 2])
-        model(**batch, labels=labels, translation_labels=labels).loss.backward()
-        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_attention_implementations_agree(attention):
-    model, batch = make(cross_stream="causal"), sides()
-    expected = model(**batch).logits
-    model.set_attn_implementation(attention)
-    torch.testing.assert_close(model(**batch).logits, expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("head", HEADS)
-def test_plug_in_without_y_is_refused(head):
-    model, batch = make(head), sides()
-    with pytest.raises(ValueError, match=r"plug-in without y.*reads \[H:S\].*Give translation_input_ids"):
-        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
-    with pytest.raises(ValueError, match="plug-in without y"):
-        model(input_ids=batch["input_ids"], **gold(head, batch)[1])
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_translation_is_not_ignored_plug_out(head):
-    model, batch = make(head, plug_in=False), sides()
-    with pytest.raises(
-        ValueError, match="translation_input_ids, translation_attention_mask given to a .*plug_in=False"
-    ):
-        model(**batch)
-    labels = gold(head, batch)[1]
-    with pytest.raises(ValueError, match=f"{', '.join(labels)} given to.*Leave it out"):
-        model(input_ids=batch["input_ids"], **labels)
-    with pytest.raises(ValueError, match="plug_in=False"):
+def test_what_does_not_go_with_plug_in_is_refused(head):
+    batch = sides()
+    x, labels = {name: batch[name] for name in ("input_ids", "attention_mask")}, gold(head, batch)[1]
+    model = make(head)
+    for given in (x, x | labels):
+        with pytest.raises(ValueError, match="translation_input_ids"):
+            model(**given)
+    plain = make(head, plug_in=False)
+    for given, named in ((batch, "translation_input_ids"), (x | labels, "translation_")):
+        with pytest.raises(ValueError, match=f"{named}.*plug_in"):
+            plain(**given)
+    with pytest.raises(ValueError, match="plug_in"):
         XlmAlignForSequenceClassification(XlmAlignConfig(**TINY))(**batch)
 
 
@@ -316,82 +263,50 @@ def test_a_translation_is_not_ignored_plug_out(head):
 )
 def test_plug_in_needs_cross_attention(config):
     head = VecoForSequenceClassification if config.model_type == "veco" else XlmAlignForSequenceClassification
-    with pytest.raises(ValueError, match="plug_in=True.*has no cross-attention.*Load a VECO encoder"):
+    with pytest.raises(ValueError, match="plug_in=True"):
         head(config)
 
 
 def test_sides_that_cannot_be_paired_are_refused():
     model, batch = make(), sides()
     y = {name: value for name, value in batch.items() if name.startswith("translation_")}
-    with pytest.raises(ValueError, match="x has 2 rows and its translation y has 3.*same batch size"):
-        model(input_ids=batch["input_ids"][:2], **y)
+    refused = [("x has 2 rows", {"input_ids": batch["input_ids"][:2], **y})]
     for side, name in (("x", "attention_mask"), ("y", "translation_attention_mask")):
-        mask = batch[name].clone()
-        mask[1] = 0
-        with pytest.raises(ValueError, match=f"row 1 of {side} is empty.*Leave the pair out"):
-            model(**{**batch, name: mask})
-        with pytest.raises(ValueError, match=f"attention mask of {side} has shape .*Give a mask"):
-            model(**{**batch, name: causal_mask(mask)})
-        with pytest.raises(ValueError, match=f"attention mask of {side} has shape"):
-            model(**{**batch, name: batch[name][:, 1:]})
-    with pytest.raises(ValueError, match="row 0 of y is empty"):
-        model(input_ids=batch["input_ids"], translation_input_ids=torch.ones(3, 0, dtype=torch.long))
-
-
-def test_causal_mask():
-    mask = causal_mask(torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]))
-    assert mask.dtype == torch.bool
-    assert mask.int().tolist() == [
-        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]],
-        [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]],
-    ]
+        empty = batch[name].clone()
+        empty[1] = 0
+        refused += [(f"row 1 of {side}", {**batch, name: empty})]
+        refused += [(f"mask of {side}", {**batch, name: other}) for other in (causal_mask(empty), batch[name][:, 1:])]
+    no_words = {"input_ids": batch["input_ids"], "translation_input_ids": torch.ones(3, 0, dtype=torch.long)}
+    for named, given in (*refused, ("row 0 of y", no_words)):
+        with pytest.raises(ValueError, match=named):
+            model(**given)
 
 
 RELOAD = """
 import json, sys, torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
-model = AutoModelForSequenceClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
-assert "transformers_modules" in type(model).__module__ and model.config.plug_in
-batch = {name: torch.tensor(value) for name, value in json.loads(sys.argv[2]).items()}
-try:
-    model(input_ids=batch["input_ids"])
-except ValueError as error:
-    refusal = str(error)
-encoder = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
-with torch.no_grad():
-    logits = model(**batch).logits.tolist()
-    states = encoder(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-tagger = AutoModelForTokenClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
+folder, batch = json.loads(sys.argv[2]), {k: torch.tensor(v) for k, v in json.loads(sys.argv[3]).items()}
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
+found = {"logits": model(**batch).logits.detach()}
+encoder = AutoModel.from_pretrained(folder, trust_remote_code=True)
+x = {name: batch[name] for name in ("input_ids", "attention_mask")}
+found["states"] = encoder(**x).last_hidden_state.detach()
+tagger = AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True)
 plain = AutoModelForSequenceClassification.from_pretrained(
-    sys.argv[1], trust_remote_code=True, plug_in=False, ignore_mismatched_sizes=True)
-print(json.dumps({"logits": logits, "refusal": refusal, "sum": states.sum().item(),
-    "widths": [tagger.classifier.in_features, plain.classifier.dense.in_features]}))
+    folder, trust_remote_code=True, plug_in=False, ignore_mismatched_sizes=True)
+found["widths"] = [tagger.classifier.in_features, plain.classifier.dense.in_features]
+torch.save(found, sys.argv[1])
 """
 
 
 @pytest.mark.slow
-def test_a_saved_classifier_reloads_in_a_fresh_process_and_still_wants_y(tmp_path):
+@torch.no_grad()
+def test_a_saved_classifier_reloads_in_a_fresh_process(fresh_process, tmp_path):
     model, batch = make(cross_stream="causal"), sides()
-    folder, elsewhere = tmp_path / "plugged_in", tmp_path / "elsewhere"
-    model.save_pretrained(folder)
-    elsewhere.mkdir()
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "PYTHONPATH"))}
-    environment |= {"HF_HOME": str(tmp_path / "hf_home"), "HF_HUB_OFFLINE": "1"}
-    arguments = json.dumps({name: value.tolist() for name, value in batch.items()})
-    done = subprocess.run(
-        [sys.executable, "-c", RELOAD, str(folder), arguments],
-        cwd=elsewhere,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    reloaded = json.loads(done.stdout.splitlines()[-1])
-    with torch.no_grad():
-        expected = model(**batch).logits
-    torch.testing.assert_close(torch.tensor(reloaded["logits"]), expected, atol=1e-6, rtol=0)
-    assert "plug-in without y" in reloaded["refusal"]
-    assert reloaded["widths"] == [64, 32]
-    encoder = VecoModel.from_pretrained(folder).eval()
-    states = encoder(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-    assert reloaded["sum"] == pytest.approx(states.sum().item(), abs=1e-3)
+    model.save_pretrained(tmp_path)
+    found = fresh_process(RELOAD, str(tmp_path), {name: value.tolist() for name, value in batch.items()})
+    torch.testing.assert_close(found["logits"], model(**batch).logits, atol=1e-6, rtol=0)
+    assert found["widths"] == [64, 32]
+    x = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    states = VecoModel.from_pretrained(tmp_path).eval()(**x).last_hidden_state
+    torch.testing.assert_close(found["states"], states, atol=1e-6, rtol=0)

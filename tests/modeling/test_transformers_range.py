@@ -3,7 +3,6 @@
 The oldest stands in a folder of its own, which is put first on the path: `make setup` makes it.
 """
 
-import importlib
 import re
 import sys
 import tomllib
@@ -13,7 +12,6 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from transformers import AutoTokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -118,14 +116,3 @@ def test_the_oldest_and_the_installed_transformers_run_the_same_folders_alike(ol
 
 def test_the_installed_transformers_runs_what_the_oldest_saved(folders, oldest, newest):
     assert_alike({name: newest[name + AGAIN] for name in folders}, oldest)
-
-
-def test_the_installed_transformers_runs_the_folders_as_their_classes_do(folders, newest):
-    for name, folder in folders.items():
-        module = importlib.import_module(f"modeling.modeling_{name.removesuffix('_translation')}")
-        cls = getattr(module, PREFIXES[name.removesuffix("_translation")] + "Model")
-        model = cls.from_pretrained(folder, attn_implementation="eager").eval()
-        inputs = AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
-        with torch.no_grad():
-            states = torch.stack(model(**inputs, output_hidden_states=True).hidden_states)
-        torch.testing.assert_close(newest[name]["states"], states, atol=1e-5, rtol=1e-5, msg=name)

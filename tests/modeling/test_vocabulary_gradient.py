@@ -11,16 +11,8 @@ from modeling.encoder import WordEmbeddings, grad_to_add_to
 from modeling.masked_lm import linear_cross_entropy
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 
-SIZES = dict(
-    vocab_size=300,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=40,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+SIZES = dict(vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+SIZES |= dict(max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def batch(seed=0):

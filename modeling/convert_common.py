@@ -1,0 +1,340 @@
+"""What the converters share: tables of parameter names, the check that weights fit a model, files, the command line.
+
+A layout is a table: a parameter of ours, without `roberta.`, -> the names that it has there. `#` stands for the layer.
+`fit` reads a foreign state dict by such a table, `rename` writes ours by it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
+
+from .convert_paddle import read_npz, read_pdparams, read_variables
+
+State = dict[str, torch.Tensor]
+Table = dict[str, list[str]]
+
+KINDS = ("weight", "bias")
+WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
+TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
+# Kept by the libraries for themselves: versions, the device of sinusoids, BERT's buffer of positions.
+BOOKKEEPING = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)|(.+\.)?embeddings\.position_ids")
+
+
+# tables of names
+
+
+def pairs(module: str, *names: str, ends: tuple[str, str] = (".weight", ".bias")) -> Table:
+    """The part of a table for the weight and the bias of a module that has these names in the layout."""
+    return {f"{module}.{kind}": [name + end for name in names] for kind, end in zip(KINDS, ends, strict=True)}
+
+
+def names_of(key: str, table: Table) -> list[str]:
+    """The names of a parameter of ours in a layout; none where the layout has no place for it."""
+    layer = re.search(r"(?<=\.layer\.)\d+", key)
+    number = layer[0] if layer else ""
+    general = key.removeprefix("roberta.").replace(f".layer.{number}.", ".layer.#.")
+    return [name.replace("#", number) for name in table.get(general, ())]
+
+
+def rename(weights: State, table: Table, notes: list[str]) -> State:
+    """Our weights under the names of a layout; what it has no place for is left out, which is noted."""
+    renamed, left_out = {}, set()
+    for key, tensor in weights.items():
+        names = names_of(key, table)
+        renamed |= dict.fromkeys(names, tensor)
+        if not names and not key.endswith(TOKEN_TYPES):
+            part = key.removeprefix("roberta.").split(".")[0]
+            left_out.add("cross-attention" if part == "encoder" else part)
+    if left_out:
+        notes.append(f"left out, since the layout has no place for it: {', '.join(sorted(left_out))}")
+    return renamed
+
+
+def add_token_type(weights: State, notes: list[str]) -> None:
+    """Adds the first token type to the positions, for layouts without token types: it is a constant in every sum."""
+    prefix = "" if WORDS in weights else "roberta."
+    types_KH = weights[prefix + TOKEN_TYPES]
+    if types_KH[0].any():
+        weights[prefix + POSITIONS] = weights[prefix + POSITIONS] + types_KH[0]
+        notes.append("token type: the layout has none; the constant was added to the position embeddings")
+    if len(types_KH) > 1:
+        notes.append(f"token types: only the first of {len(types_KH)} was taken, the layout has none")
+
+
+# foreign weights
+
+
+def read_state(path: str | Path) -> tuple[State, dict]:
+    """A state dict and the settings beside it: `args` or `cfg` of fairseq's {"model": ..., ...}, else none.
+
+    Read are .safetensors, .npz, Paddle's .pdparams and folders of variables, an index of several files, and what
+    torch.save wrote. Pickled objects other than tensors and settings are not loaded, since they can run code.
+
+    Raises ValueError for a file that cannot be read, and for one without tensors.
+    """
+    path, settings = Path(path), {}
+    if path.suffix == ".json":
+        files = read_json(path).get("weight_map")
+        if not isinstance(files, dict) or not files or any(Path(str(file)).name != file for file in files.values()):
+            raise ValueError(f"{path} has no weight_map of names and the files beside it that hold them.")
+        shards = [read_state(path.with_name(file))[0] for file in sorted(set(files.values()))]
+        return {key: tensor for shard in shards for key, tensor in shard.items()}, {}
+    try:
+        if path.is_dir():
+            content = read_variables(path)
+        elif path.suffix in (".safetensors", ".pdparams", ".npz"):
+            readers = {".safetensors": safetensors.torch.load_file, ".pdparams": read_pdparams, ".npz": read_npz}
+            content = readers[path.suffix](path)
+        else:
+            # a plain holder of attributes, in which fairseq keeps its command line
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # unpicklers raise anything
+        if objects := re.search(r"(?:GLOBAL|objects of) (\S+)", str(error)):
+            raise ValueError(
+                f"{path} holds objects of {objects[1]}, which could run code: save the state dict alone."
+            ) from error
+        raise ValueError(f"{path} cannot be read: {type(error).__name__} {str(error).split(chr(10))[0]}") from error
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        for holder in (content.get("args"), as_dict(content.get("cfg")).get("model")):
+            settings |= as_dict(holder)
+        content = content["model"]
+    if not isinstance(content, dict) or not content or not all(torch.is_tensor(value) for value in content.values()):
+        raise ValueError(f"{path} holds no state dict, or one with other things than tensors.")
+    return content, settings
+
+
+def as_dict(holder) -> dict:
+    """The attributes of a Namespace, a dict as it is, nothing for anything else."""
+    if isinstance(holder, argparse.Namespace):
+        return vars(holder)
+    return holder if isinstance(holder, dict) else {}
+
+
+def read_json(path: Path) -> dict:
+    """The object in a JSON file. Raises ValueError for a file that holds none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not a JSON object.")
+    return content
+
+
+def leave_out(state: State, ignore_keys: Sequence[str], notes: list[str]) -> State:
+    """The state without bookkeeping, and without the keys that one of the patterns matches as a whole."""
+    state = {key: tensor for key, tensor in state.items() if not BOOKKEEPING.fullmatch(key)}
+    for pattern in ignore_keys:
+        try:
+            matched = [key for key in state if re.fullmatch(pattern, key)]
+        except re.error as error:
+            raise ValueError(f"--ignore_keys {pattern!r} is no regular expression: {error}.") from error
+        if not matched:
+            raise ValueError(f"--ignore_keys {pattern!r} matches no key: it has to match a key from end to end.")
+        state = {key: tensor for key, tensor in state.items() if key not in matched}
+        notes.append(f"ignored: {', '.join(matched)}")
+    return state
+
+
+def layer_count(state: State, pattern: str) -> int:
+    """One more than the highest layer of the keys that match; gaps show up as missing keys."""
+    matches = (re.fullmatch(pattern, key) for key in state)
+    return max((int(match[1]) + 1 for match in matches if match), default=0)
+
+
+def sizes(state: State, table: Table, feed_forward: str) -> dict[str, int]:
+    """What the shapes tell of the configuration; the defaults where a weight is missing, which `fit` reports.
+
+    Hidden and intermediate size are those of most layers, so that a single wrong shape is named as such.
+    """
+    rows = {"vocab_size": WORDS, "max_position_embeddings": POSITIONS, "type_vocab_size": TOKEN_TYPES}
+    named = {field: name for field, key in rows.items() for name in names_of(key, table)[:1]}
+    found = {field: len(state[name]) for field, name in named.items() if name in state}
+    lengths = {
+        "hidden_size": [len(tensor) for tensor in state.values() if tensor.dim() == 1],
+        "intermediate_size": [
+            len(tensor) for key, tensor in state.items() if tensor.dim() == 2 and re.fullmatch(feed_forward, key)
+        ],
+    }
+    return found | {field: Counter(many).most_common(1)[0][0] for field, many in lengths.items() if many}
+
+
+def make_config(config_class: type[PreTrainedConfig], fields: dict) -> PreTrainedConfig:
+    """The configuration; where no attention heads are stated, one for 64 dimensions, as in XLM-R.
+
+    Raises ValueError for heads that do not divide the hidden size, an unknown activation, and values of a wrong type.
+    """
+    hidden, stated = fields.get("hidden_size", config_class.hidden_size), fields.get("num_attention_heads")
+    if isinstance(hidden, int) and isinstance(stated, int | None):  # else the class says what is wrong
+        heads = hidden // 64 if stated is None else stated
+        if heads < 1 or hidden % heads or (stated is None and hidden % 64):
+            found = "heads of 64 dimensions" if stated is None else f"{stated} attention heads"
+            raise ValueError(f"hidden size {hidden} does not fit {found}: give --num_attention_heads.")
+        fields = fields | {"num_attention_heads": heads}
+    try:
+        config = config_class.from_dict(fields)
+    except (TypeError, AttributeError, StrictDataclassError) as error:
+        raise ValueError(f"the configuration cannot be used: {' '.join(str(error).split())}") from error
+    if config.hidden_act not in ACT2FN:
+        raise ValueError(f"the checkpoint has the activation {config.hidden_act!r}, which transformers does not have.")
+    return config
+
+
+def fit(state: State, cls, config: PreTrainedConfig, table: Table, source: str, notes: list[str]) -> State:
+    """The weights of `cls` under our names, zeros where the layout has none (token types, the LM head's bias).
+
+    Weights of several types, or of float64, become float32.
+
+    Raises ValueError that lists every key that is missing, left over, of another shape, no finite numbers, or another
+    name of a parameter that differs from the first.
+    """
+    types = sorted({str(tensor.dtype) for tensor in state.values() if tensor.is_floating_point()})
+    if len(types) > 1 or "torch.float64" in types:
+        notes.append(f"types: {', '.join(types)}; all weights were made float32")
+        state = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in state.items()}
+    dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
+    with torch.device("meta"):
+        shapes = {key: tuple(tensor.shape) for key, tensor in cls(config).state_dict().items()}
+    weights, used, problems = {}, set(), []
+    for key, shape in shapes.items():
+        names = names_of(key, table)
+        found = [name for name in names if name in state]
+        used.update(found)
+        weights[key] = first = state[found[0]] if found else torch.zeros(shape, dtype=dtype)
+        if names and not found:
+            problems.append(f"missing: {names[0]} {shape}")
+        for name in found:
+            tensor = state[name]
+            if tuple(tensor.shape) != shape:
+                problems.append(f"of another shape: {name} {tuple(tensor.shape)}, not {shape}")
+            elif not tensor.is_floating_point() or not tensor.isfinite().all():
+                problems.append(f"no finite numbers: {name} {tensor.dtype}")
+            elif first.shape == tensor.shape and not first.equal(tensor):
+                problems.append(f"different: {name} is not {found[0]}, with which the model shares it")
+    problems += [f"left over: {key}; --ignore_keys leaves it out" for key in state if key not in used]
+    if problems:
+        lines = "\n  ".join(dict.fromkeys(problems))  # tied parameters have the same names
+        raise ValueError(f"{source} does not fit {cls.__name__}:\n  {lines}")
+    return weights
+
+
+def assemble(cls: type[PreTrainedModel], config: PreTrainedConfig, weights: State) -> PreTrainedModel:
+    """The model of these weights, all of them, in their own type."""
+    with torch.device("meta"):
+        model = cls(config)
+    memory = set()
+    for key, tensor in weights.items():
+        # a file may keep one copy of equal tensors; those of the model share memory where it ties them, and only there
+        weights[key] = tensor.clone() if tensor.data_ptr() in memory else tensor
+        memory.add(tensor.data_ptr())
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+    return model
+
+
+# folders of this zoo, and outputs
+
+
+def load_zoo(folder: str, base: type[PreTrainedModel]) -> PreTrainedModel:
+    """The model of a folder or Hub id of this zoo, of the class and in the type that it was saved in.
+
+    Args:
+        base: the encoder of the model type; its heads are in the same file.
+
+    Raises ValueError for what is no checkpoint of the model type, and for one that lacks weights.
+    """
+    try:
+        found, _ = base.config_class.get_config_dict(folder)
+        saved = (found.get("architectures") or [""])[0]
+        cls = getattr(sys.modules[base.__module__], saved, None)
+        if found.get("model_type") != base.config_class.model_type or cls is None:
+            raise ValueError(f"it is no {base.config_class.model_type}, but {found.get('model_type')!r} {saved!r}.")
+        model, report = cls.from_pretrained(folder, output_loading_info=True, dtype="auto")
+        if report["missing_keys"]:
+            raise ValueError(f"it lacks {', '.join(sorted(report['missing_keys']))}.")
+    except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
+        raise ValueError(f"the model of {folder!r} cannot be used: {' '.join(str(error).split())}") from error
+    return model.eval()
+
+
+def require_new(path: str | Path) -> None:
+    """Raises ValueError for an output that is there already, but for an empty folder."""
+    path = Path(path)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise ValueError(f"{path} is there already and not empty: name another output, or remove it.")
+
+
+@contextlib.contextmanager
+def written_aside(path: str | Path) -> Iterator[Path]:
+    """A path beside `path` to write to, a file or a folder, that takes its place only if all went well."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield aside / path.name
+        (aside / path.name).replace(path)
+    finally:
+        shutil.rmtree(aside)
+
+
+def save_weights(content: dict, path: str | Path) -> None:
+    """Writes tensors as `.safetensors` or, by any other name, with torch.save."""
+    with written_aside(path) as aside:
+        if Path(path).suffix == ".safetensors":
+            # safetensors refuses tensors that are part of others
+            content = {key: tensor.contiguous() for key, tensor in content.items()}
+            safetensors.torch.save_file(content, aside, metadata={"format": "pt"})  # transformers reads no other
+        else:
+            torch.save(content, aside)
+
+
+# the command line
+
+
+def add_reading_options(parser: argparse.ArgumentParser) -> None:
+    """What a reader of foreign weights may not find in the file."""
+    parser.add_argument(
+        "--num_attention_heads", type=int, metavar="N", help="default: what the file says, or hidden size / 64"
+    )
+    parser.add_argument(
+        "--ignore_keys",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="keys of the checkpoint to leave out, matched from end to end; may be given again",
+    )
+
+
+def run(name: str, convert: Callable[[], list[str]]) -> None:
+    """Prints the notes of a conversion. Exit code 2 and a message where the user has to act.
+
+    With ZOO_TRACEBACK=1 in the environment the error itself is raised.
+    """
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        notes = convert()
+    except (ValueError, OSError) as error:
+        if os.environ.get("ZOO_TRACEBACK") == "1":
+            raise
+        print(f"{name}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    print("\n".join(notes))

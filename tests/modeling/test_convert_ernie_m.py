@@ -1,0 +1,448 @@
+"""ERNIE-M's checkpoints: what transformers 4 computed, computed here, and every layout there and back."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from transformers import XLMRobertaTokenizer
+
+from modeling.convert_common import names_of
+from modeling.convert_ernie_m import HEADS, TRANSFORMERS4_FIELDS, main, static_table, to_transformers4, to_zoo
+from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification, ErnieMModel
+
+CLASSES = {cls.__name__: head for head, cls in HEADS.items() if head != "masked_lm"}
+
+
+@pytest.fixture(scope="module")
+def converted(ernie_m_oracle, tmp_path_factory):
+    """class -> (the folder of transformers 4, ours), converted once."""
+    folders = {}
+    for cls in CLASSES:
+        old = ernie_m_oracle.save(cls, tmp_path_factory.mktemp("saved") / cls)
+        new = tmp_path_factory.mktemp("converted") / cls
+        to_zoo(str(old), str(new))
+        folders[cls] = old, new
+    return folders
+
+
+def load(cls, folder):
+    model, report = HEADS[CLASSES.get(cls, "masked_lm")].from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    return model.eval()
+
+
+def same(folder, model):
+    ours, expected = load(type(model).__name__, folder).state_dict(), model.state_dict()
+    return ours.keys() == expected.keys() and all(torch.equal(ours[key], expected[key]) for key in expected)
+
+
+def difference(ours, theirs, tokens=None):
+    """Largest difference over (..., B, T, ...) at the tokens, or everywhere."""
+    apart = (ours - theirs).abs()
+    if tokens is not None:
+        first = apart.shape.index(tokens.shape[0]) if apart.dim() < 4 else 1
+        apart = apart[(slice(None),) * first + (tokens,)]
+    return apart.max().item()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["right", "right, no mask", "right, positions", "left", "left, positions"])
+@pytest.mark.parametrize("cls", CLASSES)
+def test_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracle):
+    """Positions given: equal everywhere. Not given: equal at every token; padding's own states, which nothing reads,
+    have other positions. Padding on the left moves the positions of transformers 4, and has to be told; its pooler
+    reads the padding there."""
+    inputs, expected = ernie_m_oracle.inputs(case), ernie_m_oracle.outputs(cls, case)
+    tokens = inputs["input_ids"].ne(1)
+    model = load(cls, converted[cls][1])
+    if "position_ids" in inputs:
+        inputs["position_ids"] = inputs["position_ids"] + 2
+        tokens = None
+    if case == "left":
+        ours = model(**inputs)
+        name = "last_hidden_state" if cls == "ErnieMModel" else next(iter(expected))
+        assert difference(ours[name], expected[name], None if ours[name].dim() == 2 else tokens) > 1e-3
+        inputs["position_ids"] = torch.arange(inputs["input_ids"].shape[1])[None] + 2
+        tokens = None
+    ours = model(**inputs, output_hidden_states=cls == "ErnieMModel")
+    for name, tensor in expected.items():
+        found = torch.stack(ours[name]) if name == "hidden_states" else ours[name]
+        assert found.shape == tensor.shape
+        per_text = name == "pooler_output" or (name == "logits" and found.dim() == 2)
+        if not (per_text and case.startswith("left")):
+            assert difference(found, tensor, None if per_text else tokens) < 1e-5, name
+
+
+@torch.no_grad()
+def test_padding_on_the_left_changes_nothing_here(converted, ernie_m_oracle):
+    right, left = (ernie_m_oracle.inputs(case) for case in ("right", "left"))
+    model = load("ErnieMForSequenceClassification", converted["ErnieMForSequenceClassification"][1])
+    torch.testing.assert_close(model(**right).logits, model(**left).logits, atol=1e-5, rtol=0)
+    states_right, states_left = (model.roberta(**inputs).last_hidden_state for inputs in (right, left))
+    for row, mask in enumerate(right["attention_mask"]):
+        length = int(mask.sum())
+        torch.testing.assert_close(states_right[row, :length], states_left[row, -length:], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_there_and_back_is_bit_equal(cls, converted, tmp_path):
+    old, new = converted[cls]
+    back = tmp_path / "back"
+    to_transformers4(str(new), str(back))
+    before, after = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (old, back))
+    assert before.keys() == after.keys()
+    assert [key for key in before if not torch.equal(before[key], after[key])] == []
+    with safetensors.safe_open(back / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}  # transformers 4 loads no other
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (old, back))
+    libraries = {"transformers_version", "dtype", "torch_dtype"}
+    assert {name: before[name] for name in before.keys() - libraries} == {
+        name: after[name] for name in after.keys() - libraries
+    }
+    for name in ("vocab.txt", "sentencepiece.bpe.model"):
+        assert (back / name).read_bytes() == (old / name).read_bytes()
+    settings = json.loads((back / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "ErnieMTokenizer" and "auto_map" not in settings
+
+
+def test_configuration(converted, ernie_m_oracle, tmp_path):
+    config = load("ErnieMForTokenClassification", converted["ErnieMForTokenClassification"][1]).config
+    expected = ernie_m_oracle.config("ErnieMForTokenClassification")
+    for name in ("layer_norm_eps", "max_position_embeddings", "hidden_act", "classifier_dropout", "vocab_size"):
+        assert getattr(config, name) == expected[name]
+    assert config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"} and config.num_labels == 3
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 2, 1)
+    assert config.longest_input == expected["max_position_embeddings"] - 2
+    # what the configuration does not say is assumed, and said
+    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old")
+    to_zoo(str(old), str(tmp_path / "a"), num_attention_heads=8)
+    assert ErnieMModel.from_pretrained(tmp_path / "a").config.num_attention_heads == 8
+    (old / "config.json").unlink()
+    with pytest.raises(ValueError, match="--num_attention_heads"):
+        to_zoo(str(old), str(tmp_path / "b"))
+    notes = to_zoo(str(old), str(tmp_path / "b"), num_attention_heads=4)
+    assert "assumed: hidden_act gelu, layer_norm_eps 1e-05" in notes
+
+
+LOAD = """
+import json, sys
+import torch, transformers
+folder = json.loads(sys.argv[2])
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(["in der", "Hi"], ["a", "b"], padding=True, return_tensors="pt")
+found = {"tokenizer": type(tokenizer).__name__}
+for name in ("AutoModel", "AutoModelForSequenceClassification"):
+    auto_class = getattr(transformers, name)
+    model, report = auto_class.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
+    with torch.no_grad():
+        model.eval()(**batch)
+    found[name] = [type(model).__name__, sorted(report["missing_keys"])]
+torch.save(found, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", ["ErnieMModel", "ErnieMForSequenceClassification"])
+def test_one_command_and_the_auto_classes_load_it(cls, ernie_m_oracle, fresh_process, tmp_path, capsys):
+    main([str(ernie_m_oracle.save(cls, tmp_path / "old")), str(tmp_path / "new")])
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"{cls} of ")
+    fresh_head = [] if CLASSES[cls] == "sequence" else ["classifier.bias", "classifier.weight"]
+    assert fresh_process(LOAD, str(tmp_path / "new")) == {
+        "tokenizer": "ErnieMTokenizer",
+        "AutoModel": ["ErnieMModel", []],
+        "AutoModelForSequenceClassification": ["ErnieMForSequenceClassification", fresh_head],
+    }
+
+
+# the other layouts
+
+
+def arrays_of(weights):
+    """Weights as Paddle's arrays: (in, out)."""
+    return {
+        key: (tensor.T if tensor.dim() == 2 and "embedding" not in key else tensor).numpy()
+        for key, tensor in weights.items()
+    }
+
+
+def static(model, head):
+    """Our model as the static graph's variables."""
+    weights = {name: tensor for key, tensor in model.state_dict().items() for name in names_of(key, static_table(head))}
+    return arrays_of(weights)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cls", CLASSES)
+def test_paddlenlp(cls, converted, ernie_m_oracle, pickled, tmp_path):
+    expected = load(cls, converted[cls][1])
+    old = ernie_m_oracle.weights(cls)
+    if CLASSES[cls] != "base":  # there, below every head stands a pooler, and the span head is a classifier too
+        pooler = ernie_m_oracle.under("weights/ErnieMModel/pooler.")
+        old |= {f"ernie_m.pooler.{key}": tensor.float() for key, tensor in pooler.items()}
+    arrays = arrays_of(
+        {
+            key.replace("qa_outputs", "classifier").replace("self_attn.self_attn", "self_attn"): tensor
+            for key, tensor in old.items()
+        }
+    )
+    source = ernie_m_oracle.save_tokenizer(tmp_path / "paddle")
+    pickled(arrays | {"ernie_m.embeddings.position_ids": np.arange(24)[None]}, source / "model_state.pdparams")
+    base = {name: value for name, value in ernie_m_oracle.config(cls).items() if name != "architectures"}
+    base |= {"init_class": "ErnieMModel"}
+    settings = base if CLASSES[cls] == "base" else {"init_args": [base], "init_class": cls}
+    (source / "model_config.json").write_text(json.dumps(settings))
+    notes = to_zoo(str(source), str(tmp_path / "new"), tokenizer_type="ernie_m")
+    assert "layout: PaddleNLP" in notes
+    assert same(tmp_path / "new", expected)
+    if CLASSES[cls] == "base":
+        return
+    (source / "model_config.json").unlink()
+    options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
+    with pytest.raises(ValueError, match="--head"):
+        to_zoo(str(source), str(tmp_path / "other"), **options)
+    to_zoo(str(source / "model_state.pdparams"), str(tmp_path / "other"), head=CLASSES[cls], **options)
+    assert same(tmp_path / "other", expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", ["variables", "npz", "safetensors"])
+@pytest.mark.parametrize("cls", CLASSES)
+def test_static_graph(cls, form, converted, variable, ernie_m_oracle, tmp_path):
+    model = load(cls, converted[cls][1])
+    source = ernie_m_oracle.save_tokenizer(tmp_path / "static")
+    optimizer = {"word_embedding_moment1_0": np.zeros((2, 2), np.float32), "learning_rate_0": np.ones(1, np.float32)}
+    arrays = static(model, CLASSES[cls]) | optimizer
+    path = source if form == "variables" else source / f"all.{form}"
+    if form == "variables":
+        for name, array in arrays.items():
+            variable(source / name, array)
+    elif form == "npz":
+        np.savez(path, **arrays)
+    else:
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        safetensors.torch.save_file(tensors, path)
+    assert {
+        "word_embedding",
+        "encoder_layer_1_ffn_fc_0.w_0",
+        "encoder_layer_1_post_ffn_layer_norm_scale",
+    } < arrays.keys()
+    options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
+    assert "layout: static graph" in to_zoo(str(path), str(tmp_path / "new"), **options)
+    assert same(tmp_path / "new", model)
+
+
+def test_static_graph_with_a_masked_lm_head(ernie_m_oracle, converted, tmp_path):
+    torch.manual_seed(0)
+    base = load("ErnieMModel", converted["ErnieMModel"][1])
+    model = HEADS["masked_lm"](base.config)
+    source = ernie_m_oracle.save_tokenizer(tmp_path / "static")
+    np.savez(source / "all.npz", **static(model, "masked_lm") | static(base, "base"))
+    options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
+    notes = to_zoo(str(source / "all.npz"), str(tmp_path / "base"), **options)
+    assert any("--head masked_lm keeps it" in note for note in notes)
+    to_zoo(str(source / "all.npz"), str(tmp_path / "lm"), head="masked_lm", **options)
+    found = load("ErnieMForMaskedLM", tmp_path / "lm")
+    assert torch.equal(found.lm_head.dense.weight, model.lm_head.dense.weight)
+    assert found.lm_head.decoder.weight is found.roberta.embeddings.word_embeddings.weight
+
+
+@torch.no_grad()
+def test_information_extraction_and_multiple_choice(converted, ernie_m_oracle, tmp_path):
+    """They have no class here; the heads that they become give the same logits."""
+    base, inputs = load("ErnieMModel", converted["ErnieMModel"][1]), ernie_m_oracle.inputs("right")
+    body = {f"ernie_m.{key}": tensor for key, tensor in ernie_m_oracle.weights("ErnieMModel").items()}
+    weights = dict(body)
+    for name in ("linear_start", "linear_end"):
+        weights |= {f"{name}.weight": torch.randn(1, 32), f"{name}.bias": torch.randn(1)}
+    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "ie", weights, architectures=["ErnieMForInformationExtraction"])
+    to_zoo(str(old), str(tmp_path / "ie_new"))
+    found = load("ErnieMForQuestionAnswering", tmp_path / "ie_new")(**inputs)
+    for name, logits in (("linear_start", found.start_logits), ("linear_end", found.end_logits)):
+        expected = base(**inputs).last_hidden_state @ weights[f"{name}.weight"][0] + weights[f"{name}.bias"]
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+
+    weights = body | {"classifier.weight": torch.randn(1, 32), "classifier.bias": torch.randn(1)}
+    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "mc", weights, architectures=["ErnieMForMultipleChoice"])
+    to_zoo(str(old), str(tmp_path / "mc_new"))
+    expected = base(**inputs).pooler_output @ weights["classifier.weight"].T + weights["classifier.bias"]
+    found = load("ErnieMForSequenceClassification", tmp_path / "mc_new")(**inputs).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_several_files_of_weights(ernie_m_oracle, converted, tmp_path):
+    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old")
+    weights = ernie_m_oracle.weights("ErnieMModel")
+    (old / "model.safetensors").unlink()
+    names = {key: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, key in enumerate(weights)}
+    for name in set(names.values()):
+        safetensors.torch.save_file({key: weights[key] for key in weights if names[key] == name}, old / name)
+    index = old / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    to_zoo(str(old), str(tmp_path / "new"))
+    assert same(tmp_path / "new", load("ErnieMModel", converted["ErnieMModel"][1]))
+    for damaged in ("{", "[]", "{}", '{"weight_map": {"a": 3}}', '{"weight_map": {"a": "../b.safetensors"}}'):
+        index.write_text(damaged)
+        with pytest.raises(ValueError, match="index.json"):
+            to_zoo(str(old), str(tmp_path / "other"))
+
+
+def test_tokenizer_of_xlm_r(converted, sample_tokenizer_dir, sample_tokenizer, tmp_path):
+    """The zoo's default for everything that brings no tokenizer of transformers 4."""
+    config = load("ErnieMModel", converted["ErnieMModel"][1]).config
+    config.vocab_size = len(sample_tokenizer)
+    source = str(tmp_path / "all.npz")
+    np.savez(source, **static(ErnieMModel(config), "base"))
+    options = {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
+    to_zoo(source, str(tmp_path / "new"), **options)
+    loaded = XLMRobertaTokenizer.from_pretrained(tmp_path / "new")
+    assert loaded("Hi")["input_ids"] == sample_tokenizer("Hi")["input_ids"]
+    to_transformers4(str(tmp_path / "new"), str(tmp_path / "back"))
+    assert (tmp_path / "back" / "tokenizer.json").exists()
+    settings = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "XLMRobertaTokenizer"
+    assert not isinstance(settings.get("extra_special_tokens"), list)  # transformers 4 fails on it
+    # a vocab.txt tells which tokens the rows are
+    lines = sample_tokenizer.convert_ids_to_tokens(range(len(sample_tokenizer)))
+    lines[:4], lines[-1] = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"], "[MASK]"
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    to_zoo(source, str(tmp_path / "checked"), **options)
+    (tmp_path / "vocab.txt").write_text("\n".join([*lines[:7], "other", *lines[8:]]) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="row 7 is 'other'"):
+        to_zoo(source, str(tmp_path / "another"), **options)
+    with pytest.raises(ValueError, match="FacebookAI/xlm-roberta-base"):
+        to_zoo(source, str(tmp_path / "other"), num_attention_heads=4)
+
+
+@torch.no_grad()
+def test_back_from_a_pre_trained_model(converted, ernie_m_oracle, tmp_path):
+    """What transformers 4 has no place for is named, and the constant token type moves into the positions."""
+    config = load("ErnieMModel", converted["ErnieMModel"][1]).config
+    config.num_languages, config.mask_token_id = 2, config.vocab_size - 1
+    torch.manual_seed(0)
+    model = ErnieMForPreTraining(config).eval()
+    model.roberta.embeddings.token_type_embeddings.weight.normal_()
+    model.save_pretrained(tmp_path / "zoo")
+    notes = to_transformers4(str(tmp_path / "zoo"), str(tmp_path / "back"))
+    assert any("left out" in note and "language_embeddings, lm_head" in note for note in notes)
+    state = safetensors.torch.load_file(tmp_path / "back" / "model.safetensors")
+    embeddings = model.roberta.embeddings
+    expected = embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0]
+    assert torch.equal(state["embeddings.position_embeddings.weight"], expected)
+    # and read again: a base model without a pooler
+    ernie_m_oracle.save_tokenizer(tmp_path / "back")
+    to_zoo(str(tmp_path / "back"), str(tmp_path / "again"))
+    again = load("ErnieMModel", tmp_path / "again")
+    assert again.pooler is None and torch.equal(again.embeddings.position_embeddings.weight, expected)
+
+
+def test_transformers_4_gets_its_own_fields_only(converted, tmp_path):
+    model = load("ErnieMForSequenceClassification", converted["ErnieMForSequenceClassification"][1])
+    model.config.fine_tuned_on, model.config.problem_type = "xnli", "single_label_classification"
+    model.save_pretrained(tmp_path / "zoo")
+    to_transformers4(str(tmp_path / "zoo"), str(tmp_path / "back"))
+    assert set(json.loads((tmp_path / "back" / "config.json").read_text())) == {
+        *TRANSFORMERS4_FIELDS,
+        *("id2label", "label2id", "problem_type", "architectures", "torch_dtype", "act_dropout"),
+    }
+
+
+def test_the_head_needs_the_pooler(converted):
+    config = load("ErnieMModel", converted["ErnieMModel"][1]).config
+    with pytest.raises(ValueError, match="add_pooling_layer"):
+        ErnieMForSequenceClassification(type(config)(**{**config.to_dict(), "add_pooling_layer": False}))
+
+
+# what does not fit is refused, and nothing is written
+
+
+def test_keys_that_do_not_fit_are_all_named(ernie_m_oracle, tmp_path):
+    weights = ernie_m_oracle.weights("ErnieMForSequenceClassification") | {"lm_head.bias": torch.zeros(3)}
+    old = ernie_m_oracle.save("ErnieMForSequenceClassification", tmp_path / "ignored", weights)
+    to_zoo(str(old), str(tmp_path / "fits"), ignore_keys=[r"lm_head\..*"])
+    del weights["ernie_m.encoder.layers.1.norm2.bias"]
+    weights["ernie_m.encoder.layers.0.linear1.weight"] = torch.zeros(32, 48)
+    weights["ernie_m.pooler.dense.bias"][0] = -torch.inf
+    old = ernie_m_oracle.save("ErnieMForSequenceClassification", tmp_path / "old", weights)
+    with pytest.raises(ValueError) as error:
+        to_zoo(str(old), str(tmp_path / "new"))
+    for problem in (
+        "missing: ernie_m.encoder.layers.1.norm2.bias (32,)",
+        "left over: lm_head.bias",
+        "of another shape: ernie_m.encoder.layers.0.linear1.weight (32, 48), not (48, 32)",
+        "no finite numbers: ernie_m.pooler.dense.bias",
+    ):
+        assert problem in str(error.value)
+    assert len(str(error.value).splitlines()) == 5
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"architectures": ["ErnieMForPoetry"]}, "ErnieMForPoetry"),
+        ({"architectures": "ErnieMModel"}, "architectures"),
+        ({"architectures": [{}]}, "class {}"),
+        ({"init_args": {"hidden_size": 32}}, "init_args"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"hidden_act": "swirl"}, "swirl"),
+        ({"hidden_act": ["gelu"]}, "hidden_act"),
+        ({"num_attention_heads": 5}, "5 attention heads"),
+        ({"num_attention_heads": "4"}, "num_attention_heads"),
+        ({"hidden_size": "32"}, "hidden_size"),
+        ({"layer_norm_eps": None}, "layer_norm_eps"),
+        ({"id2label": ["a", "b"]}, "configuration"),
+        ({"pad_token_id": 3}, "padding id 3"),
+        ({"num_hidden_layers": 3}, "3 layers"),
+        ({"num_hidden_layers": 1}, "1 layers"),
+    ],
+)
+def test_configurations_that_cannot_be_kept(config, named, ernie_m_oracle, tmp_path):
+    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old", **config)
+    with pytest.raises(ValueError, match=named):
+        to_zoo(str(old), str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_sources_that_are_none(converted, ernie_m_oracle, pickled, tmp_path):
+    old, empty, two = ernie_m_oracle.save("ErnieMModel", tmp_path / "old"), tmp_path / "empty", tmp_path / "two"
+    empty.mkdir(), two.mkdir()
+    for name in ("a.pdparams", "b.pdparams"):
+        pickled({"w": np.ones(2, np.float32)}, two / name)
+    torch.save({"weight": torch.ones(2)}, tmp_path / "other.bin")
+
+    def refused(source, named, output="new", **options):
+        with pytest.raises(ValueError, match=named):
+            to_zoo(str(source), str(tmp_path / output), **options)
+
+    refused(tmp_path / "nowhere", "nowhere")
+    refused(empty, "model.safetensors")
+    refused(two, "2 .pdparams")
+    refused(old, "old", output="old")
+    refused(converted["ErnieMModel"][1], "no conversion")
+    refused(tmp_path / "other.bin", "weight")
+    refused(old, "sentencepiece.bpe.model", tokenizer=str(empty), tokenizer_type="ernie_m")
+    vocabulary = (old / "vocab.txt").read_text(encoding="utf-8")
+    (old / "vocab.txt").write_text(vocabulary + "more\n", encoding="utf-8")
+    refused(old, "589 tokens")
+    (old / "config.json").write_text("{")
+    refused(old, "config.json")
+    # a folder of this zoo whose files are damaged
+    zoo = tmp_path / "zoo"
+    to_zoo(str(converted["ErnieMModel"][0]), str(zoo))
+    (zoo / "tokenizer_config.json").write_text("{")
+    for folder in (zoo, empty):
+        with pytest.raises(ValueError, match=folder.name):
+            to_transformers4(str(folder), str(tmp_path / "back"))
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_command_line_tells_what_to_do(tmp_path, capsys):
+    for arguments, named in (
+        ([str(tmp_path / "nowhere"), str(tmp_path / "new")], "nowhere"),
+        (["a", "b", "--to", "transformers4", "--head", "base"], "--head"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 2 and named in capsys.readouterr().err
