@@ -174,7 +174,7 @@ def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
     metric, several = content["protocol"]["metric"], len(content.languages)
     of = f", mean of {several}" if several > 1 else ""
-    return f"{metric['name']} {with_deviation(content['average'])}{_direction(content)}{of}"
+    return f"{metric['name']} {with_deviation(content.average)}{_direction(content)}{of}"
 
 
 def _direction(content: Results) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.files import load_results
+from finetuning.results.table import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
 from hub_cards.record import FOLDER, provenance_folder
 from zoo_core.provenance import folder_fingerprint, write_json

@@ -118,12 +118,12 @@ def score_table(results: Results, with_published: bool = True) -> Table:
                     f"{best} ({results.of(language, method=method, layer=best)['mean']:.1f})"
                 )
             for item in published:
-                fits = item.get("method") in (None, method) and item.get("layer") in (None, layer)
+                own = item.get("layer") if item.get("layer") in results.layers else results["protocol"].get("layer")
+                fits = item.get("method") in (None, method) and own == layer
                 for metric, figures in item["figures"].items():
-                    figure = (item["average"] if language == AVERAGE else figures).get(
-                        metric if language == AVERAGE else language
-                    )
+                    figure = item["average"].get(metric) if language == AVERAGE else figures.get(language)
                     title = column_title(item, results["protocol"])
+                    title += f" ({item['method']}, layer {item['layer']})" if "layer" in item else ""
                     title = title if metric == results.metric else f"{title_of(report, metric)}: {title}"
                     row[title] = shown(figure) if fits else ""
             rows.append(row)
