@@ -7,7 +7,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +226,6 @@ def _with_licenses(
     place, root = _started_in(run_folder, recipe), recipe.get("hub_root")
     roots = [path for path in (root, place and root and place / root) if path and Path(path).is_dir()]
     mirror = str(roots[0]) if roots else None  # the run may have been on another machine
-    found = {forget_paths(path, is_local): asdict(license) for path, license in data_licenses(tables, mirror).items()}
+    found = {forget_paths(path, is_local): license for path, license in data_licenses(tables, mirror).items()}
     news = {path: license for path, license in found.items() if license["id"] or path not in record.licenses}
     return record.licenses | news
