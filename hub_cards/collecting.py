@@ -54,8 +54,7 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
 
 
 def _started_in(run_folder: Path, recipe: dict[str, Any]) -> Path | None:
-    """The folder in which a run was started, from which its recipe's relative paths go on; None where it cannot be
-    told from its output_dir."""
+    """The folder in which a run was started, by its output_dir; the recipe's relative paths begin there."""
     output = Path(recipe.get("output_dir") or "/")
     place = run_folder.resolve()
     if output.is_absolute() or place.parts[-len(output.parts) :] != output.parts:
