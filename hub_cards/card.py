@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
@@ -98,31 +97,12 @@ def write_card(
 
 
 def render(folder: Path, record: Record, parameters: int) -> str:
-    """The card of a model folder whose provenance/ holds `record`."""
+    """The card of a model folder whose provenance/ holds `record`; what is not known is empty in the template."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    files = {file.name for file in folder.iterdir()}
-    data = card_data(config, record, record.repo or record.name, files)
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["plain"] = sections.plain
-    body = environment.get_template("card.md.jinja").render(**card_values(folder, config, record, parameters))
-    card = ModelCard(f"---\n{data}\n---\n\n{body}")
-    text = str(card).rstrip() + "\n"
-    return text + f"\n{MARKER}{_hash(text)} -->\n"
-
-
-def as_written(text: str) -> bool:
-    """Whether a card is as it was written here, so that a new one may take its place."""
-    text, marker, rest = text.replace("\r\n", "\n").rpartition(f"\n{MARKER}")
-    return bool(marker) and rest.strip() == f"{_hash(text)} -->"
-
-
-def card_values(folder: Path, config: dict[str, Any], record: Record, parameters: int) -> dict[str, Any]:
-    """What the template shows; empty lists and strings where nothing is known."""
+    name = record.repo or record.name
     experiments = sections.experiments_of(record)
-    return {
-        "name": record.repo or record.name,
+    values = {
+        "name": name,
         "one_line": sections.one_line(config, parameters, record),
         "demonstration": parameters < sections.DEMONSTRATION_PARAMETERS,
         "about": about(config["model_type"]),
@@ -137,6 +117,19 @@ def card_values(folder: Path, config: dict[str, Any], record: Record, parameters
         "limits": sections.limits(parameters, record, experiments, known_limits(config, record.run)),
         "licenses": sections.licenses(record),
     }
+    loader = FileSystemLoader(TEMPLATES)
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["plain"] = sections.plain
+    data = card_data(config, record, name, {file.name for file in folder.iterdir()})
+    card = ModelCard(f"---\n{data}\n---\n\n{environment.get_template('card.md.jinja').render(**values)}")
+    text = str(card).rstrip() + "\n"
+    return text + f"\n{MARKER}{_hash(text)} -->\n"
+
+
+def as_written(text: str) -> bool:
+    """Whether a card is as it was written here, so that a new one may take its place."""
+    text, marker, rest = text.replace("\r\n", "\n").rpartition(f"\n{MARKER}")
+    return bool(marker) and rest.strip() == f"{_hash(text)} -->"
 
 
 def count_parameters(folder: Path) -> int:

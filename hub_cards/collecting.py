@@ -7,7 +7,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,7 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
 
 
 def _started_in(run_folder: Path, recipe: dict[str, Any]) -> Path | None:
-    """The folder in which a run was started, from which its recipe's relative paths go on; None where it cannot be
-    told from its output_dir."""
+    """The folder in which a run was started, by its output_dir; the recipe's relative paths begin there."""
     output = Path(recipe.get("output_dir") or "/")
     place = run_folder.resolve()
     if output.is_absolute() or place.parts[-len(output.parts) :] != output.parts:
@@ -226,6 +225,6 @@ def _with_licenses(
     place, root = _started_in(run_folder, recipe), recipe.get("hub_root")
     roots = [path for path in (root, place and root and place / root) if path and Path(path).is_dir()]
     mirror = str(roots[0]) if roots else None  # the run may have been on another machine
-    found = {forget_paths(path, is_local): asdict(license) for path, license in data_licenses(tables, mirror).items()}
+    found = {forget_paths(path, is_local): license for path, license in data_licenses(tables, mirror).items()}
     news = {path: license for path, license in found.items() if license["id"] or path not in record.licenses}
     return record.licenses | news

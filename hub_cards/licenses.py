@@ -5,7 +5,6 @@ that is what is said: nothing is guessed.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,30 +34,23 @@ IDENTIFIERS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class License:
-    """The license of a data set, as far as its card says it."""
-
-    id: str | None = None  # the Hub's identifier, or several with commas; None where it is not known
-    name: str | None = None  # what the card calls a license of its own
-    url: str | None = None  # the data set on the Hub; None for what is not there
-    note: str | None = None  # why there is no id
-
-
 def hub_id(path: str) -> bool:
     """Whether a path is owner/name on the Hub; what a mirror has as local/name, and runs/name, are not there."""
     return bool(HUB_ID.fullmatch(path)) and not path.startswith(("local/", "runs/"))
 
 
-def data_licenses(tables: Iterable[dict[str, Any]], hub_root: str | None = None) -> dict[str, License]:
-    """The license of each data set of `tables` (each with its `path`), by path, in their order.
+def data_licenses(tables: Iterable[dict[str, Any]], hub_root: str | None = None) -> dict[str, dict[str, Any]]:
+    """What is known of the license of each data set of `tables` (each with its `path`), by path, in their order.
+
+    `id` is the Hub's identifier, or several with commas; `name` what the card calls a license of its own; `url` the
+    data set's page on the Hub; `note` says why there is no id.
 
     A data set's card is README.md of its folder (`hub_root`/<path>, or the path itself), or that of the Hub; the Hub is
     asked no more once it could not be reached.
 
     Raises ValueError for a hub_root that is no folder.
     """
-    found: dict[str, License] = {}
+    found: dict[str, dict[str, Any]] = {}
     reachable = True
     for path in dict.fromkeys(table["path"] for table in tables):
         folder = Path(resolve_hub_path(path, hub_root))
@@ -66,18 +58,18 @@ def data_licenses(tables: Iterable[dict[str, Any]], hub_root: str | None = None)
         url = f"{HUB}/datasets/{path}" if on_hub else None
         if folder.is_dir():
             found[path] = _of_file(folder / "README.md", url)
-            if found[path].id or not on_hub:
+            if found[path]["id"] or not on_hub:
                 continue
         if not on_hub:
-            found[path] = License(note="a local file, without a card")
+            found[path] = _license(note="a local file, without a card")
             continue
-        found[path] = License(url=url, note="not looked up")
+        found[path] = _license(url=url, note="not looked up")
         if reachable:
             try:
                 data = HfApi().dataset_info(path, timeout=SECONDS).card_data
-                found[path] = _stated(data, url) if data else License(url=url, note="it has no card")
+                found[path] = _stated(data, url) if data else _license(url=url, note="it has no card")
             except RepositoryNotFoundError:
-                found[path] = License(note="not found on the Hub")
+                found[path] = _license(note="not found on the Hub")
             except HfHubHTTPError:  # it answered something else: the next data set may fare better
                 pass
             except (HTTPError, OSError):  # no line, or offline by the environment
@@ -97,19 +89,25 @@ def check_license(license: str, name: str | None = None, link: str | None = None
         raise ValueError(f"--license is {license!r}: --license-name and --license-link are of {OTHER!r} alone.")
 
 
-def _of_file(card: Path, url: str | None) -> License:
+def _license(
+    id: str | None = None, name: str | None = None, url: str | None = None, note: str | None = None
+) -> dict[str, Any]:
+    return {"id": id, "name": name, "url": url, "note": note}
+
+
+def _of_file(card: Path, url: str | None) -> dict[str, Any]:
     """What a card on this disk states."""
     if not card.is_file():
-        return License(url=url, note="it has no card")
+        return _license(url=url, note="it has no card")
     try:
         return _stated(DatasetCard.load(card).data, url)
     except (ValueError, yaml.YAMLError):
-        return License(url=url, note="its card cannot be read")
+        return _license(url=url, note="its card cannot be read")
 
 
-def _stated(data: CardData, url: str | None) -> License:
+def _stated(data: CardData, url: str | None) -> dict[str, Any]:
     stated = data.get("license")
     stated = [name for name in (stated if isinstance(stated, list) else [stated]) if isinstance(name, str) and name]
     if not stated:
-        return License(url=url, note="its card names no license")
-    return License(", ".join(stated), data.get("license_name"), url)
+        return _license(url=url, note="its card names no license")
+    return _license(", ".join(stated), data.get("license_name"), url)

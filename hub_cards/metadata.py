@@ -44,7 +44,7 @@ def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]
     tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
     own = [result.content for result in record.results if result.own]
     tables += [table for content in own for table in content["protocol"]["training_data"]]
-    base = record.base_model or start_of(record)
+    base, saved = record.base_model or start_of(record), (config.get("architectures") or [""])[0]
     tags = [config["model_type"], "cross-lingual"]
     tags += ["word-alignment"] if "word-alignment" in config.get("custom_pipelines", {}) else []
     tags += ["sentence-transformers"] if "modules.json" in files else []
@@ -57,7 +57,7 @@ def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]
         library_name="transformers",
         tags=tags,
         base_model=base if hub_id(base) else None,
-        pipeline_tag=_of_head(config, PIPELINES) or "feature-extraction",
+        pipeline_tag=next((PIPELINES[head] for head in PIPELINES if saved.endswith(head)), "feature-extraction"),
         datasets=list(dict.fromkeys(table["path"] for table in tables if hub_id(table["path"]))) or None,
         metrics=list(dict.fromkeys(r.content["protocol"]["metric"]["name"] for r in record.results)) or None,
         eval_results=[entry for result in record.results for entry in _index_entries(result.content)] or None,
@@ -130,12 +130,6 @@ def plain_name(path: str) -> str:
     return path if hub_id(path) else bare.removesuffix("/model")
 
 
-def _of_head(config: dict[str, Any], values: dict[str, str]) -> str | None:
-    """The value of the class that was saved."""
-    saved = (config.get("architectures") or [""])[0]
-    return next((value for head, value in values.items() if saved.endswith(head)), None)
-
-
 def _index_entries(content: Results) -> list[EvalResult]:
     """One entry a language, and the average of several: means over seeds, in percent.
 
@@ -176,13 +170,7 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
 
     def entry(path: str, task_id: str, revision: str | None, score: dict[str, Any], languages: list[str]) -> Any:
         number = sum(rows[language] for language in languages)
-        notes = [
-            metric["name"] + direction,
-            " ".join(languages),
-            content.setting,
-            _seeds(content),
-            f"{number} rows",
-        ]
+        notes = [metric["name"] + direction, " ".join(languages), content.setting, _seeds(content)]
         return EvalResultEntry(
             dataset_id=path,
             task_id=task_id,
@@ -191,7 +179,7 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
             date=result.date,
             source_url=source,
             source_name=source and "results.json",
-            notes=", ".join(notes),
+            notes=", ".join([*notes, f"{number} rows"]),
         )
 
     entries = []

@@ -39,22 +39,12 @@ NAMELESS = re.compile(r"model|results\.json|checkpoints|(seed|step)-\d+")  # par
 class Result:
     """A results.json of finetuning/run.py, without paths of the machine."""
 
-    name: str
-    """Of the file in provenance/results, without its ending."""
-
+    name: str  # of the file in provenance/results, without its ending
     content: Results
-
-    own: bool
-    """Whether its run fine-tuned this very model; else it was measured on these weights."""
-
-    folder: str
-    """The run's folder, without what leads to it on the machine."""
-
-    date: str | None = None
-    """The day on which its run was last started, ISO 8601."""
-
-    figures: list[str] = field(default_factory=list)
-    """Paths of its plots, from the model folder."""
+    own: bool  # whether its run fine-tuned this very model; else it was measured on these weights
+    folder: str  # the run's, without what leads to it on the machine
+    date: str | None = None  # the day on which its run was last started, ISO 8601
+    figures: list[str] = field(default_factory=list)  # paths of its plots, from the model folder
 
 
 @dataclass(frozen=True)
@@ -66,19 +56,11 @@ class Record:
     run: dict[str, Any] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     figures: dict[str, bytes] = field(default_factory=dict)
-    licenses: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By the path of a data set, what is known of its license."""
-
-    name: str | None = None
-    """What the model is called where it has no id on the Hub."""
-
+    licenses: dict[str, dict[str, Any]] = field(default_factory=dict)  # of data sets, by path
+    name: str | None = None  # what the model is called where it has no id on the Hub
     repo: str | None = None
-
-    base_model: str | None = None
-    """Hub id of what the weights started from, where its owner named one."""
-
-    license: dict[str, str] = field(default_factory=dict)
-    """Of the weights: `id`, and of one that the Hub calls `other`, `name` and `link`."""
+    base_model: str | None = None  # Hub id of what the weights started from, where its owner named one
+    license: dict[str, str] = field(default_factory=dict)  # of the weights: `id`; of `other`, `name` and `link`
 
     @property
     def curves(self) -> str | None:

@@ -143,8 +143,8 @@ def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
     if any(
         (of.layer, of.pooling, of.max_length) != (found[0].layer, found[0].pooling, found[0].max_length) for of in found
     ):
-        said = "; ".join(of.why for of in found)
-        raise ValueError(f"The {first} results in {FOLDER}/ differ in layer, pooling or length ({said}): name one.")
+        reasons = "; ".join(of.why for of in found)
+        raise ValueError(f"The {first} results in {FOLDER}/ differ in layer, pooling or length ({reasons}): name one.")
     return found[0] if found else None
 
 

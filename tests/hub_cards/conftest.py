@@ -52,6 +52,25 @@ def hub_server(hub_server_module, tmp_path: Path) -> Iterator:
 
 
 @pytest.fixture
+def hub(hub_server, monkeypatch: pytest.MonkeyPatch):
+    """The server, as the Hub of this process; the token is that of the owner."""
+    import huggingface_hub.constants
+
+    files = hub_server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    constants = {"ENDPOINT": hub_server.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": files, "HF_HUB_OFFLINE": False}
+    for name, value in {**constants, "HF_HUB_DISABLE_XET": True}.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", "writer")
+    return hub_server
+
+
+@pytest.fixture
+def fault(hub, hub_server_module):
+    """`fault(method, pattern, what, after=0, times=1)`: what goes wrong on that Hub."""
+    return lambda *arguments, **options: hub.faults.append(hub_server_module.Fault(*arguments, **options))
+
+
+@pytest.fixture
 def small_model() -> Callable[..., Path]:
     """`small_model(folder, model_class=XLMRobertaForMaskedLM, **config)`: a model of a type that the zoo has not."""
     import torch

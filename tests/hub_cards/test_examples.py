@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from finetuning.results.table import Results
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from hub_cards.examples import TEMPLATES, Use, uses
 from hub_cards.record import Record, Result
@@ -36,7 +37,7 @@ PLUG_IN_TAGGER = {"plug_in": True, "label_subword": "first_with_text"}
 
 def record_of(*results, run=None, recipe=None) -> Record:
     """What is known of a model: the results as they come, and the facts of its run."""
-    found = [Result(result["task"], result, own=False, folder="x") for result in results]
+    found = [Result(result["task"], Results(result), own=False, folder="x") for result in results]
     return Record("weights", recipe or {}, run or {}, found)
 
 

@@ -1,45 +1,17 @@
 """Licenses of data sets, from their cards on this disk and on the Hub, and the license ids of weights."""
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict
-
 import pytest
 
 from hub_cards.licenses import check_license, data_licenses, hub_id
 
-ASK = "import json, sys\nfrom dataclasses import asdict\nfrom hub_cards.licenses import data_licenses\n"
-ASK += "found = data_licenses(json.load(sys.stdin))\n"
-ASK += "print(json.dumps({path: asdict(license) for path, license in found.items()}))"
 
-
-def tables(*paths):
-    return [{"path": path, "config": "en"} for path in paths]
+def find(*paths, hub_root=None):
+    return data_licenses([{"path": str(path), "config": "en"} for path in paths], hub_root)
 
 
 def put_card(folder, metadata):
     folder.mkdir(parents=True)
     (folder / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf-8")
-
-
-@pytest.fixture
-def ask(hub_server):
-    """What a fresh process, which may ask the loopback server, finds out of data sets."""
-
-    def found(*paths):
-        ran = subprocess.run(
-            [sys.executable, "-c", ASK],
-            input=json.dumps(tables(*paths)),
-            env=hub_server.environment("reader"),
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout)
-
-    return found
 
 
 def test_cards_on_this_disk_are_read_first(tmp_path):
@@ -50,10 +22,9 @@ def test_cards_on_this_disk_are_read_first(tmp_path):
     put_card(tmp_path / "local" / "broken", "license: [mit")
     (tmp_path / "local" / "bare").mkdir()
     names = "owner/one owner/several owner/its-own local/silent local/broken local/bare".split()
-    found = {path: asdict(license) for path, license in data_licenses(tables(*names), str(tmp_path)).items()}
     hub = "https://huggingface.co/datasets/owner/"
     nothing = {"id": None, "name": None, "url": None}
-    assert found == {
+    assert find(*names, hub_root=str(tmp_path)) == {
         "owner/one": {"id": "cc-by-nc-4.0", "name": None, "url": f"{hub}one", "note": None},
         "owner/several": {"id": "cc-by-4.0, mit", "name": None, "url": f"{hub}several", "note": None},
         "owner/its-own": {"id": "other", "name": "news-license", "url": f"{hub}its-own", "note": None},
@@ -66,46 +37,37 @@ def test_cards_on_this_disk_are_read_first(tmp_path):
 def test_folders_and_files_of_ones_own(tmp_path):
     put_card(tmp_path / "corpus", "license: apache-2.0")
     (tmp_path / "news.txt").write_text("a\n")
-    paths = [str(tmp_path / "corpus"), str(tmp_path / "news.txt")]
-    folder, file = data_licenses(tables(*paths, *paths)).values()
-    assert (folder.id, folder.url) == ("apache-2.0", None)
-    assert (file.id, file.note) == (None, "a local file, without a card")
+    folder, file = find(tmp_path / "corpus", tmp_path / "news.txt", tmp_path / "corpus").values()
+    assert (folder["id"], folder["url"]) == ("apache-2.0", None)
+    assert (file["id"], file["note"]) == (None, "a local file, without a card")
 
 
-def test_the_hub_is_asked_for_the_others(ask, hub_server):
-    hub_server.create("owner/stated", kind="dataset")
-    hub_server.edit("owner/stated", {"README.md": "---\nlicense: cc-by-sa-3.0\n---\n"}, kind="dataset")
-    hub_server.create("owner/silent", kind="dataset")
-    found = ask("owner/stated", "owner/silent", "owner/nowhere", "local/mirrored")
+def test_the_hub_is_asked_for_the_others(hub):
+    hub.create("owner/stated", kind="dataset")
+    hub.edit("owner/stated", {"README.md": "---\nlicense: cc-by-sa-3.0\n---\n"}, kind="dataset")
+    hub.create("owner/silent", kind="dataset")
+    found = find("owner/stated", "owner/silent", "owner/nowhere", "local/mirrored")
     assert {path: (license["id"], license["note"]) for path, license in found.items()} == {
         "owner/stated": ("cc-by-sa-3.0", None),
         "owner/silent": (None, "it has no card"),
         "owner/nowhere": (None, "not found on the Hub"),
         "local/mirrored": (None, "a local file, without a card"),
     }
-    assert found["owner/nowhere"]["url"] is None
 
 
-def test_a_hub_that_breaks_off_is_not_asked_again(ask, hub_server, hub_server_module):
-    hub_server.faults.append(hub_server_module.Fault("GET", "/api/datasets/", "drop"))
-    hub_server.create("owner/second", kind="dataset")
-    found = ask("owner/first", "owner/second")
-    assert [license["note"] for license in found.values()] == ["not looked up"] * 2
-    assert len([request for request in hub_server.requests if "/api/datasets/" in request.path]) == 1
-
-
-def test_a_hub_that_answers_an_error_is_asked_for_the_next(ask, hub_server, hub_server_module):
-    hub_server.faults.append(hub_server_module.Fault("GET", "/api/datasets/owner/first", 500))
-    hub_server.create("owner/second", kind="dataset")
-    hub_server.edit("owner/second", {"README.md": "---\nlicense: mit\n---\n"}, kind="dataset")
-    found = ask("owner/first", "owner/second")
-    assert (found["owner/first"]["note"], found["owner/second"]["id"]) == ("not looked up", "mit")
+@pytest.mark.parametrize(("what", "requests"), [("drop", 1), (500, 2)])
+def test_a_hub_that_breaks_off_is_not_asked_again(hub, fault, what, requests):
+    fault("GET", "/api/datasets/owner/first", what)
+    hub.create("owner/second", kind="dataset")
+    hub.edit("owner/second", {"README.md": "---\nlicense: mit\n---\n"}, kind="dataset")
+    first, second = find("owner/first", "owner/second").values()
+    assert first["note"] == "not looked up" and (second["id"] == "mit") == (requests == 2)
+    assert len([request for request in hub.requests if "/api/datasets/" in request.path]) == requests
 
 
 def test_offline_nothing_is_guessed():
-    license = data_licenses(tables("google/xtreme"))["google/xtreme"]
-    assert (license.id, license.note) == (None, "not looked up")
-    assert license.url == "https://huggingface.co/datasets/google/xtreme"
+    url = "https://huggingface.co/datasets/google/xtreme"
+    assert find("google/xtreme")["google/xtreme"] == {"id": None, "name": None, "url": url, "note": "not looked up"}
 
 
 def test_which_paths_are_on_the_hub():

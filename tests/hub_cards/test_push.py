@@ -26,28 +26,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 
 
 @pytest.fixture
-def hub(hub_server, monkeypatch):
-    """The server, as the Hub of this process; the token is that of the owner."""
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub_server.endpoint)
-    files = hub_server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("HF_TOKEN", "writer")
+def run(hub, capsys, monkeypatch):
+    """Runs the command; the exit status, and what it printed."""
     monkeypatch.setattr(folder_check, "_load", lambda folder: [])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("COLUMNS", "100")
-    return hub_server
-
-
-@pytest.fixture
-def fault(hub, hub_server_module):
-    return lambda *arguments, **options: hub.faults.append(hub_server_module.Fault(*arguments, **options))
-
-
-@pytest.fixture
-def run(hub, capsys):
-    """Runs the command; the exit status, and what it printed."""
 
     def run_push(folder, *arguments, repo=REPO):
         try:

@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
+from finetuning.results.table import load_results
 from hub_cards.card import as_written, main, write_card
 from hub_cards.record import check_record, forget_paths, read_record
 from zoo_core.provenance import folder_fingerprint
@@ -61,7 +62,7 @@ def test_what_is_collected(made_up_run):
     first, second = record.results
     assert (first.name, first.own, first.date) == ("xnli", False, "2026-11-20")
     assert first.folder == "veco-made-up/xnli" and first.figures == ["provenance/figures/xnli-scores.png"]
-    assert first.content["languages"] == json.loads(files[0].read_text())["languages"]
+    assert first.content["scores"] == load_results(files[0])["scores"]
     assert second.name == "ntrex_retrieval" and check_record(folder) == []
     assert set(record.licenses) == {"owner/text", "local/bible", "owner/bitext", "google/xtreme", "local/ntrex"}
 
