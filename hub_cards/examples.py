@@ -179,7 +179,7 @@ def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]
             if result.get("kind") == "translation" and all(code in known for code in pair):
                 return pair, True
     trained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
-    measured = [code for result in results for name in result.languages for code in name.split("-")]
+    measured = [code for result in results for name in result.names for code in name.split("-")]
     wanted = measured + trained if _head(config) else trained + measured
     found = [code for code in dict.fromkeys(wanted) if code in known]
     found.sort(key=lambda code: code != "en")  # stable: the others keep their order

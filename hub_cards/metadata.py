@@ -139,7 +139,7 @@ def _index_entries(content: Results) -> list[EvalResult]:
     configs = {table["config"] for table in tables.values()}
     first = next(iter(tables.values()))
     average = {**first, "config": configs.pop() if len(configs) == 1 else None}
-    several = {"average": content.average} if len(content.languages) > 1 else {}
+    several = {"average": content.average} if len(content.names) > 1 else {}
     metric = content["protocol"]["metric"]["name"]
     return [
         EvalResult(

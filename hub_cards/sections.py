@@ -172,7 +172,7 @@ def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
 
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
-    metric, several = content["protocol"]["metric"], len(content.languages)
+    metric, several = content["protocol"]["metric"], len(content.names)
     of = f", mean of {several}" if several > 1 else ""
     return f"{metric['name']} {with_deviation(content.average)}{_direction(content)}{of}"
 
@@ -217,7 +217,7 @@ def experiments_of(record: Record) -> list[Experiment]:
 
 def _is_seed_of(result: Result, group: list[Result]) -> bool:
     contents = [other.content for other in [*group, result]]
-    alike = {(c["kind"], c["task"], c.setting, tuple(c.languages), result.own) for c in contents}
+    alike = {(c["kind"], c["task"], c.setting, tuple(c.names), result.own) for c in contents}
     if len(alike) > 1:
         return False
     try:

@@ -175,7 +175,7 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
     if unknown := [name for name in names if name not in results.metrics]:
         known = ", ".join(results.metrics)
         raise ValueError(f"Task {task['name']} of the suite shows {unknown[0]!r}, and its results have {known}.")
-    scores = {name: mean_of(results.of(language, name) for language in results.languages) for name in names}
+    scores = {name: mean_of(results.of(language, name) for language in results.names) for name in names}
     protocol = results["protocol"]
     of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
     marks = [AT_CHANCE] * any(" at chance" in line or " is 0 in " in line for line in of_seeds)

@@ -72,7 +72,7 @@ def read_others(recipe: Any) -> dict[str, Results]:
         for field, mine, other in (
             ("kind", recipe.kind, results["kind"]),
             ("task", recipe.task, results["task"]),
-            ("languages", recipe.pair_names, list(results.languages)),
+            ("languages", recipe.pair_names, results.names),
         ):
             if mine != other:
                 raise ValueError(f"compare_with: {name} has {field} {other}, and this run has {mine}.")

@@ -79,7 +79,7 @@ def check_alike(runs: dict[str, Results]) -> None:
     (first_name, first), *others = runs.items()
     for name, results in others:
         for field in ("kind", "task", "languages"):
-            this, other = (list(r.languages) if field == "languages" else r[field] for r in (results, first))
+            this, other = (r.names if field == "languages" else r[field] for r in (results, first))
             if this != other:
                 raise ValueError(f"{name} has {field} {this}, {first_name} has {other}: no table can hold both.")
 

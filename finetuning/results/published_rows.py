@@ -139,7 +139,7 @@ def marks_in_suite(task: dict[str, Any], results: dict[str, Any], table: Table, 
     found = marks(results["protocol"], (row.pooling or XTREME_POOLING[name]) if name in XTREME_POOLING else None)
     if task["scores"] != XTREME_SCORES.get(name, task["scores"]):
         found.append("from English")
-    columns, ours = _languages_of(name, table), list(results.languages)
+    columns, ours = _languages_of(name, table), results.names
     if columns is not None and {_pair_of(column, ours) for column in columns} != set(ours):
         found.append("other languages")
     return found

@@ -86,20 +86,24 @@ class Results(dict):
         method = self["protocol"].get("method") if method is None else method
         layer = self["protocol"].get("layer") if layer is None else layer
         if language == AVERAGE:
-            return mean_of(self.of(name, metric, method, layer) for name in self._values(3))
+            return mean_of(self.of(name, metric, method, layer) for name in self.names)
         by_seed = self._by_place[method, layer, metric or self.metric, language]
         return summary(by_seed[seed] for seed in self["seeds"])
 
     @property
+    def names(self) -> list[str]:
+        """The evaluated languages, or pairs."""
+        return self._values(3)
+
+    @property
     def languages(self) -> dict[str, Summary]:
         """The reported score of each language, or pair."""
-        return {language: self.of(language) for language in self._values(3)}
+        return {language: self.of(language) for language in self.names}
 
     @property
     def with_average(self) -> list[str]:
         """The languages, and of several their AVERAGE."""
-        names = self._values(3)
-        return [*names, *([AVERAGE] if names[1:] else [])]
+        return [*self.names, *([AVERAGE] if self.names[1:] else [])]
 
     @property
     def average(self) -> Summary:

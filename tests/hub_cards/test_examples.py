@@ -147,7 +147,8 @@ def retrieval(layer=2, task="tatoeba", **protocol):
     return {
         "task": task,
         "kind": "retrieval",
-        "languages": {"sw-en": {}},
+        "seeds": [1],
+        "scores": [{"language": "sw-en", "seed": 1, "metric": "accuracy", "value": 50.0}],
         "protocol": {"pooling": "mean", "layer": layer} | protocol,
     }
 
@@ -183,8 +184,16 @@ def test_the_direction_of_a_translation_model_is_that_of_its_results(zoo_model_d
     folder = zoo_model_dir("veco", "ForConditionalGeneration", copy=True, **DECODER)
     change_config(folder, fine_tuned_on=["multi30k (translation)"])
     assert "multi30k (translation)" in the(folder, "Translation").text
-    directed = {"kind": "translation", "source_language": "de", "target_language": "en", "languages": {"de-en": {}}}
-    shown = the(folder, "Translation", record_of(directed | {"task": "multi30k", "protocol": {}}))
+    directed = {
+        "kind": "translation",
+        "source_language": "de",
+        "target_language": "en",
+        "seeds": [1],
+        "scores": [{"language": "de-en", "seed": 1, "metric": "accuracy", "value": 50.0}],
+    }
+    shown = the(
+        folder, "Translation", record_of(directed | {"task": "multi30k", "protocol": {"metric": {"name": "accuracy"}}})
+    )
     assert "from `de` to `en`" in shown.text and SENTENCES["de"]["sentences"][0] in shown.code
 
 
