@@ -135,7 +135,7 @@ def test_streams_are_named_and_not_opened(recipe_of, files, tokenizer_of, matche
         table.path = "no/such/file.jsonl"
     assert recipe_token_counts(recipe, tokenizer).keys() == counts.keys()
     recipe.bitext[0].target.streaming = False
-    with pytest.raises(ValueError, match="streamed"):
+    with pytest.raises(ValueError, match="streaming"):
         recipe_token_counts(recipe, tokenizer)
     found = report(*matched, {"sw": None, "de": np.arange(13), "fr": None})
     assert found["not_counted"] == ["sw", "fr"] and list(found["coverage"]) == list(found["left_random"]) == ["de"]
