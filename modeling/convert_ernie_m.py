@@ -104,24 +104,19 @@ FEED_FORWARD = r".+\.linear1\.weight|encoder_layer_\d+_ffn_fc_0\.w_0"
 XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
 # weights in a folder, in the order they are looked for
 WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "model_state.pdparams",
-)
+    "model.safetensors model.safetensors.index.json pytorch_model.bin pytorch_model.bin.index.json model_state.pdparams"
+).split()
 CONFIGS = ("config.json", "model_config.json", "ernie_m_config.json", "ernie_config.json")
 # fields of a foreign configuration that are not ours to keep: written anew, or of no effect here
 NOT_KEPT = (
-    *("architectures", "auto_map", "model_type", "transformers_version", "_name_or_path", "act_dropout", "use_cache"),
-    "position_embedding_type",
-)
+    "architectures auto_map model_type transformers_version _name_or_path act_dropout use_cache position_embedding_type"
+).split()
 # what transformers 4's ErnieMConfig holds
 TRANSFORMERS4_FIELDS = (
-    *("attention_probs_dropout_prob", "classifier_dropout", "hidden_act", "hidden_dropout_prob", "hidden_size"),
-    *("initializer_range", "intermediate_size", "layer_norm_eps", "max_position_embeddings", "model_type"),
-    *("num_attention_heads", "num_hidden_layers", "pad_token_id", "vocab_size"),
-)
+    "attention_probs_dropout_prob classifier_dropout hidden_act hidden_dropout_prob hidden_size initializer_range "
+    "intermediate_size layer_norm_eps max_position_embeddings model_type num_attention_heads num_hidden_layers "
+    "pad_token_id vocab_size"
+).split()
 # of tokenizer_config.json: what this zoo's tokenizer or the load added
 NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "tokenizer_class")
 

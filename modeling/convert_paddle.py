@@ -22,18 +22,8 @@ import torch
 TABLE_OF_NAMES = "StructuredToParameterName@@"  # Paddle's own names of the parameters, beside them in the pickle
 CUT_PARAMETERS = "UnpackBigParamInfor@@"  # arrays too large for the pickle protocol: key -> their shape and parts
 # numbers of Paddle's VarType.Type
-TYPES = {
-    0: np.bool_,
-    1: np.int16,
-    2: np.int32,
-    3: np.int64,
-    4: np.float16,
-    5: np.float32,
-    6: np.float64,
-    20: np.uint8,
-    21: np.int8,
-    22: np.uint16,  # bfloat16, by its bits
-}
+TYPES = dict(enumerate((np.bool_, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64)))
+TYPES |= {20: np.uint8, 21: np.int8, 22: np.uint16}  # the last is bfloat16, by its bits
 # what arrays are made with again, under the names of all of numpy's versions
 ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
 ARRAY_MAKERS = {

@@ -295,7 +295,8 @@ def to_fairseq(folder: str, output: str, model: str | None = None, embedding_sca
     table = fairseq_table(decoder_is_encoder=model == "translation" and not is_translation)
     if model == "encoder":
         table = {ours: [name for name in names if name.startswith("encoder.")] for ours, names in table.items()}
-    versions = {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")[: 1 + (model != "encoder")]}
+    sides = ("encoder", "decoder") if model == "translation" else ("encoder",)
+    versions = {f"{side}.version": torch.tensor([3.0]) for side in sides}
     state = versions | rename(weights, table, notes)
     save_weights({"model": state, "args": fairseq_arguments(config, model, embedding_scale == "keep")}, output)
     return [f"{len(state)} parameters: {output}", *notes]

@@ -25,6 +25,7 @@ from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 TOKENS = 2000  # of the sample tokenizer
 HIDDEN, HEADS, INNER, POSITIONS, LAYERS = 16, 4, 24, 40, 3
 ROOT = 4.0  # of HIDDEN
+SIZES = dict(hidden_size=HIDDEN, num_attention_heads=HEADS, intermediate_size=INNER, max_position_embeddings=POSITIONS)
 
 
 @pytest.fixture(scope="session")
@@ -194,17 +195,7 @@ def folder_of(cls, tmp_path, **config):
 
     torch.manual_seed(0)
     config = {"lm_head_transform": cls.__name__ != "VecoForConditionalGeneration"} | config
-    model = cls(
-        VecoConfig(
-            vocab_size=TOKENS,
-            hidden_size=HIDDEN,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            intermediate_size=INNER,
-            max_position_embeddings=POSITIONS,
-            **config,
-        )
-    ).eval()
+    model = cls(VecoConfig(vocab_size=TOKENS, num_hidden_layers=LAYERS, **SIZES, **config)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name != "lm_head.bias":
@@ -215,17 +206,8 @@ def folder_of(cls, tmp_path, **config):
 
 
 def xlmr_folder(tmp_path, words):
-    model = XLMRobertaForMaskedLM(
-        XLMRobertaConfig(
-            vocab_size=len(words),
-            hidden_size=words.shape[1],
-            num_hidden_layers=1,
-            num_attention_heads=HEADS,
-            intermediate_size=INNER,
-            max_position_embeddings=POSITIONS,
-            type_vocab_size=1,
-        )
-    )
+    config = XLMRobertaConfig(vocab_size=len(words), num_hidden_layers=1, type_vocab_size=1, **SIZES)
+    model = XLMRobertaForMaskedLM(config)
     with torch.no_grad():
         model.roberta.embeddings.word_embeddings.weight.copy_(words)
     model.save_pretrained(tmp_path / "xlmr")
@@ -238,18 +220,9 @@ def xlmr_folder(tmp_path, words):
 @pytest.fixture(scope="session")
 def tiny():
     """Configuration of a model without dropout, of any model type of XLM-R's shape."""
-    return dict(
-        vocab_size=61,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=40,
-        max_position_embeddings=50,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    sizes = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40)
+    xlm_r = dict(max_position_embeddings=50, type_vocab_size=1, layer_norm_eps=1e-5)
+    return sizes | xlm_r | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 @pytest.fixture(scope="session")

@@ -55,15 +55,9 @@ def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, vo
     assert (model.config.num_hidden_layers, model.config.intermediate_size) == (originals.LAYERS, originals.INNER)
     assert model.config.cross_attention and not model.config.lm_head_transform
     sizes = dict(
-        vocab_size=originals.TOKENS,
-        hidden_size=originals.HIDDEN,
-        num_hidden_layers=originals.LAYERS,
-        num_attention_heads=originals.HEADS,
-        intermediate_size=originals.INNER,
-        max_position_embeddings=originals.POSITIONS,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
+        vocab_size=originals.TOKENS, num_hidden_layers=originals.LAYERS, type_vocab_size=1, layer_norm_eps=1e-5
     )
+    sizes |= originals.SIZES
     renamed = {}
     for key, tensor in state.items():
         for old, new in ((prefix, ""), ("cross_attention", "crossattention"), ("gamma", "weight"), ("beta", "bias")):

@@ -20,14 +20,17 @@ FRESH = """
 import json, sys
 import torch
 from transformers import AutoModelForTokenClassification, pipeline
-folder, again, pairs = map(json.loads, sys.argv[2:])
-aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)
+folders, again, pairs = map(json.loads, sys.argv[2:])
+found = []
+for folder in folders:
+    aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)
+    found.append([aligner(pairs, probabilities=True), type(aligner.model).__module__])
 if again:
     model = AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True)
     model.save_pretrained(again + "_model")
     aligner.tokenizer.save_pretrained(again + "_model")
     aligner.save_pretrained(again + "_pipeline")
-torch.save([aligner(pairs, probabilities=True), type(aligner.model).__module__], sys.argv[1])
+torch.save(found, sys.argv[1])
 """
 
 
@@ -41,8 +44,9 @@ def test_a_folder_that_is_saved_again_brings_the_aligner(sample_tokenizer, fresh
     expected = WordAlignmentPipeline(model, sample_tokenizer)(PAIRS, probabilities=True)
     assert [bool(one["links"]) for one in expected] == [True, True, False]
     again = str(tmp_path / "again")
-    for folder in (str(tmp_path / "first"), again + "_model", again + "_pipeline"):
-        found, module = fresh_process(FRESH, folder, None if folder.startswith(again) else again, PAIRS)
+    runs = fresh_process(FRESH, [str(tmp_path / "first")], again, PAIRS)
+    runs += fresh_process(FRESH, [again + "_model", again + "_pipeline"], "", PAIRS)
+    for found, module in runs:
         assert found == expected and "transformers_modules" in module
 
 
@@ -68,7 +72,7 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
         "optimal_transport",
         "evaluation_mode",
     }
-    found = fresh_process(FRESH, str(tmp_path / "saved"), None, PAIRS)
+    [found] = fresh_process(FRESH, [str(tmp_path / "saved")], "", PAIRS)
     assert found == [aligner(PAIRS, probabilities=True), "transformers.models.xlm_roberta.modeling_xlm_roberta"]
 
 
