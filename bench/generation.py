@@ -145,8 +145,7 @@ def check_flags(flags: argparse.Namespace) -> None:
     check_sizes(flags)
     if flags.decoder_layers > flags.layers:
         raise ValueError(
-            f"--decoder_layers is {flags.decoder_layers}, and --layers {flags.layers}. A decoder is made of the "
-            "encoder's layers, and there are no more. Give as many or fewer."
+            f"--decoder_layers is {flags.decoder_layers}, and --layers {flags.layers}. Give as many or fewer."
         )
 
 

@@ -117,9 +117,8 @@ def that_fits(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches
         if needed <= room:
             return smaller, asked
     raise ValueError(
-        f"transformers' step takes about {needed / 2**30:.1f} GiB even with one row a batch, and "
-        f"{room / 2**30:.1f} GiB are free. What does not fit cannot be timed. Lower --vocab or --layers, or free some "
-        "memory."
+        f"transformers' step takes about {needed / 2**30:.1f} GiB even with one row a batch, and {room / 2**30:.1f} "
+        "GiB are free. Lower --vocab or --layers, or free some memory."
     )
 
 
