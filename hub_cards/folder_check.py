@@ -186,12 +186,9 @@ def _fault_of_bytes(file: Path) -> str | None:
             return "it is a pickle, an archive or a library under another name. Remove it."
         if file.suffix.lower() == ".png" and content[:4] != b"\x89PNG":
             return "it is no PNG picture. Remove it."
-        found = HOME_PATH.search(content)
-        return (
-            f"it holds a path of a machine, {found[0][:60].decode(errors='replace')!r}. Write it anew."
-            if found
-            else None
-        )
+        if found := HOME_PATH.search(content):
+            return f"it holds a path of a machine, {found[0][:60].decode(errors='replace')!r}. Write it anew."
+    return None
 
 
 def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
