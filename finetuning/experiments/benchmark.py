@@ -22,8 +22,10 @@ import pandas
 from finetuning.results.differences import check_protocols, differences, join_seeds, named_folders, warnings_of
 from finetuning.results.files import Table, markdown_list, markdown_table, print_table
 from finetuning.results.plots import plot_bars, plot_heat_maps
+from finetuning.results.published_rows import marks_in_suite
 from finetuning.results.table import FORMAT, Results, Summary, load_results, mean_of, read_results, with_deviation
 from zoo_core.provenance import write_json
+from zoo_core.published import find, load
 from zoo_core.recipes import user_errors
 
 KIND = "benchmark"
@@ -217,9 +219,6 @@ def published_rows(suite: dict[str, Any], measured: dict[str, Results]) -> list[
 
     `differs` says by task, in a few words, how they were measured otherwise than ours, `measured` by task.
     """
-    from finetuning.results.published_rows import marks_in_suite
-    from zoo_core.published import find, load
-
     rows = []
     for asked in suite["published"]:
         table, row = find(asked["paper"], asked["table"], asked["row"])

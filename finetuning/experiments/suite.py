@@ -25,10 +25,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from finetuning.experiments import benchmark
 from finetuning.experiments.runs import FINISHED, execute, models_of, state_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
 from finetuning.results.files import print_table, run_name
 from finetuning.results.published_rows import complete_published
+from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, user_errors
@@ -321,9 +323,6 @@ def report(suite: Suite, left_out: dict[str, str], output: Path) -> None:
 
     Tasks that were run by an earlier command, and are no part of this one, are in it too.
     """
-    from finetuning.experiments import benchmark
-    from finetuning.results.table import read_results
-
     found = [task.name for task in suite.tasks if (output / task.name / "results.json").is_file()]
     results = {name: read_results(output / name) for name in found}
     if not results:

@@ -24,6 +24,7 @@ import pandas
 from finetuning.results.files import Table, markdown_table, print_table
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import FORMAT
+from finetuning.tasks.registry import task_module
 from zoo_core.provenance import write_json
 from zoo_core.recipes import change_recipe, read_yaml
 
@@ -152,7 +153,6 @@ def check_points(points: list[Point], recipes: list[Any]) -> dict[str, Any]:
     """What run.json says of the model. Raises ValueError, before anything is run, for a point that cannot be."""
     from finetuning.checkpoints import check_positions, describe_start
     from finetuning.seeds import check_hardware
-    from finetuning.tasks.registry import task_module
     from finetuning.trainer import check_setting
 
     path, config, tokenizer, model = describe_start(recipes[0])
