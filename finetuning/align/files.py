@@ -163,7 +163,7 @@ def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldL
         for item in line.split():
             match = PHARAOH_LINK.fullmatch(item)
             if not match:
-                raise ValueError(f"{path}, line {sentence + 1}: {item[:60]!r} is no link. Correct that line.")
+                raise ValueError(f"{path}, line {sentence + 1}: {item[:60]!r} is no link `i-j` or `ipj`.")
             link = int(match[1]), int(match[3])
             lowest = min(link) if lowest is None else min(lowest, *link)
             links.possible.add(link)
@@ -192,7 +192,7 @@ def _read_alignv2(lines: list[str], path: str | Path, base: int | None) -> GoldL
             continue
         match = ALIGNV2_LINE.fullmatch(line.strip())
         if not match:
-            raise ValueError(f"{path}, line {number}: {line.strip()[:60]!r} is no link. Correct that line.")
+            raise ValueError(f"{path}, line {number}: {line.strip()[:60]!r} is not `sentence i j S|P`.")
         links = gold.setdefault(int(match[1]), Gold())
         link = int(match[2]) - 1, int(match[3]) - 1
         links.possible.add(link)

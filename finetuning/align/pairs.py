@@ -172,7 +172,8 @@ class PairReader:
                 isinstance(value, list) and all(isinstance(word, str) and word.strip() for word in value)
             ):
                 raise ValueError(
-                    f"{where}: {key!r} is {_shorten(json.dumps(value, ensure_ascii=False))}. Correct that line."
+                    f"{where}: {key!r} is {_shorten(json.dumps(value, ensure_ascii=False))}, neither text nor a list "
+                    "of words."
                 )
         return row[self.keys[0]], row[self.keys[1]]
 

@@ -62,8 +62,8 @@ def test_lines_of_links_end_at_newlines_only(file):
         (b"\n \n", "holds no links"),
         (b"0-0\n1-\xff\n", "line 2: byte 0xff is not UTF-8"),
         (b"the house\n", "in no known format of gold links: its first line is 'the house'"),
-        (b"0-0\n1:1\n", "line 2: '1:1' is no link. A link is `i-j`"),
-        (b"1 1 1 S\n1 1 S\n", "line 2: '1 1 S' is no link. A line of this file is `sentence i j`"),
+        (b"0-0\n1:1\n", "line 2: '1:1' is no link `i-j`"),
+        (b"1 1 1 S\n1 1 S\n", "line 2: '1 1 S' is not `sentence i j"),
     ],
 )
 def test_gold_that_cannot_be_read(file, content, message):
@@ -156,14 +156,14 @@ def test_standard_input(monkeypatch):
     [
         (b"", "x.txt", "x.txt is empty: there are no sentence pairs"),
         (b"a ||| b\na b\n", "x.txt", "x.txt, line 2: no `[|]{3}` in 'a b'"),
-        (b"a|||b\n", "x.txt", "line 1: `[|]{3}` without spaces around it in .*the mark between spaces"),
+        (b"a|||b\n", "x.txt", "line 1: `[|]{3}` without spaces around it"),
         (b"a ||| b ||| c\n", "x.txt", "line 1: 2 times `[|]{3}`"),
         (b"a ||| b\n\nc \xe4 ||| d\n", "x.txt", "line 3: byte 0xe4 is not UTF-8"),
         (b'{"source": "a", "target": "b"}\n{"source": \n', "x.jsonl", "line 2: no JSON: .*It reads"),
         (b'["a", "b"]\n', "x.jsonl", "line 1: JSON, but no object"),
-        (b'{"source": "a", "targt": "b"}\n', "x.jsonl", "line 1: no key 'target'.*--keys. Did you mean 'targt'"),
-        (b'{"source": "a", "target": 3}\n', "x.jsonl", "line 1: 'target' is '3'. A sentence is a string, or a list"),
-        (b'{"source": "a", "target": ["b", ""]}\n', "x.jsonl", "words that are not empty"),
+        (b'{"source": "a", "targt": "b"}\n', "x.jsonl", "line 1: no key 'target'.*Did you mean 'targt'"),
+        (b'{"source": "a", "target": 3}\n', "x.jsonl", "line 1: 'target' is '3'"),
+        (b'{"source": "a", "target": ["b", ""]}\n', "x.jsonl", "list of words"),
         (b'{"source": "\\ud800", "target": "b"}\n', "x.jsonl", "line 1: no JSON: .*surrogates"),
     ],
 )

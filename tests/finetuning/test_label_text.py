@@ -154,7 +154,7 @@ def test_several_languages_and_what_is_not_overwritten(teacher, tmp_path, capsys
     assert [len(read(tmp_path / "out" / f"{name}.jsonl")) for name in ("de", "en")] == [3, 3]
     with pytest.raises(SystemExit):
         label(arguments(teacher, given, written))
-    assert "de.jsonl is there already. It is not overwritten" in capsys.readouterr().err
+    assert "de.jsonl is there already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_fitted_threshold_has_the_best_f1(scores, right, gold, threshold, edge
 
 def test_what_cannot_be_scored_is_refused():
     for gold, right in ((0, [False]), (1, [True, True])):
-        with pytest.raises(ValueError, match=f"gold is {gold}.*no fewer than were found"):
+        with pytest.raises(ValueError, match=f"gold is {gold}"):
             metric([1.0] * len(right), right, gold=gold)
     with pytest.raises(ValueError, match="no finite number"):
         metric([math.nan], [False], gold=1)

@@ -113,7 +113,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(found, tmp_path, capsys
         pair: entry["mean"] for pair, entry in results.languages.items()
     }
     page = (out / "results.md").read_text(encoding="utf-8")
-    assert "## mean, by layer" in page and f"| de-en | 1 | {results['languages']['de-en']['mean']:.1f} |" in page
+    assert "## mean, by layer" in page and f"| de-en | 1 | {results.languages['de-en']['mean']:.1f} |" in page
     assert f"| **average** | 1 | {mean:.1f} |" in page
     assert (out / "layers.png").read_bytes().startswith(b"\x89PNG")
     assert "zh-en, 60 pairs, layers 0 to 2" in capsys.readouterr().out
@@ -229,7 +229,7 @@ def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
         (["pairs.0.languages=[]"], "a place for the language and no languages"),
         (["pairs.0.languages=[de, de]"], "de-en is evaluated twice"),
         (["pairs.0.config=de", "pairs.0.source_language=de"], "languages and no place for one"),
-        (["pairs.0.target=null", "pairs.0.join_on=null"], "A text is not its own translation"),
+        (["pairs.0.target=null", "pairs.0.join_on=null"], "text for source_column and target_column"),
         (["pairs.0.target=null", "pairs.0.target_column=id"], "there is one table"),
         (["pairs.0.source_column=texts"], "has no column texts"),
         (["pairs.0.join_on=ids"], "has no column ids"),
@@ -238,7 +238,7 @@ def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
         (["pairs.0.max_pairs=1"], "pairs.0.max_pairs is 1"),
         (["pairs.0.streaming=true"], "streaming is true"),
         (["max_length=65"], "has 64 positions"),
-        (["max_length=2"], "no room for a token"),
+        (["max_length=2"], "max_length is 2"),
         (["max_length=0"], "max_length is 0"),
         (["layer=3"], "layer has 3, and"),
         (["layers=[0, 2]"], "the layer that is reported is 1 of 2"),

@@ -89,7 +89,7 @@ def test_one_process_with_several_gpus_is_refused(monkeypatch):
 
     with_gpus(1, DistributedType.NO)
     with_gpus(2, DistributedType.MULTI_GPU)
-    with pytest.raises(ValueError, match="One process sees 2 GPUs.*DataParallel.*accelerate launch --multi_gpu"):
+    with pytest.raises(ValueError, match="One process sees 2 GPUs"):
         with_gpus(2, DistributedType.NO)
 
 

@@ -98,7 +98,7 @@ def test_iobes_marks_chunks_and_is_not_warned_of(write):
 
 def test_placeholder_labels_are_refused(write):
     train, test = write("train", rows(TAGS)), write("test", rows([["O", "O"], ["O"]]))
-    with pytest.raises(ValueError, match="language de: all 3 words have the label 'O'.*placeholders"):
+    with pytest.raises(ValueError, match="language de: all 3 words have the label 'O'"):
         read({"path": train}, {"path": test})
     with pytest.raises(ValueError, match="All words of the 2 training rows have the label 'O'"):
         read({"path": test, "label_names": IOB2}, {"path": train})

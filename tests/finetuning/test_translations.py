@@ -174,7 +174,7 @@ def test_what_was_turned_before_is_kept_and_other_content_is_not_overwritten(tmp
     ("name", "content", "message"),
     [
         ("XNLI/dev-de.tsv", XNLI, "dev-de.tsv is no file of XTREME's translations"),
-        ("elsewhere/en-de-translated.tsv", XNLI, "folder of their task (XNLI or PAWSX)"),
+        ("elsewhere/en-de-translated.tsv", XNLI, "is no file of XTREME's translations"),
         ("squad.translate.test.en-de.json", squad(), "is no file of XTREME's translations"),
         ("XNLI/notes.md", "a", "holds no .tsv or .json file"),
         ("XNLI/en-de-translated.tsv", ["ä\tß\tneutral"], "copy from before September 2020"),

@@ -180,13 +180,13 @@ def test_gold_of_other_sentences_is_refused(aligned, tmp_path, sample_corpus_dir
         (["pairs=[]"], "no pairs of languages"),
         (["pairs.1.source_language=en", "pairs.1.target_language=de"], "en-de is evaluated twice"),
         (["methods=[otter]"], "Give some of ot, ot_itermax"),
-        (["methods=[ot, ot]"], "scored once"),
+        (["methods=[ot, ot]"], "methods is"),
         (["options={softmax: {threshold: 0.1}}"], "options has some of softmax"),
         (["options={ot: {threshold: 0.1}}"], "option 'threshold' with method 'ot'"),
         (["layer=3"], "layer has 3, and"),
         (["layers=[0, 7]"], "layers has 7, and"),
         (["layers=[0, 2]"], "the layer that is reported is 1 of 2"),
-        (["layer=1", "layers=[0, 2]"], "The layer that is reported has to be scored"),
+        (["layer=1", "layers=[0, 2]"], "layer is 1, and layers is"),
         (["seeds=[1, 2]"], "Write {seed} where the model's folder"),
         (["batch_size=0"], "batch_size is 0"),
         (["pairs.0.path=nowhere"], "nowhere is no folder"),
@@ -203,7 +203,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(aligned, tmp_p
 
 def test_empty_gold_is_refused(aligned, tmp_path, refused):
     (tmp_path / "empty.gold").write_text("\n" * 20, encoding="utf-8")
-    assert "Nothing can be scored" in " ".join(refused([*aligned, f"pairs.0.gold={tmp_path / 'empty.gold'}"]).split())
+    assert "holds no links" in " ".join(refused([*aligned, f"pairs.0.gold={tmp_path / 'empty.gold'}"]).split())
 
 
 @pytest.fixture
