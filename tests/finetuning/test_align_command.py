@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from finetuning.align import command
-from finetuning.align import options as alignment_options
 from finetuning.align import output as alignment_output
 from finetuning.align.command import main
 
@@ -150,26 +149,6 @@ def test_settings_reach_the_aligner(run, refused, pairs):
     assert "layer is 9" in refused(pairs, "--layer", "9")
 
 
-def test_help_names_the_methods_with_their_options_and_starts_fast(capsys):
-    from modeling.optimal_transport import METHOD_OPTIONS
-
-    assert set(alignment_options.METHODS) == set(METHOD_OPTIONS)
-    entries = re.split(r"^  (\w+)  +", alignment_options.DESCRIPTION.partition("Methods, and")[2], flags=re.MULTILINE)[
-        1:
-    ]
-    described = dict(zip(entries[::2], entries[1::2], strict=True))
-    for method, options in METHOD_OPTIONS.items():
-        text = described[method].replace("Those of ot, but with", described["ot"])
-        shown = dict(alignment_options._setting(item) for item in re.findall(r"\w+=\S+", text))
-        assert shown == options, method
-    code = "import sys, finetuning.align; sys.exit(bool({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help"])
-    assert stopped.value.code == 0
-    assert "word-align --model" in capsys.readouterr().out
-
-
 # ---- a file, and going on with it
 
 
@@ -264,14 +243,6 @@ def test_resume_refuses_other_settings_other_model_and_other_input(run, refused,
     assert links.read_bytes() == before
 
 
-def test_fewer_pairs_than_lines_are_noticed_without_a_digest(run, refused, many, tmp_path):
-    links, state = tmp_path / "links.txt", tmp_path / "links.txt.word-align.json"
-    run(many, "--output", links, "--batch-size", "1")
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"lines": 0, "digest": "", "is_complete": False}))
-    many.write_text("".join(many.read_text().splitlines(keepends=True)[:150]))
-    assert "has 192 lines, the input 150" in refused(many, "--output", links, "--batch-size", "1", "--resume")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 16, 64])
 def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch, batch_size):
@@ -321,20 +292,6 @@ def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, t
     many.write_text("".join(lines))
     run(*arguments, "--resume")
     assert links.read_text() == run(many, "--batch-size", batch_size).out
-
-
-def test_what_is_said_after_a_stop_works(run, stop_after, pairs, gold, tmp_path):
-    pairs.write_text("\n".join(PAIRS * 20) + "\n", encoding="utf-8")
-    links, page = tmp_path / "links.txt", tmp_path / "page.html"
-    arguments = (pairs, "--output", links, "--batch-size", "1")
-    err = stop_after(70, *arguments, "--gold", gold, "--html", page, "--html-limit", "3")
-    assert "the same command without --gold and --html and --html-limit, and --pre-split and --resume." in err
-    run(*arguments, "--pre-split", "--resume")
-    assert links.read_text() == run(pairs, "--batch-size", "1").out
-    links.unlink()
-    assert "stopped after 1 pair. " in (err := stop_after(1, *arguments)) and "the same command and --resume." in err
-    links.unlink()
-    assert stop_after(0, *arguments).strip() == "word-align: stopped after 0 pairs."  # nothing to go on with
 
 
 def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_after, many, tmp_path, monkeypatch):

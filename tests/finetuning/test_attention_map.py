@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from finetuning.results import attention_map
 from finetuning.results.attention_map import AttentionMap, as_json, choose, draw, fonts_for, main, read_attention
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
@@ -247,11 +246,3 @@ def test_bad_command_lines_end_in_one_line(change, message, tiny_model, tmp_path
     assert stop.value.code == 2
     assert re.search(message, capsys.readouterr().err.splitlines()[-1])
     assert not (tmp_path / "map.png").exists()
-
-
-def test_its_help_shows_a_command_that_parses(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    printed = capsys.readouterr().out
-    for name in re.findall(r"--(\w+)", attention_map.__doc__):
-        assert f"--{name} " in printed.split("options:")[1]

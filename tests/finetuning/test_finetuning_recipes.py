@@ -11,13 +11,11 @@ import yaml
 from finetuning.data.table_checks import check_tables
 from finetuning.data.task_tables import filled
 from finetuning.experiments import sweep
-from finetuning.recipe import Recipe
 from finetuning.results.published_rows import complete_published
-from finetuning.tasks.classification.task import KIND
 from finetuning.tasks.registry import KINDS, kind_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import check_setting
-from zoo_core.recipes import load_recipe, read_yaml
+from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
@@ -341,18 +339,3 @@ def test_parts_of_speech_are_selected_on_the_languages_that_have_development_row
     assert list(data.evaluation) == ["en", "de", "th"] and list(data.dev) == ["en", "de"]
     assert any("no development rows in th" in warning for warning in data.warnings)
     assert list(tagging.read(load("xtreme/udpos", *here)).dev) == ["en"]
-
-
-@pytest.mark.slow
-def test_no_recipe_names_a_folder_of_a_machine():
-    for name in NAMES:
-        text = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8")
-        assert not re.search(r"\.\./(?!xtreme/|xlm_align/|bucc_pools)|[ '\"=]/\w", text), name
-        assert yaml.safe_load(text) and read_yaml(RECIPES / f"{name}.yaml")
-
-
-@pytest.mark.parametrize("seeds", ["[]", "[1, 1]"])
-def test_seeds_are_named_once(seeds):
-    recipe = load_recipe(Recipe, str(RECIPES / "veco" / "sample.yaml"), ["model=x", f"seeds={seeds}"])
-    with pytest.raises(ValueError, match="Name each once"):
-        check_setting(recipe, KIND)

@@ -248,14 +248,6 @@ def test_chance_edges_and_sentences_without_margin_are_said(mined, tmp_path, mon
     assert results_of(tmp_path / "out")["mining"]["xx-en"]["1"][0]["threshold"] is None
 
 
-def test_gold_that_dev_has_too_is_said(mined, tmp_path, pools):
-    table = {**pools(slice(20, 60)), "dev": pools(slice(15, 40), "dev")}
-    main([*mined, pairs_of(table), "neighbors=50"])
-    warnings = results_of(tmp_path / "out")["warnings"]
-    assert "xx-en: 7 of 13 evaluated gold pairs are in the gold of dev too" in warnings
-    assert any("all of them are neighbors (neighbors=50)" in line for line in warnings)
-
-
 def test_chance_is_that_of_pairs_drawn_at_random():
     generator = torch.Generator().manual_seed(0)
     pool = Pool(["s"] * 8, ["t"] * 20, {(n, n) for n in range(5)})

@@ -159,14 +159,6 @@ def test_translations_are_rows_of_another_table_with_the_same_id(tmp_path, write
     assert data.evaluation["de"]["translation_text"][:] == ["e 0", "e 1", "e 2"]
 
 
-def test_a_text_that_is_its_own_translation_is_told(write):
-    columns = {"translation_columns": ["text"]}
-    train = {"path": write("train", rows()), "translation_columns": ["en"], "languages": ["de"]}
-    data = read([train], [{"path": write("test", rows()), "languages": ["en"], **columns}], *PLUG_IN)
-    (warning,) = data.warnings
-    assert warning.endswith("language en: the translation of each text is the text itself")
-
-
 EN = {"translation_columns": ["en"]}
 
 
@@ -429,20 +421,3 @@ def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_topics, tmp_pat
     assert load_file(plain / "model.safetensors")["classifier.dense.weight"].shape == (32, 32)
     model = load_model(classification.KIND, labeled("a", "b"), str(plain), 1, [], plug_in=True)
     assert model.config.plug_in and model.classifier.dense.weight.shape == (32, 64)
-
-
-def test_runs_that_cannot_be_plugged_in_end_with_their_message(
-    plug_in_topics, tiny_model, plug_in_veco, tmp_path, refused
-):
-    assert "cannot be plugged in: it has no cross-attention" in refused([*plug_in_topics, f"model={tiny_model}"])
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for file in plug_in_veco.iterdir():
-        if file.is_file():
-            (bare / file.name).write_bytes(file.read_bytes())
-    config = json.loads((bare / "config.json").read_text())
-    (bare / "config.json").write_text(json.dumps({**config, "cross_attention": False}))
-    assert "cannot be plugged in" in refused([*plug_in_topics, f"model={bare}"])
-    assert "plug_in is true" in refused([*plug_in_topics, "setting=zero_shot"])
-    missing = [*plug_in_topics, "evaluation.0.translations=null"]
-    assert "evaluation.0 says no translations" in refused(missing)

@@ -347,14 +347,6 @@ def test_every_recipe_parses_and_is_consistent(name):
         assert len(set(recipe.pair_names)) == 36 and {pair[-3:] for pair in recipe.pair_names} == {"-en"}
 
 
-def test_help_shows_the_fields_of_the_kind(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help", "kind=retrieval"])
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
-    assert "special_tokens" in shown and "pairs.N.target.path" in shown and "learning_rate" not in shown
-
-
 def test_a_run_from_before_is_read_as_it_was(tmp_path):
     """Fields that were renamed or added keep the meaning that the run had."""
     path = tmp_path / "recipe.yaml"

@@ -3,7 +3,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import kind_of
@@ -81,23 +80,3 @@ def test_the_mbart_style_model_has_the_numbers_of_table_8():
     assert (training.dropout, training.attention_dropout, training.schedule) == (0.1, 0.1, "linear")
     assert training.max_tokens == 4096 * 128
     assert recipe.tie_decoder is True and training.label_smoothing == 0.0
-
-
-def test_iwslt14_says_where_each_number_is_from():
-    path = FOLDER / "iwslt14_de_en.yaml"
-    recipe = load_recipe(TranslationRecipe, str(path), ["model=x"])
-    training = recipe.training
-    # fairseq, examples/translation/README.md, "IWSLT'14 German to English (Transformer)"
-    assert (training.max_tokens, training.warmup_steps, training.schedule) == (4096, 4000, "inverse_sqrt")
-    assert (training.label_smoothing, training.dropout, recipe.generation.beams) == (0.1, 0.3, 5)
-    # the optimizer of the WMT14 recipes
-    wmt14 = load_recipe(TranslationRecipe, str(FOLDER / "wmt14_en_de.yaml"), ["model=x"])
-    for name in ("betas", "epsilon", "weight_decay"):
-        assert getattr(training, name) == getattr(wmt14.training, name)
-    assert (recipe.selection, recipe.average_checkpoints) == (wmt14.selection, wmt14.average_checkpoints)
-    complete_published(recipe)
-    assert recipe.published.bleu == {"de-en": 36.0}
-    text = path.read_text(encoding="utf-8")
-    lines = text.partition("training:\n")[2].partition("evaluate_every_steps")[0].splitlines()
-    assert len(lines) == len(yaml.safe_load(text)["training"])
-    assert all(re.search("# (fairseq|WMT14|ours)", line) for line in lines)

@@ -4,8 +4,6 @@ import ast
 import json
 import math
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -320,13 +318,6 @@ def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_pat
     assert results["protocol"]["training_rows"] == 480
     record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
     assert math.isfinite(record["history"][-1]["train_loss"])
-
-
-def test_help_of_translation_teaches_without_loading_torch():
-    command = [sys.executable, "-X", "importtime", "-m", "finetuning.run", "--help", "kind=translation"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "decoder_layer_selection" in shown.stdout and "training.max_tokens" in shown.stdout
-    assert "| torch" not in shown.stderr
 
 
 def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):

@@ -350,11 +350,3 @@ def test_the_sample_gold_is_of_sentences_of_the_sample_corpus(sample_corpus_dir)
         for number, (x, y) in enumerate(pair.sentences):
             assert ("".join(x), "".join(y)) == (squeezed[source][number], squeezed[target][number])
             assert pair.gold[number].sure and pair.gold[number].sure <= pair.gold[number].possible
-
-
-def test_help_shows_the_fields_of_the_kind(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help", "kind=word_alignment"])
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
-    assert "compare_with" in shown and "pairs.N.gold_base" in shown and "learning_rate" not in shown

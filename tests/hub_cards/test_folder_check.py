@@ -239,15 +239,6 @@ def test_a_folder_that_is_none(tmp_path):
     assert {problem.file for problem in check_folder(tmp_path)} == {"config.json", "model.safetensors"}
 
 
-@pytest.mark.slow
-def test_the_command_says_that_a_folder_is_whole(ready_folder, capsys):
-    folder = ready_folder()
-    (folder / "__pycache__").mkdir()
-    main(["--model", str(folder)])
-    shown = capsys.readouterr().out
-    assert f"{sum(file.is_file() for file in folder.rglob('*'))} files" in shown and "Left out: __pycache__" in shown
-
-
 def test_the_command_names_every_reason(ready_folder, capsys):
     folder = ready_folder()
     writing("optimizer.pt", b"x")(folder)

@@ -207,13 +207,6 @@ def test_a_local_start_is_local_from_everywhere(made_up_run, tmp_path, monkeypat
     assert start() == "me/minilm"
 
 
-def test_a_home_folder_is_not_named(made_up_run, monkeypatch):
-    folder, (file,) = made_up_run("veco", "classification")
-    monkeypatch.setenv("HOME", str(folder.parent))
-    write_card(folder, [file])
-    assert read_record(folder).results[0].folder == "xnli"
-
-
 def test_what_was_known_of_a_license_stays(made_up_run, tmp_path):
     folder, _ = made_up_run("veco")
     card = tmp_path / "mirror" / "local" / "bible" / "README.md"
@@ -369,14 +362,3 @@ def test_user_errors_end_with_code_2(made_up_run, tmp_path, capsys):
     main([*model, "--license", "other", "--license-name", "ours", "--license-link", link])
     data = ModelCard.load(folder / "README.md").data
     assert (data.license, data.license_name, data.license_link) == ("other", "ours", link)
-
-
-@pytest.mark.parametrize(("error", "code"), [(PermissionError(13, "Permission denied"), 2), (KeyboardInterrupt(), 130)])
-def test_a_card_that_could_not_be_written_says_how_to_go_on(small_model, tmp_path, monkeypatch, capsys, error, code):
-    def refuse(*_):
-        raise error
-
-    monkeypatch.setattr("hub_cards.record.os.replace", refuse)
-    with pytest.raises(SystemExit) as stop:
-        main(["--model", str(small_model(tmp_path / "model"))])
-    assert stop.value.code == code and "the same command" in capsys.readouterr().err.lower()

@@ -122,12 +122,6 @@ def test_long_sentences_are_aligned_in_windows(space, model):
     assert "windows" in found.notes[0] and "40 words" in found.notes[1]
 
 
-def test_what_the_tokenizer_does_not_know_is_said(space, model):
-    arabic = "اشترى أخي خبزًا"
-    assert "are unknown" in space.answers.align_words(model, "the house", arabic).notes[0]
-    assert space.answers.rank_sentences(model, "the house", f"{arabic}\nthe child").unknown == [arabic]
-
-
 # ---- what is refused
 
 

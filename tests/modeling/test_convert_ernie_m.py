@@ -436,13 +436,3 @@ def test_sources_that_are_none(converted, ernie_m_oracle, pickled, tmp_path):
         with pytest.raises(ValueError, match=folder.name):
             to_transformers4(str(folder), str(tmp_path / "back"))
     assert not (tmp_path / "back").exists()
-
-
-def test_the_command_line_tells_what_to_do(tmp_path, capsys):
-    for arguments, named in (
-        ([str(tmp_path / "nowhere"), str(tmp_path / "new")], "nowhere"),
-        (["a", "b", "--to", "transformers4", "--head", "base"], "--head"),
-    ):
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        assert stopped.value.code == 2 and named in capsys.readouterr().err
