@@ -77,10 +77,7 @@ def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any
 
 
 def fine_tuned_model(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
-    """The model that a finished run left of its best seed, and what results say of it.
-
-    Raises ValueError as `best_seed`, and where the run kept no models.
-    """
+    """The model that a finished run left of its best seed, and what results say of it."""
     folder, facts = best_seed(run, model, fingerprint)
     if not (folder / "config.json").is_file():
         raise ValueError(
@@ -94,8 +91,6 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
     """The seed of a finished run with the best development score: its model's folder, and what results say of it.
 
     Of a run that selected nothing (`selection: last`), the first seed. `fingerprint` is that of `model`.
-
-    Raises ValueError where the run is not finished, or started from another model.
     """
     results_file = Path(run) / "results.json"
     if not results_file.is_file():
@@ -142,8 +137,6 @@ def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> An
     """The model of a folder in evaluation mode, every weight read from it but a pooler's; `options`: from_pretrained's.
 
     It computes nothing at padding where it can.
-
-    Raises ValueError where the folder cannot be read, as `name`, or lacks weights.
     """
     with readable_errors(name), without_load_report():
         model, info = auto_class.from_pretrained(path, trust_remote_code=True, output_loading_info=True, **options)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from zoo_core.recipes import option
+from zoo_core.recipes import check_bounds, option, out_of_range
 from zoo_core.tables import Table
 
 INIT_FROM = (
@@ -105,25 +105,36 @@ class EvaluationTable(LabeledTable):
 
 
 @dataclass
-class Training:
-    """Hyperparameters."""
+class Hyperparameters:
+    """What every kind of task trains with."""
 
-    batch_size: int = option(32, "examples per step over all processes and accumulated micro-batches")
-    learning_rate: float = option(MISSING, "peak learning rate")
+    learning_rate: float = option(MISSING, "peak learning rate", above=0)
     layerwise_decay: float = option(
-        1.0, "d: layer i of n (from 0) learns at d^(n-i) of the rate, the embeddings at d^(n+1), the head at 1"
+        1.0,
+        "d: layer i of n (from 0) learns at d^(n-i) of the rate, the embeddings at d^(n+1), the head at 1",
+        above=0,
+        high=1,
     )
     epochs: float = option(3.0, "passes over the training rows")
     max_steps: int = option(0, "number of steps, in place of epochs; 0: by epochs")
     warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all steps")
     schedule: Literal["linear", "constant", "cosine"] = option("linear", "after the warm-up")
     weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none")
-    betas: list[float] = option([0.9, 0.999], "AdamW's beta1 and beta2")
+    betas: list[float] = option([0.9, 0.999], "AdamW's beta1 and beta2", low=0, below=1)
     epsilon: float = option(1e-6, "AdamW's epsilon")
     max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
-    gradient_accumulation_steps: int = option(1, "micro-batches per step and process: changes memory, not the step")
+    gradient_accumulation_steps: int = option(
+        1, "micro-batches per step and process: changes memory, not the step", low=1
+    )
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
+
+
+@dataclass
+class Training(Hyperparameters):
+    """Hyperparameters."""
+
+    batch_size: int = option(32, "examples per step over all processes and accumulated micro-batches", low=1)
     used_rows_only: bool = option(
         True,
         "hold gradient and optimizer state of those rows of the word embeddings alone that the training rows' tokens "
@@ -198,12 +209,16 @@ class Recipe:
         0.1, "share of the training rows held out for `source_dev` where no table has a `dev_split`"
     )
     evaluate_every_steps: int = option(0, "updates between evaluations on dev, and checkpoints; 0: once an epoch")
-    max_length: int = option(128, "positions of an example, special tokens included; longer texts are cut and counted")
+    max_length: int = option(
+        128, "positions of an example, special tokens included; longer texts are cut and counted", low=8
+    )
     max_train_examples: int = option(0, "training rows used, drawn at random; 0: all")
     max_evaluation_examples: int = option(0, "evaluated rows per language, drawn at random; 0: all")
-    evaluation_batch_size: int = option(64, "examples in a forward pass of evaluation, per process")
+    evaluation_batch_size: int = option(64, "examples in a forward pass of evaluation, per process", low=1)
     training: Training = field(default_factory=Training)
-    seeds: list[int] = option([1], "one run each; scores are reported by seed, with mean and standard deviation")
+    seeds: list[int] = option(
+        [1], "one run each; scores are reported by seed, with mean and standard deviation", low=0, below=2**32
+    )
     num_workers: int = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
     sweep: dict[str, list[Any]] = option(
@@ -214,48 +229,18 @@ class Recipe:
     published: Published | None = option(None, "published figure to print beside ours")
 
 
-@dataclass
-class TaggingRecipe(Recipe):
-    """Fine-tuning of one model to label words, evaluated in every language."""
-
-    kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
-    label_subword: Literal["first", "first_with_text"] = option(
-        "first_with_text",
-        "which token of a word has its label: the first, as in XTREME, or the first that is more than the mark of a "
-        "word's beginning, which stands alone before most Chinese words",
-    )
-
-    @staticmethod
-    def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
-        """Of a run from before the field was there, which labeled the first."""
-        return {"label_subword": "first"} | values
-
-
-def check_values(recipe: Any, *more: tuple[str, Any, bool]) -> None:
-    """Raises ValueError for values that no kind of task can train with, and for those of `more` that do not fit.
-
-    `more` holds name, value and whether it fits, of what the kind of task adds.
-    """
+def check_values(recipe: Any) -> None:
+    """Raises ValueError for values that no kind of task can train with."""
+    check_ranges(recipe)
     training = recipe.training
-    accumulated, betas = training.gradient_accumulation_steps, training.betas
-    check_ranges(
-        recipe,
-        *more,
-        ("training.gradient_accumulation_steps", accumulated, accumulated > 0),
-        ("training.learning_rate", training.learning_rate, training.learning_rate > 0),
-        ("training.epochs", training.epochs, training.epochs > 0 or training.max_steps > 0),
-        ("training.layerwise_decay", training.layerwise_decay, 0 < training.layerwise_decay <= 1),
-        ("training.betas", betas, len(betas) == 2 and all(0 <= beta < 1 for beta in betas)),
-    )
+    if training.epochs <= 0 and training.max_steps <= 0:
+        raise out_of_range("training.epochs", training.epochs)
+    if len(training.betas) != 2:
+        raise out_of_range("training.betas", training.betas)
 
 
-def check_ranges(recipe: Any, *ranges: tuple[str, Any, bool]) -> None:
-    """Raises ValueError for those of `ranges` (name, value, whether it fits) that do not fit, and for such seeds."""
-    for name, value, fits in (*ranges, ("seeds", recipe.seeds, all(0 <= seed < 2**32 for seed in recipe.seeds))):
-        if not fits:
-            raise ValueError(
-                f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` "
-                "says what the field means."
-            )
+def check_ranges(recipe: Any) -> None:
+    """Raises ValueError for numbers that are out of their range, and for seeds that are not named once."""
+    check_bounds(recipe)
     if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
         raise ValueError(f"seeds is {recipe.seeds}. Name each once, as in seeds=[1, 2].")

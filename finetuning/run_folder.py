@@ -18,11 +18,7 @@ MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name"
 
 
 class RunFolder:
-    """recipe.yaml, run.json and seed-N/ of a run of any kind of recipe.
-
-    Raises ValueError for a folder that is not empty without `resume`, and for a resumed run whose recipe, model
-    weights or data are not those it was started with.
-    """
+    """recipe.yaml, run.json and seed-N/ of a run of any kind of recipe."""
 
     def __init__(self, recipe: Any, model: dict[str, Any], resume: bool):
         self.path = Path(recipe.output_dir)
@@ -46,10 +42,7 @@ class RunFolder:
         check_same_start(self.path, self.facts["model"], model)
 
     def begin(self, protocol: dict[str, Any], argv: list[str], lists: dict[str, list[dict]] | None = None) -> None:
-        """Writes recipe.yaml and run.json, and `<name>.csv` of each of the lists that has rows.
-
-        Raises ValueError where a resumed run's data have changed.
-        """
+        """Writes recipe.yaml and run.json, and `<name>.csv` of each of the lists that has rows."""
         data = data_of(protocol)
         if self.facts is not None:
             check_same_data(self.path, self.facts["data"], data)

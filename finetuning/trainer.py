@@ -210,10 +210,7 @@ class TwoSidedCollator:
 
 
 def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
-    """Kind of task, path of the model to start from, its configuration, tokenizer and identity, all of them checked.
-
-    Raises ValueError as `check_setting`, `describe_start` and `check_plug_in`.
-    """
+    """Kind of task, path of the model to start from, its configuration, tokenizer and identity, all of them checked."""
     kind = task_module(recipe.kind).KIND
     check_setting(recipe, kind)
     path, config, tokenizer, identity = describe_start(recipe, recipe.max_length)
@@ -226,12 +223,7 @@ def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
 
 def check_setting(recipe: Recipe, kind: Kind) -> None:
     """Raises ValueError for values that cannot be run, and for a setting that contradicts other fields."""
-    check_values(
-        recipe,
-        ("training.batch_size", recipe.training.batch_size, recipe.training.batch_size > 0),
-        ("evaluation_batch_size", recipe.evaluation_batch_size, recipe.evaluation_batch_size > 0),
-        ("max_length", recipe.max_length, recipe.max_length >= 8),
-    )
+    check_values(recipe)
     micro_batch_size(recipe)
     kind.check(recipe)
     is_translated = recipe.setting == "translate_train_all"
@@ -277,8 +269,6 @@ def load_model(
     A head of the same kind and size that the folder has is kept. `fresh_parameters` of the model says what is not read
     from the folder: `count` numbers, and the `names` of their parameters; it is printed too. A plug-in model says so in
     its config, so that it is not used without translations by accident.
-
-    Raises ValueError where the encoder's own weights are not in the checkpoint.
     """
     set_seed(seed)
     with PartialState().main_process_first(), readable_errors(path), without_load_report():

@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import copy
 import dataclasses
+import operator
 import os
 import re
 import sys
@@ -37,13 +38,19 @@ LIST_ITEM = "N"  # stands for a position of a list in the names of --help
 DICT_KEY = "NAME"  # stands for a key of a dictionary there
 
 
-def option(default: Any, help: str) -> Any:
+BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
+
+
+def option(default: Any, help: str, **bounds: float) -> Any:
     """A field of a recipe: its default and what it means.
 
     Lists, dictionaries and dataclass instances are copied for every recipe; `omegaconf.MISSING` makes the field
-    required. The meaning is kept in `metadata["help"]`, from where `--help` and the error messages take it.
+    required. The meaning is kept in `metadata["help"]`, from where `--help` and the error messages take it. `bounds`
+    are `low` and `high`, which the value, or each value of a list, may have, and `above` and `below`, which it may
+    not: `check_bounds` holds them.
     """
-    metadata = {"help": help}
+    assert bounds.keys() <= BOUNDS.keys(), bounds
+    metadata = {"help": help, "bounds": bounds}
     if isinstance(default, (list, dict)) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -219,6 +226,27 @@ def check_types(expected: Any, value: Any, name: str, origin: str) -> None:
     elif kind is str:
         # YAML reads `no` as false and 1e5 as a number: as text they need quotes
         _require(isinstance(value, str), name, value, 'text; in a file, put it in quotes: "..."', origin)
+
+
+def check_bounds(recipe: Any, name: str = "") -> None:
+    """Raises ValueError for a number outside of its field's bounds; `name` is the dotted name of the recipe."""
+    for item in dataclasses.fields(recipe):
+        value, field_name = getattr(recipe, item.name), f"{name}.{item.name}" if name else item.name
+        bounds = item.metadata.get("bounds", {}).items()
+        values = value if isinstance(value, list) else [value]
+        for number, one in enumerate(values):
+            if dataclasses.is_dataclass(one):
+                check_bounds(one, field_name if one is value else f"{field_name}.{number}")
+            elif one is not None and not all(BOUNDS[bound](one, limit) for bound, limit in bounds):
+                raise out_of_range(field_name, value)
+
+
+def out_of_range(name: str, value: Any) -> ValueError:
+    """The error of a field whose value nothing can be done with."""
+    return ValueError(
+        f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` says what "
+        "the field means."
+    )
 
 
 def _require(condition: bool, name: str, value: Any, wanted: str, origin: str) -> None:

@@ -195,10 +195,7 @@ def read_with_gold(
 
 
 def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """The aligner, and what decides about its links and how they are written, for the file of state.
-
-    Raises ValueError for a model or device that there is not, and for settings that the aligner refuses.
-    """
+    """The aligner, and what decides about its links and how they are written, for the file of state."""
     import torch
     from transformers import AutoModel
     from transformers.utils import logging

@@ -53,9 +53,6 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
 
     pharaoh gives an entry for every line, alignv2 for the sentences that occur. Links that can fit no sentence
     (alignv2 writes a word without a partner as a link to word 0) are kept as they are: `fit_gold` sorts them out.
-
-    Raises ValueError for a file that is missing, empty, not UTF-8 or in neither format, for a line that departs from
-    the format, for a base that contradicts the file, and for a pharaoh file that does not show its base.
     """
     if base not in (None, 0, 1):
         raise ValueError(f"A gold file that counts from {base!r} is unknown. Files count from 0 or from 1. Give one.")
@@ -77,9 +74,6 @@ def fit_gold(
     lengths: (source words, target words) of each sentence of the input, in order. Returns the links that fit, and
     those left out because they point past a sentence's words, in words for the user ("sentence 179: (22, 31), of
     22 and 30 words"; numbers from 1).
-
-    Raises ValueError where the file is for other sentences: its number of lines is another, it names sentences the
-    input does not have, or more of its links are out of range than slips explain (half of them; in a long file 2%).
     """
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):

@@ -64,9 +64,6 @@ class OutputFile:
 
     `lines`: how many stand in the file. `is_complete`: it was written to its end, and only a longer input has something
     to add.
-
-    Raises ValueError for a path that cannot be written, a file that is not empty without `resume`, and on resuming
-    where the state is missing.
     """
 
     def __init__(self, path: str | Path, resume: bool = False):
@@ -107,8 +104,6 @@ class OutputFile:
         are so again, and their links are those of an uninterrupted run to the last bit. They are encoded with others
         where the stopped run wrote a page, whose pairs are a chunk of their own, or was given a whole file that is
         longer now; then the last digits of probabilities may differ. A complete file stays as it is.
-
-        Raises ValueError for other settings, which it names.
         """
         self._settings, self._reader = settings, reader
         self._digest = (0, "")

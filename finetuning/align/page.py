@@ -16,10 +16,7 @@ MATRIX_WORDS = 150  # of a side; a browser takes seconds to draw more cells, and
 
 
 class Page:
-    """Collects pairs, then writes the page.
-
-    Raises ValueError for a path that cannot be written, and for a file there that is no such page.
-    """
+    """Collects pairs, then writes the page."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)

@@ -35,10 +35,6 @@ class PairReader:
 
     `digests`: {lines read: digest of them}, for every 1,024th line, for the last and for that of `expected`; the owner
     removes what it used. `expected`: one such entry of an earlier run; lines with another digest are an error.
-
-    Raises ValueError for a file that does not exist, and while reading, with the file and the number of the line, for:
-    no pairs at all; a line that is not UTF-8; not exactly one `|||`; two files of unequal length; a JSONL line that is
-    no JSON object, lacks a key, or has something else there than text or a list of words.
     """
 
     def __init__(self, files: list[str], format: str = "auto", keys: tuple[str, str] = ("source", "target")):

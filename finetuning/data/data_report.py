@@ -34,10 +34,7 @@ EXAMPLES, SHOWN = 2, 60  # of answers that are out of reach, by part and languag
 
 
 def report_data(recipe: Any) -> None:
-    """Reads and encodes all data of a recipe of any kind and prints what is in them.
-
-    Raises ValueError for whatever the run would refuse of its recipe, data and tokenizer.
-    """
+    """Reads and encodes all data of a recipe of any kind and prints what is in them."""
     from accelerate import PartialState
 
     data, table = KINDS[recipe.kind].data_function(recipe)

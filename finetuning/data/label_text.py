@@ -55,11 +55,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def label(options: argparse.Namespace, command: list[str]) -> None:
-    """Labels the text of every language. Everything is read and checked before the first is labeled.
-
-    Raises ValueError for a model that is no tagger or needs translations, outputs that are there already or not one a
-    language, and input that cannot be read or labeled.
-    """
+    """Labels the text of every language. Everything is read and checked before the first is labeled."""
     outputs = _outputs(options)
     texts = {language: Text(options, language) for language in outputs}
     teacher = Teacher(options)
@@ -97,11 +93,7 @@ def _outputs(options: argparse.Namespace) -> dict[str, Path]:
 
 
 class Text:
-    """The sentences of one language, as lists of words, and the rows that they come from; read when it is made.
-
-    Raises ValueError for a missing column, one of another type, a name that would be given twice, a language whose
-    words cannot be told, and a table without any word.
-    """
+    """The sentences of one language, as lists of words, and the rows that they come from; read when it is made."""
 
     def __init__(self, options: argparse.Namespace, language: str):
         from finetuning.data.task_tables import LABELED_BY
@@ -159,10 +151,7 @@ class Text:
 
 
 class Teacher:
-    """A fine-tuned tagger, on this process' device, and what is written of it.
-
-    Raises ValueError for a model without the head of a tagger, with labels that have no names, or fine-tuned plug-in.
-    """
+    """A fine-tuned tagger, on this process' device, and what is written of it."""
 
     def __init__(self, options: argparse.Namespace):
         import torch

@@ -47,10 +47,7 @@ class LabelColumn:
 
 
 def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
-    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared.
-
-    Raises ValueError for values that cannot be labels.
-    """
+    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared."""
     for column in columns:
         _ = column.is_number
     if declared := next((column.declared for column in columns if column.declared), []):

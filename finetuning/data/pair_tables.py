@@ -44,11 +44,7 @@ def with_split(table: Table, split: str) -> Table:
 def open_pairs(
     table: PairTable, name: str, language: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
 ) -> PairRows:
-    """The pairs of a table, both sides text, under the name of their languages; `loaded` keeps what was read.
-
-    Raises ValueError for a table that is streamed, a column that is missing or holds no text, and two tables that do
-    not align; `name` is the table's place in the recipe.
-    """
+    """The pairs of a table, both sides text, under the name of their languages; `loaded` keeps what was read."""
     table, *targets = tables_of(table)
     table = replace(table, target=targets[0] if targets else None)
     tables = [table, table.target or table]
@@ -69,10 +65,7 @@ def open_pairs(
 def load_whole(
     table: Table, name: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
 ) -> tuple[Dataset, str]:
-    """The rows of a table, structs as columns, and its fingerprint; `loaded` keeps what was read.
-
-    Raises ValueError for a table that is streamed; `name` is its place in the recipe.
-    """
+    """The rows of a table, structs as columns, and its fingerprint; `loaded` keeps what was read."""
     if table.streaming:
         raise ValueError(
             f"{name}.streaming is true. Sentences are put together by their lengths, or looked for among each other, "

@@ -71,11 +71,7 @@ class TaskData:
 
 
 class TableReader:
-    """Reads tables by language, each table once.
-
-    Raises ValueError for missing columns, for languages that are not in the data, cannot be told, or are named in no
-    way, and for translations that cannot be joined.
-    """
+    """Reads tables by language, each table once."""
 
     def __init__(self, hub_root: str | None):
         self.hub_root = hub_root
@@ -235,10 +231,7 @@ def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
 
 
 def training_rows(recipe: "Recipe", reader: TableReader) -> list[Rows]:
-    """The training rows, table by table: zero-shot of the source language, else of every language.
-
-    Raises ValueError for translate_train_all without a row of another language.
-    """
+    """The training rows, table by table: zero-shot of the source language, else of every language."""
     found = [rows for table in recipe.train for rows in reader.rows(table, training_languages(recipe, table))]
     source = recipe.source_language
     if recipe.setting == "translate_train_all" and not recipe.plug_in and {rows.language for rows in found} <= {source}:
@@ -312,8 +305,6 @@ def gather(
     `evaluation` are the normalized rows of `tables.evaluation`; those of training and development are normalized here.
     Development rows are held out, and rows drawn where the recipe asks for fewer. `warnings` are completed by
     `normalize`, and each is kept once.
-
-    Raises ValueError where `source_dev` has no development rows and none can be held out.
     """
     from datasets import concatenate_datasets
 
@@ -367,6 +358,34 @@ def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]
         dev={language: change(rows, "dev", language) for language, rows in data.dev.items()},
         evaluation={language: change(rows, "evaluation", language) for language, rows in data.evaluation.items()},
     )
+
+
+def encode_parts(
+    data: TaskData, encode_batch: Callable[..., dict[str, list]], counted: list[str], **arguments: Any
+) -> tuple[TaskData, dict[str, dict[str, dict[str, int]]]]:
+    """The data with rows that `encode_batch(batch, row numbers, is_train=..., **arguments)` makes of batches of rows.
+
+    Columns named in `counted` are summed and dropped: {column: {part: {language, or "all" in train: sum}}}.
+    """
+    counts: dict[str, dict[str, dict[str, int]]] = {
+        name: {"train": {}, "dev": {}, "evaluation": {}} for name in counted
+    }
+
+    def encode_rows(rows: "Dataset", part: str, language: str) -> "Dataset":
+        encoded = rows.map(
+            encode_batch,
+            batched=True,
+            with_indices=True,
+            remove_columns=rows.column_names,
+            fn_kwargs={**arguments, "is_train": part == "train"},
+            desc=f"Encoding {part} {language}".strip(),
+        )
+        found = [name for name in counted if name in encoded.column_names]
+        for name in found:
+            counts[name][part][language or "all"] = int(np.sum(encoded[name][:]))
+        return encoded.remove_columns(found)
+
+    return each_part(data, encode_rows), counts
 
 
 def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:

@@ -202,11 +202,7 @@ def _advice(reason: str) -> str:
 
 
 def convert(folder: Path, output: Path) -> None:
-    """Writes the rows of every published file in `folder` into `output`, and shows what was left out.
-
-    Raises ValueError, before anything is written, where there is no such file, one whose name is not known, two of the
-    same task, language and split, or an output that came from other content; and for a file of another form.
-    """
+    """Writes the rows of every published file in `folder` into `output`, and shows what was left out."""
     from rich.console import Console
     from rich.progress import track
     from rich.table import Table

@@ -60,7 +60,7 @@ class TaskKind:
 
 KINDS = {
     "classification": TaskKind("finetuning.recipe:Recipe", BY_LANGUAGE, "accuracy"),
-    "tagging": TaskKind("finetuning.recipe:TaggingRecipe", BY_LANGUAGE, "f1"),
+    "tagging": TaskKind("finetuning.tasks.tagging.recipe:TaggingRecipe", BY_LANGUAGE, "f1"),
     "question_answering": TaskKind(
         "finetuning.tasks.question_answering.recipe:QuestionAnsweringRecipe", BY_LANGUAGE, "f1"
     ),
@@ -111,10 +111,7 @@ def _load(path: str) -> Any:
 
 
 def kind_of(argv: list[str]) -> str:
-    """The kind that a command line asks for: the last override `kind=`, else the config file's, else the first.
-
-    Raises ValueError for a kind that is none.
-    """
+    """The kind that a command line asks for: the last override `kind=`, else the config file's, else the first."""
     kind = next(iter(KINDS))
     for argument, following in itertools.zip_longest(argv, argv[1:]):
         flag, has_value, file = argument.partition("=")

@@ -6,9 +6,10 @@ from pathlib import Path
 import datasets
 import pytest
 
-from finetuning.recipe import Recipe, TaggingRecipe
+from finetuning.recipe import Recipe
 from finetuning.tasks.classification import task as classification
 from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.trainer import check_setting
 from pretraining.tools import controlled_pair
 from zoo_core.recipes import load_recipe

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from finetuning.data.task_tables import TableReader
-from finetuning.recipe import Recipe, TaggingRecipe
+from finetuning.recipe import Recipe
 from finetuning.tasks.classification import task as classification
 from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.recipes import load_recipe
 
 CONFIGS = {"pos.English": "en", "pos.German": "de", "pos.Greek": "el", "all": "en"}

@@ -9,11 +9,12 @@ from datasets import Dataset, DatasetDict
 
 from finetuning.data.table_checks import check_tables
 from finetuning.experiments.runs import train_in
-from finetuning.recipe import Recipe, TaggingRecipe
+from finetuning.recipe import Recipe
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.classification import task as classification
 from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.trainer import check_setting
 from zoo_core.recipes import load_recipe
 

@@ -13,7 +13,7 @@ from transformers.utils import logging
 from finetuning import trainer as trainer_module
 from finetuning.checkpoints import describe_model
 from finetuning.data.task_tables import TaskData
-from finetuning.recipe import Recipe, TaggingRecipe
+from finetuning.recipe import Recipe
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.running import run_by_language
@@ -21,6 +21,7 @@ from finetuning.tasks.classification import task as classification
 from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.trainer import FineTuningTrainer, Together, join, load_model, task_arguments
 from zoo_core.recipes import load_recipe
 

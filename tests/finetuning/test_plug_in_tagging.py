@@ -8,10 +8,10 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from finetuning.recipe import TaggingRecipe
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.recipes import load_recipe
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from finetuning.recipe import Recipe, TaggingRecipe
+from finetuning.recipe import Recipe
 from finetuning.results.published_rows import column_title, complete_published
 from finetuning.results.report import published_figures, published_notes, score_table
 from finetuning.results.table import read_results
@@ -13,6 +13,7 @@ from finetuning.run import main
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.registry import KINDS, kind_of
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
 from zoo_core.published import find, papers

@@ -6,9 +6,10 @@ from pathlib import Path
 import evaluate
 import pytest
 
-from finetuning.recipe import Recipe, TaggingRecipe
+from finetuning.recipe import Recipe
 from finetuning.results.report import build_results, score_table, to_markdown, write_results
 from finetuning.results.table import load_results
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.experiments import compare_runs as compare
-from finetuning.recipe import TaggingRecipe
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import Results, read_results, summary
 from finetuning.run import main
@@ -24,6 +23,7 @@ from finetuning.tasks.retrieval import results as retrieval_results
 from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, check_recipe, expanded
 from finetuning.tasks.retrieval.task import Side
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from hub_cards.card import write_card
 from zoo_core.recipes import load_recipe, recipe_of_run, save_recipe
 

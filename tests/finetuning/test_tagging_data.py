@@ -10,8 +10,8 @@ import pytest
 from datasets import ClassLabel, Features, Sequence, Value
 from seqeval.metrics.sequence_labeling import get_entities
 
-from finetuning.recipe import TaggingRecipe
 from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.task import to_iob2
 from zoo_core.recipes import load_recipe
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
 from finetuning.data.table_checks import check_tables, named_tables
-from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, gather, open_tables
+from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
 from finetuning.recipe import Recipe
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
@@ -27,9 +27,6 @@ def read(recipe: Recipe) -> TaskData:
 
     Rows have `text`, perhaps `pair`, and `labels` (ids); plug-in, also the texts of the translation, with
     `translation_` before their names.
-
-    Raises ValueError for missing columns, texts, translations or labels, labels that the training data do not have, an
-    evaluated language whose labels are all the same, and what `task_tables` refuses.
     """
     check_tables(recipe)
     _check_columns(recipe)
@@ -57,42 +54,24 @@ def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
     Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language. A translation is an
     input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
     """
-    cut: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
-
-    def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
-        sides = {
-            prefix: columns
-            for prefix in ("", TRANSLATION)
-            if (columns := [prefix + column for column in TEXTS if prefix + column in dataset.column_names])
-        }
-        dataset = dataset.map(
-            _encode_batch,
-            batched=True,
-            remove_columns=[column for columns in sides.values() for column in columns],
-            fn_kwargs={"sides": sides, "tokenizer": tokenizer, "max_length": max_length},
-            desc=f"Encoding {part} {language}".strip(),
-        )
-        if part == "train" and TRANSLATION in sides:
-            dataset = dataset.add_column(TRANSLATION + "labels", dataset["labels"][:])
-        cut[part][language or "all"] = int(np.sum(dataset["cut"][:]))
-        return dataset.remove_columns("cut")
-
-    return replace(
-        each_part(data, encode_rows),
-        protocol={**data.protocol, "max_length": max_length, "cut_texts": cut},
-    )
+    encoded, counts = encode_parts(data, _encode_batch, ["cut"], tokenizer=tokenizer, max_length=max_length)
+    return replace(encoded, protocol={**data.protocol, "max_length": max_length, "cut_texts": counts["cut"]})
 
 
 def _encode_batch(
-    batch: dict[str, list], sides: dict[str, list[str]], tokenizer: Any, max_length: int
+    batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, is_train: bool
 ) -> dict[str, list]:
-    """Fields of each side, `length` and `cut` over all of them; `sides` are the text columns by prefix."""
-    rows = len(batch["labels"])
-    fields: dict[str, list] = {"length": [0] * rows, "cut": [0] * rows}
-    for prefix, columns in sides.items():
-        texts = [batch[column] for column in columns]
+    """Fields of the text and, plug-in, of its translation; `length` and `cut` over both."""
+    rows = len(numbers)
+    fields: dict[str, list] = {"labels": batch["labels"], "length": [0] * rows, "cut": [0] * rows}
+    for prefix in ("", TRANSLATION):
+        texts = [batch[prefix + column] for column in TEXTS if prefix + column in batch]
+        if not texts:
+            continue
         encoded = tokenizer(*texts, truncation=True, max_length=max_length)
         fields |= {prefix + name: values for name, values in encoded.items()}
+        if is_train:
+            fields[prefix + "labels"] = batch["labels"]
         lengths = [len(ids) for ids in encoded["input_ids"]]
         fields["length"] = [sum(both) for both in zip(fields["length"], lengths, strict=True)]
         # only an input that fills the limit can have been cut: encode those once more to know

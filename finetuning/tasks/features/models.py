@@ -30,11 +30,7 @@ class SeedModel:
 
 
 def describe_models(recipe: FeatureRecipe) -> dict[int, SeedModel]:
-    """The model of each seed: one for all, or that for which `{seed}` stands.
-
-    Raises ValueError for a model that cannot be found or used, or has fewer positions than the recipe's `max_length`,
-    for a layer that is not there, and for models of different depth.
-    """
+    """The model of each seed: one for all, or that for which `{seed}` stands."""
     models = {}
     for seed in recipe.seeds:
         own = replace(recipe, model=recipe.model.replace(SEED, str(seed)))
@@ -55,10 +51,7 @@ def describe_models(recipe: FeatureRecipe) -> dict[int, SeedModel]:
 
 
 def layer_protocol(recipe: FeatureRecipe, depth: int) -> dict[str, Any]:
-    """Which layers of a model of `depth` layers are scored, and which one is reported, for the protocol.
-
-    Raises ValueError where that one is not scored.
-    """
+    """Which layers of a model of `depth` layers are scored, and which one is reported, for the protocol."""
     layer = round(2 * depth / 3) if recipe.layer is None else recipe.layer
     layers = sorted(set(recipe.layers)) or list(range(depth + 1))
     if layer not in layers:

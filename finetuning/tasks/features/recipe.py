@@ -31,8 +31,8 @@ class FeatureRecipe:
     layer: int | None = option(
         None, "layer whose scores are the results, 0: embeddings; default: at two thirds of the layers, 8 of 12"
     )
-    layers: list[int] = option([], "layers that are scored; default: all, embeddings included")
-    batch_size: int = option(64, "inputs in a forward pass")
+    layers: list[int] = option([], "layers that are scored; default: all, embeddings included", low=0)
+    batch_size: int = option(64, "inputs in a forward pass", low=1)
     precision: Literal["fp32", "bf16"] = option("fp32", "of the weights and the forward pass")
     name: str | None = option(None, "name of the model beside those of compare_with; default: that of its run")
     compare_with: dict[str, list[str]] = option(
@@ -41,7 +41,10 @@ class FeatureRecipe:
         "then show the scores over layers of all models",
     )
     seeds: list[int] = option(
-        [1], "of the models that `{seed}` stands for; scores are reported by seed, with mean and standard deviation"
+        [1],
+        "of the models that `{seed}` stands for; scores are reported by seed, with mean and standard deviation",
+        low=0,
+        below=2**32,
     )
 
     @property
@@ -52,11 +55,7 @@ class FeatureRecipe:
 
 def check_features(recipe: FeatureRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_ranges(
-        recipe,
-        ("batch_size", recipe.batch_size, recipe.batch_size > 0),
-        ("layers", recipe.layers, all(layer >= 0 for layer in recipe.layers)),
-    )
+    check_ranges(recipe)
     if not recipe.pairs:
         raise ValueError("The recipe has no pairs of languages. Add one under `pairs:`.")
     names = recipe.pair_names
@@ -71,8 +70,7 @@ def check_features(recipe: FeatureRecipe) -> None:
             f"model is {recipe.model}, and init_from is {recipe.init_from}: a run is fine-tuned from one model, and "
             "here each seed has another. Name the fine-tuned models by model=runs/xnli/seed-{seed}/model."
         )
-    several = len(recipe.seeds) > 1
-    if several and SEED not in recipe.model:
+    if len(recipe.seeds) > 1 and SEED not in recipe.model:
         raise ValueError(
             f"seeds is {recipe.seeds}, and model is {recipe.model}. Write {{seed}} where the model's folder names its "
             "own, or give one seed."

@@ -9,8 +9,8 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import check_ranges
-from finetuning.tasks.retrieval.recipe import PublishedSentences, SentenceRecipe, check_sentences
+from finetuning.tasks.features.recipe import check_features
+from finetuning.tasks.retrieval.recipe import PublishedSentences, SentenceRecipe
 from zoo_core.recipes import option
 from zoo_core.tables import Table
 
@@ -70,7 +70,9 @@ class MiningRecipe(SentenceRecipe):
 
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "what is evaluated, each pair of languages by itself")
-    neighbors: int = option(4, "k of the margin: sentences of the other pool that a sentence's likeness is compared to")
+    neighbors: int = option(
+        4, "k of the margin: sentences of the other pool that a sentence's likeness is compared to", low=1
+    )
     threshold: Literal["dev", "evaluated"] = option(
         "dev",
         "on which gold the margin from which on pairs count is fitted, for each pair and layer; evaluated: on the very "
@@ -80,18 +82,15 @@ class MiningRecipe(SentenceRecipe):
         0.0,
         "share of both pools, gold pairs and others alike, drawn at random, that is kept apart as dev, where a pair "
         "has no pools for that",
+        low=0,
+        below=1,
     )
     published: list[PublishedSentences] = option([], "published figures to print beside ours")
 
 
 def check_recipe(recipe: MiningRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_sentences(recipe)
-    check_ranges(
-        recipe,
-        ("neighbors", recipe.neighbors, recipe.neighbors > 0),
-        ("dev_fraction", recipe.dev_fraction, 0 <= recipe.dev_fraction < 1),
-    )
+    check_features(recipe)
     for position, table in enumerate(recipe.pairs):
         for name, pools in ((f"pairs.{position}", table), (f"pairs.{position}.dev", table.dev)):
             if pools is not None and (pools.source is None) != (pools.target is None):

@@ -57,11 +57,7 @@ class MiningData:
 
 
 class PoolReader:
-    """Reads pools with their gold, each table once; empty sentences are left out, and the gold pairs that name them.
-
-    Raises ValueError for tables that cannot be read or are streamed, columns that are missing or of the wrong type, ids
-    that occur twice, gold of which no pair is in the pools, and fewer than two different texts on a side.
-    """
+    """Reads pools with their gold, each table once; empty sentences are left out, and the gold pairs that name them."""
 
     def __init__(self, hub_root: str | None):
         self.hub_root = hub_root
@@ -160,10 +156,7 @@ def _has_text(text: str | None) -> bool:
 
 
 def read(recipe: MiningRecipe) -> MiningData:
-    """Reads and checks the pools of every two languages, before a model is loaded.
-
-    Raises ValueError as `PoolReader` and `divide`, and for dev pools that share a table with the evaluated ones.
-    """
+    """Reads and checks the pools of every two languages, before a model is loaded."""
     reader = PoolReader(recipe.hub_root)
     data = MiningData({}, {}, recipe.neighbors, {}, [])
     entries, dev_entries, splits = [], [], []

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finetuning.data.table_checks import named_tables
-from finetuning.recipe import Recipe, check_values
+from finetuning.recipe import Recipe
 from zoo_core.recipes import option
 
 
@@ -20,17 +20,15 @@ class QuestionAnsweringRecipe(Recipe):
     metric: Literal["squad", "mlqa"] = option(
         "squad", "squad: SQuAD's F1 in every language, as for XQuAD and TyDiQA; mlqa: MLQA's, by language"
     )
-    max_length: int = option(384, "positions of a window: question, a part of the context, special tokens")
-    doc_stride: int = option(128, "tokens of the context by which a window begins after the one before it")
-    max_question_length: int = option(64, "tokens of a question; longer ones are cut and counted")
-    n_best: int = option(20, "likeliest starts, and ends, of a window that are tried with each other")
-    max_answer_length: int = option(30, "tokens of an answer")
+    max_length: int = option(384, "positions of a window: question, a part of the context, special tokens", low=8)
+    doc_stride: int = option(128, "tokens of the context by which a window begins after the one before it", low=1)
+    max_question_length: int = option(64, "tokens of a question; longer ones are cut and counted", low=1)
+    n_best: int = option(20, "likeliest starts, and ends, of a window that are tried with each other", low=1)
+    max_answer_length: int = option(30, "tokens of an answer", low=1)
 
 
 def check_recipe(recipe: QuestionAnsweringRecipe) -> None:
-    """Raises ValueError for values that cannot be run and for tables that are not of questions and contexts."""
-    fields = ("doc_stride", "max_question_length", "n_best", "max_answer_length")
-    check_values(recipe, *((name, getattr(recipe, name), getattr(recipe, name) > 0) for name in fields))
+    """Raises ValueError for tables that are not of questions and contexts."""
     for where, table in named_tables(recipe).items():
         if len(table.text_columns) != 2:
             raise ValueError(

@@ -13,9 +13,8 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from finetuning.data.table_checks import check_tables
-from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, gather, open_tables
-from finetuning.data.translated_rows import check_translation_columns, translation_of
+from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of
+from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, encode_parts, gather, open_tables
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import Kind, mean_of_sides
 from finetuning.tasks.question_answering.reach import NAME, Reach
@@ -33,10 +32,6 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
     `language` and `number`, the row in its table. Training rows without an answer in their context are left out.
     Plug-in, the same of the translation, with `translation_` before the names: question and context, in training with
     their answers.
-
-    Raises ValueError for missing columns, for questions, contexts or answers that are missing or empty, for a table
-    none of whose rows has its answer in its context, languages that the metric does not know, and what `task_tables`
-    refuses.
     """
     check_tables(recipe)
     check_translation_columns(recipe, "question and context", "answers")
@@ -61,35 +56,22 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
     """Rows to windows (`answer_windows`). The protocol says how many there are, and how many questions were cut.
 
     It also says by language how many answers no prediction can equal; `lists` tells which (`answer_reach`).
-
-    Raises ValueError as `windowing`.
     """
     cutting = windows_of(recipe, tokenizer)
-    cut, split, windows, cut_translations = ({"train": {}, "dev": {}, "evaluation": {}} for _ in range(4))
+    counted = ["cut", "split", "translation_cut"]
+    encoded, counts = encode_parts(data, encode_windows, counted, tokenizer=tokenizer, cutting=cutting)
+    windows: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
     reach = Reach()
 
-    def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
-        encoded = dataset.map(
-            encode_windows,
-            batched=True,
-            with_indices=True,
-            remove_columns=dataset.column_names,
-            fn_kwargs={"tokenizer": tokenizer, "cutting": cutting, "is_train": part == "train"},
-            desc=f"Encoding {part} {language}".strip(),
-        )
-        name = language or "all"
-        cut[part][name], split[part][name] = (int(np.sum(encoded[column][:])) for column in ("cut", "split"))
-        windows[part][name] = len(encoded)
-        if "translation_cut" in encoded.column_names:
-            cut_translations[part][name] = int(np.sum(encoded["translation_cut"][:]))
-            encoded = encoded.remove_columns("translation_cut")
-        found = filter(None, encoded["reach"][:])  # of each row one
-        for of_row, number, row in zip(dataset["language"][:], dataset["number"][:], found, strict=True):
-            reach.add(part, of_row, number, row)
-        return encoded.remove_columns(["cut", "split", "reach"])
+    def collect_reach(rows: Dataset, part: str, language: str) -> Dataset:
+        windows[part][language or "all"] = len(rows)
+        read_rows = getattr(data, part)[language] if language else data.train
+        found = filter(None, rows["reach"][:])  # of each row one
+        for own, number, row in zip(read_rows["language"][:], read_rows["number"][:], found, strict=True):
+            reach.add(part, own, number, row)
+        return rows.remove_columns("reach")
 
-    encoded = each_part(data, encode_rows)
-
+    encoded = each_part(encoded, collect_reach)
     return replace(
         encoded,
         lists={NAME: reach.listed},
@@ -101,9 +83,9 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
             "n_best": recipe.n_best,
             "max_answer_length": recipe.max_answer_length,
             "windows": windows,
-            "cut_texts": cut,
-            "split_texts": split,
-            **({"cut_translations": cut_translations} if cut_translations["evaluation"] else {}),
+            "cut_texts": counts["cut"],
+            "split_texts": counts["split"],
+            **({"cut_translations": counts["translation_cut"]} if counts["translation_cut"]["evaluation"] else {}),
             NAME: reach.counts,
             "facts": [
                 f"answers: F1 and exact match of {recipe.metric}; best of {recipe.n_best} starts and as many ends "

@@ -42,11 +42,7 @@ class Windowing:
 def windowing(
     tokenizer: Any, max_length: int, stride: int, max_question_length: int, max_answer_length: int
 ) -> Windowing:
-    """What a tokenizer's windows are like.
-
-    Raises ValueError for a tokenizer without offsets, and where the longest question leaves less room than a stride:
-    tokens between two windows would be in none.
-    """
+    """What a tokenizer's windows are like."""
     if not tokenizer.is_fast:
         raise ValueError(
             f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token stands for. Name the "

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import Published, check_ranges
+from finetuning.recipe import Published
 from finetuning.tasks.features.recipe import FeatureRecipe, check_features
 from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import option
+from zoo_core.recipes import option, out_of_range
 
 PLACE = "{language}"
 POOLINGS = {
@@ -44,7 +44,7 @@ class RetrievalPairs(EvaluationPairs):
         "what `{language}` stands for, but in source_language and target_language, where that is not the code, as "
         "in {sw: swh}",
     )
-    max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all")
+    max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all", low=0)
 
     @property
     def name(self) -> str:
@@ -59,6 +59,7 @@ class SentenceRecipe(FeatureRecipe):
     max_length: int | None = option(
         None,
         "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",
+        low=1,
     )
     pooling: Pooling = option(
         "mean",
@@ -102,10 +103,7 @@ class RetrievalRecipe(SentenceRecipe):
 
 
 def expanded(tables: list[Any]) -> list[Any]:
-    """The tables with each of its languages for `{language}`: one for each pair of languages.
-
-    Raises ValueError for a table with a place for the language and no languages, or the other way round.
-    """
+    """The tables with each of its languages for `{language}`: one for each pair of languages."""
     found = []
     for position, table in enumerate(tables):
         is_open = filled(table, "") != table
@@ -134,18 +132,13 @@ def filled(table: Any, language: str) -> Any:
     return replace(table, **changes, **{name: filled(value, language) for name, value in within.items()})
 
 
-def check_sentences(recipe: SentenceRecipe) -> None:
-    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_features(recipe)
-    check_ranges(recipe, ("max_length", recipe.max_length, recipe.max_length is None or recipe.max_length > 0))
-
-
 def check_recipe(recipe: RetrievalRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_sentences(recipe)
+    check_features(recipe)
     for position, table in enumerate(recipe.pairs):
         name = f"pairs.{position}"
-        check_ranges(recipe, (f"{name}.max_pairs", table.max_pairs, table.max_pairs == 0 or table.max_pairs > 1))
+        if table.max_pairs == 1:
+            raise out_of_range(f"{name}.max_pairs", table.max_pairs)
         if table.target is None and table.source_column == table.target_column:
             raise ValueError(
                 f"{name} has {table.source_column} for source_column and target_column of one table. Name the column "

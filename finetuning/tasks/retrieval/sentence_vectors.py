@@ -26,9 +26,6 @@ class SentenceEncoder:
         max_length: positions of a text, special tokens included; what is longer is cut. Default: as the model has.
         pooling: `mean` of the states of the text's tokens, `mean_with_special_tokens`, or `cls`, the first token's
             state.
-
-    Raises `ValueError` for what is no encoder, for a length that leaves no room for a token, and for `cls` where the
-    tokenizer puts no token before a text.
     """
 
     def __init__(
@@ -66,8 +63,6 @@ class SentenceEncoder:
     def vectors(self, texts: list[list[int]], layers: Iterable[int]) -> dict[int, torch.Tensor]:
         """(N, H) vectors on the CPU, in float32, of texts given as their tokens, by layer; a mean of no states is
         zero.
-
-        Raises `ValueError` for states that are no numbers.
         """
         layers = list(layers)
         lengths_N = torch.tensor([min(len(tokens), self.room) for tokens in texts])

@@ -44,9 +44,6 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
     """Reads and checks the pairs of every two languages, before a model is loaded.
 
     Rows whose id is in one table only, and pairs with an empty side, are left out and counted.
-
-    Raises ValueError for tables that cannot be read or do not align, columns that are missing or hold no text, and for
-    fewer than two different texts on a side, which leave nothing to choose from.
     """
     pairs, entries, warnings, splits = {}, [], [], []
     loaded: dict[tuple, Any] = {}

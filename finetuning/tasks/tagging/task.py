@@ -26,12 +26,11 @@ from datasets import Dataset
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
-from finetuning.data.table_checks import check_tables, named_tables
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, Rows, TaskData, each_part, gather, open_tables
-from finetuning.data.translated_rows import check_translation_columns, translation_of
-from finetuning.recipe import TaggingRecipe
+from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
 
@@ -47,10 +46,6 @@ def read(recipe: TaggingRecipe) -> TaskData:
 
     Rows have `words` and `tags`, an id for each word; plug-in, also those of the translation, with `translation_`
     before their names, the tags in training alone. Rows without words are left out.
-
-    Raises ValueError for columns that are missing or hold no lists, rows whose words and labels are not as many, words
-    or labels that are missing, translations without words, labels that the training data do not have, an evaluated
-    language whose labels are all the same or a model's, and what `task_tables` refuses.
     """
     check_tables(recipe)
     _check_columns(recipe)
@@ -236,36 +231,16 @@ def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) 
     without subwords, words with text behind a first subword without any, and sentences of several windows, by language.
     Plug-in, the fields of the translation have `translation_` before their names, and those that are cut are counted
     too, once a sentence.
-
-    Raises ValueError for a tokenizer that does not tell which word a subword is of.
     """
     if not tokenizer.is_fast:
         raise ValueError(
             f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a token belongs to, and "
             "labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
         )
-    counts: dict[str, dict[str, dict[str, int]]] = {
-        name: {"train": {}, "dev": {}, "evaluation": {}}
-        for name in ("cut", "without_tokens", "blank_first", "is_further", "translation_cut")
-    }
     words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
-
-    def encode_rows(dataset: Dataset, part: str, language: str) -> Dataset:
-        if part != "train" and TRANSLATION + "tags" in dataset.column_names:  # of a training table's dev_split
-            dataset = dataset.remove_columns(TRANSLATION + "tags")
-        dataset = dataset.map(
-            windows_of,
-            batched=True,
-            with_indices=True,
-            remove_columns=dataset.column_names,
-            fn_kwargs={"tokenizer": tokenizer, "max_length": max_length, "label_subword": label_subword},
-            desc=f"Encoding {part} {language}".strip(),
-        )
-        for name, parts in counts.items():
-            parts[part][language or "all"] = int(np.sum(dataset[name][:]))
-        return dataset.remove_columns(list(counts))
-
-    encoded = each_part(data, encode_rows)
+    counted = ["cut", "without_tokens", "blank_first", "is_further", "translation_cut"]
+    arguments = {"tokenizer": tokenizer, "max_length": max_length, "label_subword": label_subword}
+    encoded, counts = encode_parts(data, windows_of, counted, **arguments)
     changed = sum(data.protocol["read_as_iob2"].values())
     empty = sum(sum(parts.values()) for parts in counts["without_tokens"].values())
     facts = [
@@ -296,13 +271,18 @@ def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) 
         "words_with_blank_first_token": counts["blank_first"],
         "facts": facts,
     }
-    if any("translation_input_ids" in rows.column_names for rows in encoded.evaluation.values()):
+    if any(TRANSLATION + "input_ids" in rows.column_names for rows in encoded.evaluation.values()):
         protocol["cut_translations"] = counts["translation_cut"]
     return replace(encoded, protocol={**data.protocol, **protocol}, warnings=warnings)
 
 
 def windows_of(
-    batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, label_subword: str
+    batch: dict[str, list],
+    numbers: list[int],
+    tokenizer: Any,
+    max_length: int,
+    label_subword: str,
+    is_train: bool = False,
 ) -> dict[str, list[Any]]:
     """The windows of some sentences: columns `words` and `tags`, and perhaps those of their translations.
 
@@ -311,6 +291,7 @@ def windows_of(
     """
     first, last = _frame(tokenizer)
     room = max_length - len(first) - len(last)
+    has_tags = is_train and TRANSLATION + "tags" in batch
 
     def window(subwords: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
         ids, labels = list(first), [IGNORED] * len(first)
@@ -343,9 +324,9 @@ def windows_of(
         side = {}
         if translations:
             own, is_cut = _cut([own or [tokenizer.unk_token_id] for own in translations[row]], room)
-            own_tags = batch[TRANSLATION + "tags"][row][: len(own)] if TRANSLATION + "tags" in batch else [0] * len(own)
-            side = {TRANSLATION + name: values for name, values in window(own, own_tags).items()}
-            if TRANSLATION + "tags" not in batch:
+            own_tags = batch[TRANSLATION + "tags"][row] if has_tags else [0] * len(own)
+            side = {TRANSLATION + name: values for name, values in window(own, own_tags[: len(own)]).items()}
+            if not has_tags:
                 del side[TRANSLATION + "labels"]
         for number, (begin, end) in enumerate(_bounds(kept, room)):
             fields = window(kept[begin:end], tags[begin:end])
@@ -363,7 +344,7 @@ def windows_of(
                     "translation_cut": int(bool(translations) and number == 0 and is_cut),
                 }
             )
-            if TRANSLATION + "labels" in side:  # learned beside the first window
+            if has_tags:  # learned beside the first window
                 side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
     return {name: [window[name] for window in windows] for name in windows[0]}
 

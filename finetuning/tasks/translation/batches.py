@@ -152,8 +152,6 @@ class UpdatePlan:
 
     Deviation from the paper: fairseq on 16 GPUs makes a step of 16 batches, each of one length; here a step is of
     one length, on any number of GPUs.
-
-    Raises ValueError where a pair is longer than `max_tokens`.
     """
 
     def __init__(self, source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int, seed: int):

@@ -60,8 +60,6 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     """The translation model of one seed: built from an encoder, or a translation model that is trained further.
 
     It generates as the recipe's test sentences are translated, also after it was saved.
-
-    Raises ValueError for a checkpoint that lacks weights of the encoder.
     """
     set_seed(seed)
     dropout = {
@@ -97,10 +95,7 @@ def _from_encoder(recipe: TranslationRecipe, path: str, settings: dict[str, Any]
 
 
 def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
-    """Sets the weights of `model` to the mean of those in the folders; what is tied stays one tensor.
-
-    Raises ValueError for a folder that is not there, and where folders hold other names than the model has.
-    """
+    """Sets the weights of `model` to the mean of those in the folders; what is tied stays one tensor."""
     if absent := [folder.name for folder in folders if not folder.is_dir()]:
         raise ValueError(
             f"{', '.join(absent)} of {folders[0].parent} are gone. Remove the seed's folder and run it again."

@@ -9,7 +9,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import PublishedRow, check_values
+from finetuning.recipe import Hyperparameters, PublishedRow, check_values
 from zoo_core.recipes import option
 from zoo_core.tables import Table
 
@@ -58,45 +58,44 @@ class EvaluationPairs(PairTable):
 
 
 @dataclass
-class TranslationTraining:
+class TranslationTraining(Hyperparameters):
     """Hyperparameters."""
 
     max_tokens: int = option(
         4096,
         "size of a step, padding included: pairs times the longest side among them, over all processes and "
         "micro-batches; pairs of alike length are together",
+        low=1,
     )
-    learning_rate: float = option(MISSING, "peak learning rate")
     layerwise_decay: float = option(
         1.0,
         "d: encoder layer i of n (from 0) learns at d^(n-i) of the rate, a decoder layer as the encoder layer that it "
         "was made of, the embeddings at d^(n+1), the rest of the LM head at 1",
+        above=0,
+        high=1,
     )
     epochs: float = option(10.0, "passes over the training pairs")
-    max_steps: int = option(0, "number of steps, in place of epochs; 0: by epochs")
-    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all steps")
     schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option("linear", "after the warm-up")
-    label_smoothing: float = option(0.1, "share of the probability that is spread over all tokens of the vocabulary")
-    dropout: float | None = option(None, "dropout of the hidden states; default: the model's own")
-    attention_dropout: float | None = option(None, "dropout of the attention weights; default: the model's own")
-    weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none")
-    betas: list[float] = option([0.9, 0.98], "AdamW's beta1 and beta2")
+    betas: list[float] = option([0.9, 0.98], "AdamW's beta1 and beta2", low=0, below=1)
     epsilon: float = option(1e-8, "AdamW's epsilon")
-    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
-    gradient_accumulation_steps: int = option(1, "micro-batches per step and process: changes memory, not the step")
-    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
-    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
+    label_smoothing: float = option(
+        0.1, "share of the probability that is spread over all tokens of the vocabulary", low=0, below=1
+    )
+    dropout: float | None = option(None, "dropout of the hidden states; default: the model's own", low=0, below=1)
+    attention_dropout: float | None = option(
+        None, "dropout of the attention weights; default: the model's own", low=0, below=1
+    )
 
 
 @dataclass
 class Generation:
     """How the test sentences are translated."""
 
-    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy")
+    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy", low=1)
     length_penalty: float = option(
         1.0, "a hypothesis' log-probability is divided by its length to this power; not with 1 beam"
     )
-    max_tokens: int = option(2048, "size of a batch of sources, padding included, per process")
+    max_tokens: int = option(2048, "size of a batch of sources, padding included, per process", low=1)
 
 
 @dataclass
@@ -142,8 +141,8 @@ class TranslationRecipe:
     train: list[TrainingPairs] = option([], "training pairs; several tables are mixed")
     dev: list[PairTable] = option([], "development pairs: loss, and BLEU of the first pair's sentences")
     test: list[EvaluationPairs] = option([], "what is evaluated: one table a language pair")
-    max_source_length: int = option(128, "tokens of a source, special tokens included")
-    max_target_length: int = option(128, "tokens of a target, special tokens included")
+    max_source_length: int = option(128, "tokens of a source, special tokens included", low=4)
+    max_target_length: int = option(128, "tokens of a target, special tokens included", low=4)
     too_long: Literal["drop", "cut"] = option(
         "drop", "what happens to longer training pairs; evaluated ones are always cut; all are counted"
     )
@@ -155,18 +154,20 @@ class TranslationRecipe:
     save_every_steps: int = option(0, "updates between checkpoints; 0: as evaluate_every_steps")
     max_dev_examples: int = option(1000, "development pairs of each table for the loss, drawn at random; 0: all")
     dev_bleu_examples: int = option(0, "of these, pairs that are translated for the curve of BLEU over steps; 0: none")
-    dev_beams: int = option(1, "hypotheses of beam search on dev; 1: greedy, several times faster")
+    dev_beams: int = option(1, "hypotheses of beam search on dev; 1: greedy, several times faster", low=1)
     selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
         "last",
         "which weights are evaluated: the last; those of the checkpoint with the best loss or BLEU on dev; or the mean "
         "of the last `average_checkpoints`",
     )
-    average_checkpoints: int = option(10, "checkpoints in the mean of `selection: average`")
+    average_checkpoints: int = option(10, "checkpoints in the mean of `selection: average`", low=1)
     generation: Generation = field(default_factory=Generation)
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] = option(
         "13a", "sacreBLEU's tokenizer of the target language; 13a: its default"
     )
-    seeds: list[int] = option([1], "one run each; scores are reported by seed, with mean and standard deviation")
+    seeds: list[int] = option(
+        [1], "one run each; scores are reported by seed, with mean and standard deviation", low=0, below=2**32
+    )
     num_workers: int = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's translation model, in seed-N/model")
     published: PublishedTranslation | None = option(None, "published figures to print beside ours")
@@ -179,20 +180,8 @@ class TranslationRecipe:
 
 def check_recipe(recipe: TranslationRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    training, generation = recipe.training, recipe.generation
-    dropouts = {"training.dropout": training.dropout, "training.attention_dropout": training.attention_dropout}
-    check_values(
-        recipe,
-        ("training.max_tokens", training.max_tokens, training.max_tokens > 0),
-        ("training.label_smoothing", training.label_smoothing, 0 <= training.label_smoothing < 1),
-        *((name, value, value is None or 0 <= value < 1) for name, value in dropouts.items()),
-        ("generation.beams", generation.beams, generation.beams > 0),
-        ("generation.max_tokens", generation.max_tokens, generation.max_tokens > 0),
-        ("dev_beams", recipe.dev_beams, recipe.dev_beams > 0),
-        ("average_checkpoints", recipe.average_checkpoints, recipe.average_checkpoints > 0),
-        ("max_source_length", recipe.max_source_length, recipe.max_source_length >= 4),
-        ("max_target_length", recipe.max_target_length, recipe.max_target_length >= 4),
-    )
+    check_values(recipe)
+    generation = recipe.generation
     if generation.beams == 1 and generation.length_penalty != 1.0:
         raise ValueError(
             f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Leave "

@@ -42,10 +42,6 @@ def read(recipe: TranslationRecipe) -> TranslationData:
     """Reads and checks every table of the recipe, before a model is loaded.
 
     Training and development pairs with an empty side are left out and counted.
-
-    Raises ValueError for missing tables, a column that is missing or holds no text, sides that are the same column, two
-    tables that do not align, an evaluated pair with an empty side, a language pair that is evaluated twice, and tables
-    of which one would be trained on and evaluated.
     """
     check_tables(recipe)
     loaded: dict[tuple, tuple[Dataset, str]] = {}
@@ -139,8 +135,6 @@ def encode(data: TranslationData, tokenizer: Any, recipe: TranslationRecipe) -> 
     """Texts to `source_ids`, `target_ids` (without the start symbol), `source_length` and `target_length`.
 
     Training pairs that are too long are dropped or cut, evaluated ones cut; the protocol counts them.
-
-    Raises ValueError where no training pair is left, and where sources are to be masked without a mask token.
     """
     if tokenizer.mask_token_id is None and any(table.source_mask_probability for table in recipe.train):
         raise ValueError(

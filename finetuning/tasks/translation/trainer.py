@@ -252,11 +252,7 @@ def run_seed(
 
 
 def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> UpdatePlan:
-    """The steps of one seed.
-
-    Raises ValueError where a pair does not fit into a step, and where the run is too short for the checkpoints that
-    are to be averaged.
-    """
+    """The steps of one seed."""
     lengths = (column(data.train, f"{side}_length") for side in ("source", "target"))
     plan = UpdatePlan(*lengths, recipe.training.max_tokens, seed)
     saved = saved_steps(recipe, plan)
@@ -269,19 +265,13 @@ def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> Up
 
 
 def check_run(recipe: TranslationRecipe, data: TranslationData) -> None:
-    """What can only be checked with the data, before anything is written.
-
-    Raises ValueError as `make_plan`, and for a BLEU tokenizer that is not installed.
-    """
+    """What can only be checked with the data, before anything is written."""
     translation_arguments(recipe, recipe.seeds[0], Path(recipe.output_dir), make_plan(recipe, data, recipe.seeds[0]))
     load_metric("bleu").compute(predictions=["a"], references=["a"], tokenize=recipe.bleu_tokenizer)
 
 
 def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerState, seed: int) -> list[int]:
-    """The steps whose checkpoints are averaged; one for a rule that chooses one.
-
-    Raises ValueError where no evaluation on dev gave a number.
-    """
+    """The steps whose checkpoints are averaged; one for a rule that chooses one."""
     if recipe.selection == "average":
         return saved_steps(recipe, plan)[-recipe.average_checkpoints :]
     if recipe.selection == "last":

@@ -26,8 +26,6 @@ def sweep(
     `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are sentences as lists of words, or as words between
     white space, and `gold` holds links that fit them (`alignment_files.fit_gold`), by the sentence's position. Layers
     count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
-
-    Raises ValueError for gold without a link, and what the aligner refuses.
     """
     layers = list(range(aligner.num_layers + 1) if layers is None else layers)
     if methods is None:
@@ -47,10 +45,7 @@ def sweep(
 
 
 def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
-    """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences.
-
-    Raises ValueError where the sentences are not the same, and for gold without a link.
-    """
+    """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
     from finetuning.seeds import load_metric
 
     if links.keys() != gold.keys():

@@ -37,9 +37,6 @@ def read(recipe: WordAlignmentRecipe) -> AlignmentData:
 
     Gold links past the words of their sentence are left out, counted and listed; sentences that the gold file does not
     name are not scored.
-
-    Raises ValueError for files that are missing or cannot be read, sides of unequal length, gold in no known format, of
-    an unknown base or for other sentences, and a pair without a gold link.
     """
     pairs, entries, warnings = {}, [], []
     for pair in recipe.pairs:
