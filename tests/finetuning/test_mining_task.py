@@ -309,7 +309,7 @@ def test_models_stand_side_by_side_and_on_cards(mined, tmp_path, tiny_model, ref
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "# bucc, f1 on whole file" in page and "| XLM |" in page and "lower is better" not in page
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    runs = compare.read_runs([["one", str(out)], ["other", str(tmp_path / "base")]])
+    runs = compare.read_runs({"one": [str(out)], "other": [str(tmp_path / "base")]})
     assert compare.differences(runs) == []
     model = shutil.copytree(tiny_model, tmp_path / "model")
     card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")

@@ -74,10 +74,10 @@ def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
     topics, further, retrieval = (results(tmp_path, name) for name in ("topics", "further", "retrieval"))
     assert (topics["hyperparameters"]["batch_size"], further["hyperparameters"]["batch_size"]) == (4, 8)
     means = [topics.average["mean"], further.average["mean"]]
-    forward = [entry["mean"] for entry in [retrieval.of(pair, "source_to_target") for pair in retrieval.languages]]
+    forward = [entry["mean"] for entry in [retrieval.of(pair, "source_to_target") for pair in retrieval.names]]
     assert run["categories"]["classification"]["mean"] == pytest.approx(sum(means) / 2)
     assert run["tasks"]["retrieval"]["score"]["mean"] == pytest.approx(sum(forward) / 2)
-    assert run.average["mean"] == pytest.approx((sum(means) + sum(forward) / 2) / 3)
+    assert run["average"]["mean"] == pytest.approx((sum(means) + sum(forward) / 2) / 3)
     # a chained run says what it started from, and its figure is marked
     assert further["model"]["init_from"]["task"] == "topics" and further["model"]["init_from"]["seed"] == 1
     assert further["model"]["fingerprint"] == topics["model"]["fingerprint"]
@@ -152,8 +152,8 @@ def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_
         "further": f"its training rows are not there: {sample_corpus_dir}, config yy",
         "retrieval": "not there: xx",
     }  # fmt: skip
-    assert list(results(tmp_path, "topics")["languages"]) == ["en"]
-    assert list(results(tmp_path, "retrieval")["languages"]) == ["de-en"]
+    assert list(results(tmp_path, "topics").languages) == ["en"]
+    assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
     assert "not run: further: its training rows are not there" in (tmp_path / "out/results.md").read_text("utf-8")
 
 

@@ -263,7 +263,7 @@ def test_a_run_has_the_scores_and_folders_of_training_all_rows(topics, tmp_path,
     assert said.count("Rows of the word embeddings that the training rows use: ") == 1
     assert "the others have no gradient" in said
     assert ours["hyperparameters"].pop("used_rows_only") and not full["hyperparameters"].pop("used_rows_only")
-    for name in ("languages", "hyperparameters", "protocol"):
+    for name in ("scores", "hyperparameters", "protocol"):
         assert ours[name] == full[name], name
     assert weights_of_used.keys() == weights_of_all.keys()
     torch.testing.assert_close(weights_of_used, weights_of_all, rtol=1e-4, atol=1e-5)

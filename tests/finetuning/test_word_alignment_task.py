@@ -268,7 +268,7 @@ def test_models_stand_side_by_side(aligned, two_seeds, tmp_path, capsys, refused
     levels = results_of(out)["protocol"]["by_position"]
     assert drawn["levels"]["average"][1] == pytest.approx((levels["en-de"]["aer"] + levels["zh-en"]["aer"]) / 2)
     page = (out / "comparison.md").read_text(encoding="utf-8")
-    assert "aer (lower is better)" in page and f"| XLM-R | {base['languages']['en-de']['mean']:.1f} |" in page
+    assert "aer (lower is better)" in page and f"| XLM-R | {base.languages['en-de']['mean']:.1f} |" in page
     assert "differ" in page and "mutual" not in page, "the methods that stand beside are no difference"
     # the same from the command line, once more with the seeds' folders, and with a new name
     main([*together, "name=ours", "--resume"])
