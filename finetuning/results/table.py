@@ -188,7 +188,10 @@ def load_results(path: Path) -> Any:
     def current(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key.replace("piece", "token"): value for key, value in pairs}  # as version 0.1.0 called it
 
-    content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=current)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=current)
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict) or "protocol" not in content:
         return content
     if content.get("format") == 1:
