@@ -12,7 +12,7 @@ from finetuning.data.table_checks import check_tables
 from finetuning.data.task_tables import filled
 from finetuning.experiments import sweep
 from finetuning.results.published_rows import complete_published
-from finetuning.tasks.registry import KINDS, kind_of
+from finetuning.tasks.registry import KINDS, kind_of, recipe_module
 from finetuning.tasks.tagging import task as tagging
 from finetuning.trainer import check_setting
 from zoo_core.recipes import load_recipe
@@ -52,6 +52,7 @@ COLUMNS = {
     "local/sick": {"premise", "hypothesis", "label"},
     "sample_corpus": {"id", "text", "topic"},
 }
+PAIRS = {"tatoeba": 36, "bucc": 4}
 LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa": 7, "tydiqa": 9}
 
 
@@ -85,6 +86,11 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
         )
     assert f"--config finetuning/recipes/{name}.yaml" in head(name)
     complete_published(recipe)  # refuses what is no row
+    if recipe.kind not in TRAINED:
+        recipe_module(recipe.kind).check_recipe(recipe)
+    if recipe.task in PAIRS:
+        assert len(set(recipe.pair_names)) == PAIRS[recipe.task]
+        assert {pair.rpartition("-")[2] for pair in recipe.pair_names} == {"en"}
     published = recipe.published if isinstance(recipe.published, list) else filter(None, [recipe.published])
     for item in published:
         assert item.paper.partition(" ")[0] in ("VECO", "ERNIE-M", "XLM-Align", "MetaXLM")

@@ -15,11 +15,9 @@ from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.seeds import load_metric
 from finetuning.tasks.mining import task as mining
-from finetuning.tasks.mining.recipe import MiningRecipe, check_recipe
+from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.mining.search import Mined, mine
 from finetuning.tasks.mining.task import Pool, chance_level, divide
-from finetuning.tasks.registry import kind_of
-from finetuning.tasks.retrieval.recipe import expanded
 from hub_cards.card import write_card
 from zoo_core.recipes import load_recipe
 
@@ -314,21 +312,6 @@ def test_models_stand_side_by_side_and_on_cards(mined, tmp_path, tiny_model, ref
     model = shutil.copytree(tiny_model, tmp_path / "model")
     card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
     assert "### bucc, feature" in card and "taken one-to-one" in card and "type: sentence-similarity" in card
-
-
-@pytest.mark.parametrize("name", ["xtreme/bucc", "bucc_pools", "sample_mining"])
-def test_every_recipe_parses_and_is_consistent(name):
-    path = RECIPES / f"{name}.yaml"
-    assert kind_of(["--config", str(path)]) == "mining"
-    recipe = load_recipe(MiningRecipe, str(path), ["model=somewhere"])
-    check_recipe(recipe)
-    assert (recipe.output_dir, recipe.task) == (f"runs/{name}", name.rpartition("/")[2])
-    assert f"--config finetuning/recipes/{name}.yaml" in path.read_text(encoding="utf-8").split("kind:")[0]
-    if recipe.task == "bucc":
-        assert recipe.pair_names == ["de-en", "fr-en", "ru-en", "zh-en"]
-        assert [table.dev.gold.config for table in expanded(recipe.pairs)] == [
-            f"bucc18.{language}" for language in ("de", "fr", "ru", "zh")
-        ]
 
 
 def test_the_sample_recipe_runs(tiny_model, tmp_path, sample_corpus_dir):

@@ -11,9 +11,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 
-from finetuning.data.table_checks import check_tables
 from finetuning.recipe import Recipe
-from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.classification import task as classification
@@ -227,26 +225,6 @@ def test_settings_that_contradict_each_other_are_refused(overrides, message):
 
 
 # --- recipes ---
-
-
-@pytest.mark.parametrize(
-    "task",
-    ["xnli_plug_in", "xnli_translate_train_all", "pawsx_plug_in", "pawsx_translate_train_all", "sample_plug_in"],
-)
-def test_every_recipe_parses_and_is_consistent(task):
-    path = RECIPES / f"{task}.yaml"
-    recipe = load_recipe(Recipe, str(path), ["model=somewhere"])
-    check_setting(recipe, classification.KIND)
-    check_tables(recipe)
-    complete_published(recipe)
-    assert recipe.output_dir == f"runs/veco/{task}" and recipe.plug_in == task.endswith("plug_in")
-    assert f"--config finetuning/recipes/veco/{task}.yaml" in path.read_text(encoding="utf-8").split("\n\n")[0]
-    evaluated = {language for table in recipe.evaluation for language in table.languages}
-    if recipe.published:
-        scores = recipe.published.languages
-        assert evaluated in (set(scores), set())
-        # a mistyped figure would move the mean by more than the rounding
-        assert sum(scores.values()) / len(scores) == pytest.approx(recipe.published.average, abs=0.06)
 
 
 # --- runs ---
