@@ -10,8 +10,9 @@ import evaluate
 import torch
 from accelerate import DistributedType, PartialState
 from accelerate.utils import release_memory
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
+from finetuning.checkpoints import last_complete_checkpoint
 from zoo_core.provenance import forget_machine, write_json
 
 METRICS = Path(__file__).parent / "metrics"
@@ -76,6 +77,28 @@ def load_metric(name: str) -> evaluate.Metric:
     """A metric of finetuning/metrics, by path: nothing is asked of the Hub."""
     with PartialState().main_process_first():
         return evaluate.load(str(METRICS / name / f"{name}.py"), keep_in_memory=True)
+
+
+def metric_facts(score: str, module: str) -> dict[str, str]:
+    """Which metric a score comes from, for the records."""
+    metric = load_metric(module)
+    return {"name": score, "module": metric.name, "version": metric.version}
+
+
+def train_or_resume(trainer: Trainer, recipe: Any, size: str, steps: int | None = None) -> None:
+    """Trains a seed from its last complete checkpoint, if there is one; not at all if that one is of its last step.
+
+    `size` says what is trained on, `steps` how many a seed has, where that is known.
+    """
+    if recipe.training.gradient_checkpointing:
+        recompute_activations(trainer.model)
+    resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
+    if trainer.is_world_process_zero():
+        print(f"Seed {trainer.args.seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
+    if resumed and steps and int(resumed.rpartition("-")[2]) >= steps:
+        trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
+    else:
+        trainer.train(resume_from_checkpoint=resumed)
 
 
 class Diverged(ValueError):

@@ -14,7 +14,6 @@ from transformers import AutoConfig, EvalPrediction, ProgressCallback, Trainer, 
 
 from finetuning.checkpoints import (
     describe_start,
-    last_complete_checkpoint,
     readable_errors,
     without_load_report,
     without_padding,
@@ -22,7 +21,7 @@ from finetuning.checkpoints import (
 from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
-from finetuning.seeds import check_weights, finish, recompute_activations, training_arguments
+from finetuning.seeds import check_weights, finish, metric_facts, train_or_resume, training_arguments
 from finetuning.tasks.kind import Kind
 from finetuning.tasks.registry import task_module
 from finetuning.used_rows import TrainsUsedRows
@@ -360,20 +359,11 @@ def run_seed(
         recipe=recipe,
         data=data,
     )
-    if recipe.training.gradient_checkpointing:
-        recompute_activations(model)
-    resumed = last_complete_checkpoint(checkpoints)
-    if PartialState().is_main_process:
-        print(
-            f"Seed {seed}: {data.protocol['training_rows']} training rows, {len(data.train)} inputs"
-            + (f", resumed from {resumed}" if resumed else "")
-        )
-    trainer.train(resume_from_checkpoint=resumed)
+    train_or_resume(trainer, recipe, f"{data.protocol['training_rows']} training rows, {len(data.train)} inputs")
     check_weights(model, seed)
     scores = trainer.score() if evaluate else {}
-    metric = kind.metric(recipe)
     outcome = {
-        "metric": {"name": kind.score_name, "module": metric.name, "version": metric.version},
+        "metric": metric_facts(kind.score_name, kind.metric(recipe)),
         "scores": {language: found[kind.score_name] for language, found in scores.items()},
         "all_scores": scores,
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,

@@ -51,7 +51,7 @@ def align(flags: argparse.Namespace) -> None:
 
     from finetuning.align.page import Page
 
-    screen = Console(stderr=True, highlight=False, quiet=flags.quiet)
+    screen = Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=flags.quiet)
     reader = read_pairs(flags)
     output = OutputFile(flags.output, flags.resume) if flags.output else StandardOutput()
     page = Page(flags.html) if flags.html else None
@@ -90,17 +90,17 @@ def align(flags: argparse.Namespace) -> None:
         kept = f"{flags.output} can be gone on with: {how_to_go_on(flags)}." if flags.output and output.lines else ""
         if isinstance(error, KeyboardInterrupt):
             done = _count(output.lines, "pair")
-            screen.print(f"word-align: stopped after {done}. {kept}".rstrip(), markup=False, soft_wrap=True)
+            screen.print(f"word-align: stopped after {done}. {kept}".rstrip())
             sys.exit(130)
         if kept:
-            screen.print(kept, markup=False, soft_wrap=True)
+            screen.print(kept)
         raise
     tally.report(screen, flags.output, output.lines, aligner.window)
     if page is not None:
         names = [os.path.basename(name) for name in reader.files] or ["standard input"]
         facts = {"model": flags.model, "method": flags.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
         page.write(" and ".join(names), facts | {"encoding": flags.encoding}, total=output.lines)
-        screen.print(f"page: {flags.html}", markup=False, soft_wrap=True)
+        screen.print(f"page: {flags.html}")
     if gold:
         from finetuning.tasks.word_alignment.layers import METRICS, score
 
@@ -306,21 +306,18 @@ class Tally:
     def report(self, screen: Any, path: str | None, lines: int, window: int) -> None:
         """Prints the counts; `lines` of the output, of which this run may have made a part."""
 
-        def say(text: str) -> None:
-            screen.print(text, markup=False, soft_wrap=True)
-
         if not self.pairs:
-            say(f"{path} is complete: {lines:,} lines. There was nothing left to do.")
+            screen.print(f"{path} is complete: {lines:,} lines. There was nothing left to do.")
             return
         seconds = time.monotonic() - self.started
         before = f", after {lines - self.pairs:,} of earlier runs" if lines > self.pairs else ""
         rate = f"{self.pairs / max(seconds, 1e-9):,.0f} pairs/s"
         done = f"{_count(self.pairs, 'pair')}, {_count(self.links, 'link')}"
-        say(f"{done} in {seconds:,.1f} s ({rate}){before}")
+        screen.print(f"{done} in {seconds:,.1f} s ({rate}){before}")
         if self.without_words:
-            say(f"{self.without_words:,} of them have a side without words: their lines are empty.")
+            screen.print(f"{self.without_words:,} of them have a side without words: their lines are empty.")
         if self.split:
-            say(
+            screen.print(
                 f"{self.split:,} of them are longer than {window:,} positions: they were split into {self.windows:,} "
                 "windows that overlap."
             )

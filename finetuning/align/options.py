@@ -158,45 +158,37 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def check_flags(flags: argparse.Namespace) -> None:
     """Raises ValueError for options that contradict each other or would do nothing, and for a bad place of the plot."""
+    sweep = flags.sweep_layers
+    of_links = {
+        "--output": flags.output,
+        "--html": flags.html,
+        "--output-format": flags.output_format,
+        "--probabilities": flags.probabilities,
+    }
     rules = [
-        (flags.resume and not flags.output, "--resume", "without --output", "only a file can be gone on with"),
-        (flags.resume and flags.html, "--resume", "with --html", "the page shows the pairs of one run"),
-        (flags.resume and flags.gold, "--resume", "with --gold", "scores are of all sentences together"),
-        (flags.sweep_layers and not flags.gold, "--sweep-layers", "without --gold", "layers are told apart by scores"),
-        (
-            flags.sweep_layers and flags.output,
-            "--sweep-layers",
-            "with --output",
-            "it scores layers and writes no links",
+        (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
+        (flags.resume and flags.html, "--resume with --html", "the page shows the pairs of one run"),
+        (flags.resume and flags.gold, "--resume with --gold", "scores are of all sentences together"),
+        (sweep and not flags.gold, "--sweep-layers without --gold", "layers are told apart by scores"),
+        *(
+            (sweep and value, f"--sweep-layers with {name}", "it scores layers and writes no links")
+            for name, value in of_links.items()
         ),
-        (flags.sweep_layers and flags.html, "--sweep-layers", "with --html", "it scores layers and writes no links"),
-        (
-            flags.sweep_layers and flags.output_format,
-            "--sweep-layers",
-            "with --output-format",
-            "it scores layers and writes no links",
-        ),
-        (
-            flags.sweep_layers and flags.probabilities,
-            "--sweep-layers",
-            "with --probabilities",
-            "it scores layers and writes no links",
-        ),
-        (flags.sweep_layers and flags.layer is not None, "--sweep-layers", "with --layer", "it takes every layer"),
-        (flags.plot and not flags.sweep_layers, "--plot", "without --sweep-layers", "it draws scores by layer"),
-        (flags.html_limit and not flags.html, "--html-limit", "without --html", "it counts the pairs on the page"),
+        (sweep and flags.layer is not None, "--sweep-layers with --layer", "it takes every layer"),
+        (flags.plot and not sweep, "--plot without --sweep-layers", "it draws scores by layer"),
+        (flags.html_limit and not flags.html, "--html-limit without --html", "it counts the pairs on the page"),
         (
             flags.pre_split and flags.gold,
-            "--pre-split",
-            "with --gold",
+            "--pre-split with --gold",
             "gold links count words between white space anyway",
         ),
-        (flags.gold_base is not None and not flags.gold, "--gold-base", "without --gold", "it says how to read it"),
+        (flags.gold_base is not None and not flags.gold, "--gold-base without --gold", "it says how to read it"),
     ]
-    for is_broken, name, how, reason in rules:
+    for is_broken, rule, reason in rules:
         if is_broken:
-            change = f"Add {how.split()[1]}" if how.startswith("without") else f"Leave out {name} or {how.split()[1]}"
-            raise ValueError(f"{name} is given {how}: {reason}. {change}.")
+            name, how, other = rule.split()
+            change = f"Add {other}" if how == "without" else f"Leave out {name} or {other}"
+            raise ValueError(f"{name} is given {how} {other}: {reason}. {change}.")
     require_different_files(flags)
     if flags.plot:
         require_writable(flags.plot, "--plot")

@@ -87,7 +87,7 @@ def _answer_lines(protocol: dict[str, Any]) -> Iterator[dict[str, Any]]:
             }
 
 
-def read_for_translation(recipe: Any) -> tuple[Any, Table]:
+def read_translation(recipe: Any) -> tuple[Any, Table]:
     """Pairs and their lengths by part and pair of languages."""
     from finetuning.checkpoints import describe_model
     from finetuning.tasks.translation.model import check_architecture
@@ -112,7 +112,7 @@ def read_for_translation(recipe: Any) -> tuple[Any, Table]:
     return data, as_table(lines)
 
 
-def read_for_features(recipe: Any) -> tuple[Any, Table]:
+def read_features(recipe: Any) -> tuple[Any, Table]:
     """Evaluated rows by pair of languages."""
     from finetuning.tasks.features import models as feature_models
 

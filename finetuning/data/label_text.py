@@ -24,6 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetuning.data.task_tables import LABELED_BY
 from zoo_core.provenance import run_facts, write_rows
 from zoo_core.recipes import user_errors
 from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
@@ -96,8 +97,6 @@ class Text:
     """The sentences of one language, as lists of words, and the rows that they come from; read when it is made."""
 
     def __init__(self, options: argparse.Namespace, language: str):
-        from finetuning.data.task_tables import LABELED_BY
-
         path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
         split = "train" if Path(path).is_file() else options.split
         table = Table(path=path, config=config, split=split)
@@ -192,7 +191,6 @@ class Teacher:
         """The labeled rows of one language, without those that have no words, and counts of them."""
         from datasets import Dataset
 
-        from finetuning.data.task_tables import LABELED_BY
         from finetuning.tasks.tagging.task import CHUNK_LABEL, OUTSIDE, to_iob2, windows_of, words_of_sentences
 
         kept = [row for row, words in enumerate(text.sentences) if words]

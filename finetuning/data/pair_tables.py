@@ -1,6 +1,6 @@
 """Tables of sentences and their translations: two columns of one table, or one column of each of two tables."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.task_tables import Rows, names_of
+from finetuning.data.task_tables import Rows, names_of, read_table
 from finetuning.tasks.translation.recipe import PairTable
-from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
+from zoo_core.tables import Table, describe, require_column
 
 SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
@@ -71,11 +71,7 @@ def load_whole(
             f"{name}.streaming is true. Sentences are put together by their lengths, or looked for among each other, "
             "for which all must be known. Leave it out."
         )
-    key = tuple(getattr(table, item.name) for item in fields(Table))
-    if key not in loaded:
-        rows = load_table(table, hub_root)
-        loaded[key] = rows.flatten(), table_fingerprint(table, hub_root, rows)
-    return loaded[key]
+    return read_table(table, hub_root, loaded)
 
 
 def require_text(rows: Dataset, column: str, field: str, where: str) -> None:

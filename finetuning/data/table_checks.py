@@ -73,9 +73,9 @@ def _check_translations(table: "LabeledTable", where: str, plug_in: bool) -> Non
             "Leave it out, or set plug_in=true. To train on the translations as rows, give them a table of their own."
         )
     if plug_in and len(named) != 1:
-        said = "says its translations twice" if named else "says no translations"
+        fault = "says its translations twice" if named else "says no translations"
         raise ValueError(
-            f"{where} {said}, and plug_in is true: heads read [H:S] of a text and one translation of it, in training "
+            f"{where} {fault}, and plug_in is true: heads read [H:S] of a text and one translation of it, in training "
             "and at test time. Give either `translation_columns` or `translations`. For evaluated texts they are the "
             "benchmark's translate-test texts."
         )

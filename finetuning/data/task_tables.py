@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ class TableReader:
 
     def __init__(self, hub_root: str | None):
         self.hub_root = hub_root
-        self._read: dict[tuple, tuple[Dataset, str]] = {}
+        self._loaded: dict[tuple, tuple[Dataset, str]] = {}
 
     def rows(self, table: "LabeledTable", languages: list[str]) -> list[Rows]:
         """The rows of each of the languages; of every language in `language_column` where none is named."""
@@ -166,12 +166,19 @@ class TableReader:
         )
 
     def _table(self, table: Table) -> tuple["Dataset", str]:
-        key = (table.path, table.config, table.split, table.revision)
-        if key not in self._read:
-            dataset = load_table(table, self.hub_root)
-            fingerprint = table_fingerprint(table, self.hub_root, dataset)
-            self._read[key] = dataset.flatten(), fingerprint  # a struct's fields get the dotted names of the recipe
-        return self._read[key]
+        return read_table(table, self.hub_root, self._loaded)
+
+
+def read_table(table: Table, hub_root: str | None, loaded: dict[tuple, tuple["Dataset", str]]) -> tuple["Dataset", str]:
+    """The rows of a table, a struct's fields under the dotted names of the recipe, and its fingerprint.
+
+    `loaded` keeps what was read.
+    """
+    key = tuple(getattr(table, item.name) for item in fields(Table))
+    if key not in loaded:
+        dataset = load_table(table, hub_root)
+        loaded[key] = dataset.flatten(), table_fingerprint(table, hub_root, dataset)
+    return loaded[key]
 
 
 def _hint(language: str, known: list[str]) -> str:

@@ -103,10 +103,12 @@ class Source:
     def rows(self) -> Iterator[dict[str, Any]]:
         """The well-formed rows. Raises ValueError, at the end, where there is none or more are malformed."""
         read = self._pairs() if self.task in PAIRS else self._questions()
-        for row, problem in read:
-            if problem is None:
+        for number, found in enumerate(read, start=1):
+            if isinstance(found, str):
+                self.left_out.append((number, found))
+            else:
                 self.kept += 1
-                yield row
+                yield found
         if not self.kept and not self.left_out:
             raise ValueError(f"{self.file} has no rows. Fetch the file again, whole.")
         if len(self.left_out) > self.kept:
@@ -117,11 +119,8 @@ class Source:
                 f"{count:,} of them because: {reason}. {_advice(reason)}"
             )
 
-    def _leave_out(self, number: int, reason: str) -> tuple[None, str]:
-        self.left_out.append((number, reason))
-        return None, reason
-
-    def _pairs(self) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
+    def _pairs(self) -> Iterator[dict[str, Any] | str]:
+        """A row for each line, or why it has none."""
         names, labels = PAIRS[self.task]
         english = [f"{name}_en" for name in names]
         columns = [*english, *names] if self.has_english else [*names, *english]
@@ -129,30 +128,31 @@ class Source:
             for number, raw in enumerate(stream, start=1):
                 fields = decode_line(raw, self.file, number).split("\t")
                 if len(fields) != 5:
-                    yield self._leave_out(number, f"{len(fields)} columns, not 5")
+                    yield f"{len(fields)} columns, not 5"
                 elif (label := fields[4].strip()) not in labels:
-                    yield self._leave_out(number, f"the fifth column is no label ({', '.join(labels)})")
+                    yield f"the fifth column is no label ({', '.join(labels)})"
                 elif not all(text.strip() for text in fields[:4]):
-                    yield self._leave_out(number, "a text is blank")
+                    yield "a text is blank"
                 else:
                     texts = dict(zip(columns, fields, strict=False))
                     ordered = {name: texts[name] for name in (*names, *english)}
-                    yield {**ordered, "label": labels[label]}, None
+                    yield {**ordered, "label": labels[label]}
 
-    def _questions(self) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
+    def _questions(self) -> Iterator[dict[str, Any] | str]:
+        """A row for each question, or why it has none."""
         ids: set[str] = set()
-        for number, (context, question) in enumerate(self._squad(), start=1):
+        for context, question in self._squad():
             answers = question.get("answers") or []
             texts = [answer.get("text") for answer in answers]
             starts = [answer.get("answer_start") for answer in answers]
             if not isinstance(question.get("id"), str) or question["id"] in ids:
-                yield self._leave_out(number, "no id, or one that another question has")
+                yield "no id, or one that another question has"
             elif not all(isinstance(text, str) and text.strip() for text in (context, question.get("question"))):
-                yield self._leave_out(number, "question or context is blank")
+                yield "question or context is blank"
             elif not answers or not all(isinstance(text, str) and text.strip() for text in texts):
-                yield self._leave_out(number, "no answer, or one without text")
+                yield "no answer, or one without text"
             elif not all(isinstance(start, int) for start in starts):
-                yield self._leave_out(number, "an answer without answer_start")
+                yield "an answer without answer_start"
             else:
                 ids.add(question["id"])
                 row = {
@@ -161,7 +161,7 @@ class Source:
                     "answers": {"text": texts, "answer_start": starts},
                 }
                 suffix = "_en" if self.has_english else ""
-                yield {"id": question["id"], **{name + suffix: value for name, value in row.items()}}, None
+                yield {"id": question["id"], **{name + suffix: value for name, value in row.items()}}
 
     def _squad(self) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Context and question of SQuAD's JSON. Raises ValueError for a file of another form."""

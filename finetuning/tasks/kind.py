@@ -36,8 +36,8 @@ class Kind:
     collator: Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]
     """Makes batches of rows, given the tokenizer."""
 
-    metric: Callable[[Recipe], Any]
-    """The `evaluate` module of finetuning/metrics, whose version the results carry."""
+    metric: Callable[[Recipe], str]
+    """The name of the `evaluate` module of finetuning/metrics, whose version the results carry."""
 
     score_name: str
     """Which of the scores is *the* score: selected by, averaged and compared."""

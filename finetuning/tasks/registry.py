@@ -11,18 +11,8 @@ from typing import Any
 
 from zoo_core.recipes import nearest, read_yaml
 
-
-@dataclass(frozen=True)
-class Procedure:
-    """What several kinds share: how they run, and how their data are read for `--check_data`."""
-
-    run: str
-    read_data: str
-
-
-BY_LANGUAGE = Procedure("finetuning.running:run_by_language", "finetuning.data.data_report:read_by_language")
-FEATURES = Procedure("finetuning.running:run_features", "finetuning.data.data_report:read_for_features")
-TRANSLATION = Procedure("finetuning.running:run_translation", "finetuning.data.data_report:read_for_translation")
+# how kinds run, and read their data for `--check_data`
+BY_LANGUAGE, FEATURES, TRANSLATION = "by_language", "features", "translation"
 
 
 @dataclass(frozen=True)
@@ -30,7 +20,7 @@ class TaskKind:
     """Where a kind's parts are; imported when they are asked for, so that `--help` needs no torch."""
 
     recipe: str
-    procedure: Procedure
+    procedure: str
     metric: str  # the score that results are about, beside which published figures of that name stand
     results: str = "finetuning.results.by_language"
 
@@ -41,12 +31,12 @@ class TaskKind:
     @property
     def run_function(self) -> Callable[[Any, bool, list[str]], Any]:
         """Runs a recipe: (recipe, resume, command)."""
-        return _load(self.procedure.run)
+        return _load(f"finetuning.running:run_{self.procedure}")
 
     @property
     def data_function(self) -> Callable[[Any], tuple[Any, Any]]:
         """Reads all data of a recipe: (data, table of what is in them)."""
-        return _load(self.procedure.read_data)
+        return _load(f"finetuning.data.data_report:read_{self.procedure}")
 
     @property
     def is_trained(self) -> bool:

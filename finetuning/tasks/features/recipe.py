@@ -11,6 +11,15 @@ from zoo_core.recipes import option
 SEED = "{seed}"
 
 
+class NamedPair:
+    """A pair of languages with a name, of whatever is evaluated on it."""
+
+    @property
+    def name(self) -> str:
+        """The pair as results name it."""
+        return f"{self.source_language}-{self.target_language}"
+
+
 @dataclass
 class FeatureRecipe:
     """Evaluation of the vectors of a model, by layer, on pairs of languages."""
@@ -50,7 +59,7 @@ class FeatureRecipe:
     @property
     def pair_names(self) -> list[str]:
         """The evaluated pairs of languages, as results name them."""
-        raise NotImplementedError
+        return [pair.name for pair in self.pairs]
 
 
 def check_features(recipe: FeatureRecipe) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.tasks.features.recipe import check_features
+from finetuning.tasks.features.recipe import NamedPair, check_features
 from finetuning.tasks.retrieval.recipe import PublishedSentences, SentenceRecipe
 from zoo_core.recipes import option
 from zoo_core.tables import Table
@@ -45,7 +45,7 @@ class Pools:
 
 
 @dataclass
-class MiningPools(Pools):
+class MiningPools(Pools, NamedPair):
     """Two pools that are mined; `{language}` in any text field stands for each of `languages`."""
 
     source_language: str = option(MISSING, "language of the source's sentences, such as de or '{language}'")
@@ -57,11 +57,6 @@ class MiningPools(Pools):
     note: str | None = option(
         None, "what a reader must know where these are not the benchmark's own pools; it becomes a warning"
     )
-
-    @property
-    def name(self) -> str:
-        """The pair as results name it."""
-        return f"{self.source_language}-{self.target_language}"
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, names_of, split_name
-from finetuning.seeds import load_metric
+from finetuning.seeds import load_metric, metric_facts
 from finetuning.tasks.features.models import SeedModel, record_seed, span
 from finetuning.tasks.mining.recipe import MiningPools, MiningRecipe, Pools, PoolTable
 from finetuning.tasks.mining.search import Mined, mine
@@ -353,9 +353,8 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
                 found = score(pool, mined, threshold)
                 scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
                 mining[name][str(layer)] = _outcome(found, fitted.get(layer), mined)
-        metric = load_metric("mining_f1")
         return {
-            "metric": {"name": "f1", "module": metric.name, "version": metric.version},
+            "metric": metric_facts("f1", "mining_f1"),
             "max_length": encoder.max_length,
             "cut_texts": cut,
             "texts_without_tokens": blank,

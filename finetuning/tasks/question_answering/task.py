@@ -153,13 +153,8 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
         for row, (question, context) in enumerate(zip(*texts.values(), strict=True)):
             _check_row(rows, row, question, context)
         nothing = [-1] * len(texts["question"])
-        return {
-            **texts,
-            "answers": [[] for _ in nothing],
-            "places": [[] for _ in nothing],
-            "start": nothing,
-            "end": nothing,
-        }
+        empty = [[] for _ in nothing]
+        return {**texts, "answers": empty, "places": empty, "start": nothing, "end": nothing}
     answers = _column(rows, f"{column}.text", "lists of text", "string", is_list=True)
     starts = _column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
     elsewhere = absent = 0
@@ -188,34 +183,23 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
     return {**texts, "answers": answers, "places": places, "start": begins, "end": ends}
 
 
-def _check_row(
-    rows: Rows,
-    row: int,
-    question: str,
-    context: str,
-    golds: list[str] | None = None,
-    positions: list[int] | None = None,
-) -> None:
+def _check_row(rows: Rows, row: int, question: str, context: str, golds: Any = None, positions: Any = None) -> None:
     """Raises ValueError for a row that is not one of SQuAD 1.1's kind; answers are None where none are needed."""
     if not question.strip():
-        problem, reason = "its question is empty", "Nothing is asked, and any answer would be a guess"
+        problem = "its question is empty. Nothing is asked, and any answer would be a guess"
     elif not context.strip():
-        problem, reason = "its context is empty", "There is nothing in which an answer could be found"
+        problem = "its context is empty. There is nothing in which an answer could be found"
     elif positions is None:
         return
     elif not golds or any(gold is None or not gold.strip() for gold in golds):
-        problem, reason = (
-            "it has no answer",
-            "In this protocol every question has one",
-        )
+        problem = "it has no answer. In this protocol every question has one"
     elif len(golds) != len(positions) or None in positions:
         known = sum(position is not None for position in positions)
-        problem = f"it has {len(golds)} answers and {known} values of answer_start"
-        reason = "Which begins where cannot be told"
+        problem = f"it has {len(golds)} answers and {known} values of answer_start. Which begins where cannot be told"
     else:
         return
     raise ValueError(
-        f"{rows.name}, language {rows.language}, row {row} (from 0): {problem}. {reason}. Correct or remove the row."
+        f"{rows.name}, language {rows.language}, row {row} (from 0): {problem}. Correct or remove the row."
     )
 
 
@@ -262,7 +246,7 @@ KIND = Kind(
     auto_class=AutoModelForQuestionAnswering,
     head=lambda data: {"num_labels": 2},  # start and end; a folder may have another number from a classifier
     collator=DataCollatorWithPadding,
-    metric=lambda recipe: load_metric(recipe.metric),
+    metric=lambda recipe: recipe.metric,
     score_name="f1",
     score=score,
     loss=span_cross_entropy,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import Published
-from finetuning.tasks.features.recipe import FeatureRecipe, check_features
+from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair, check_features
 from finetuning.tasks.translation.recipe import EvaluationPairs
 from zoo_core.recipes import option, out_of_range
 
@@ -31,7 +31,7 @@ def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class RetrievalPairs(EvaluationPairs):
+class RetrievalPairs(EvaluationPairs, NamedPair):
     """Sentences and their translations; `{language}` in any text field stands for each of `languages`."""
 
     source_language: str = option(MISSING, "language of the source column, such as de or '{language}'")
@@ -45,11 +45,6 @@ class RetrievalPairs(EvaluationPairs):
         "in {sw: swh}",
     )
     max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all", low=0)
-
-    @property
-    def name(self) -> str:
-        """The pair as results name it."""
-        return f"{self.source_language}-{self.target_language}"
 
 
 @dataclass

@@ -27,13 +27,13 @@ def facts(recipe: RetrievalRecipe, protocol: dict[str, Any], records: list[dict[
 
 def text_warnings(protocol: dict[str, Any]) -> list[str]:
     """Texts that the model did not read whole, by pair."""
-    said = {
+    reasons = {
         "cut_texts": f"are longer than {protocol['max_length']} positions and were cut",
         "texts_without_tokens": "have no tokens, nothing of them was read",
     }
     return [
-        f"{pair}: {source} texts of the source and {target} of the target {what}"
-        for field, what in said.items()
+        f"{pair}: {source} texts of the source and {target} of the target {reason}"
+        for field, reason in reasons.items()
         for pair, (source, target) in protocol[field].items()
         if source or target
     ]

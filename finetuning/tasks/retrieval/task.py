@@ -6,7 +6,7 @@ from typing import Any
 
 from finetuning.data.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
 from finetuning.data.task_tables import sample, split_name
-from finetuning.seeds import load_metric
+from finetuning.seeds import load_metric, metric_facts
 from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
 from finetuning.tasks.features.neighbors import nearest
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded
@@ -141,9 +141,8 @@ def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: Se
                     for layer, *vectors in vectors_by_layer(encoder, tokens, layers)
                 }
             }
-        metric = load_metric("retrieval_accuracy")
         return {
-            "metric": {"name": "accuracy", "module": metric.name, "version": metric.version},
+            "metric": metric_facts("accuracy", "retrieval_accuracy"),
             "max_length": encoder.max_length,
             "cut_texts": cut,
             "texts_without_tokens": blank,

@@ -17,7 +17,6 @@ from transformers import (
     TrainerState,
 )
 
-from finetuning.checkpoints import last_complete_checkpoint
 from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.seeds import (
@@ -26,7 +25,7 @@ from finetuning.seeds import (
     finish,
     finite,
     load_metric,
-    recompute_activations,
+    train_or_resume,
     training_arguments,
 )
 from finetuning.tasks.translation.batches import (
@@ -202,7 +201,6 @@ def run_seed(
     Leaves scores.json, test.<pair>.{source,reference,hypothesis}.txt and, with `save_models`, model/; returns the
     scores. The test is read once, by the selected weights.
     """
-    state = PartialState()
     checkpoints = folder / "checkpoints"
     plan = make_plan(recipe, data, seed)
     layout = layout_of(tokenizer, model.generation_config.decoder_start_token_id)
@@ -217,20 +215,9 @@ def run_seed(
         plan=plan,
         layout=layout,
     )
-    if recipe.training.gradient_checkpointing:
-        recompute_activations(model)
     total = total_updates(recipe, plan)
-    resumed = last_complete_checkpoint(checkpoints)
-    if state.is_main_process:
-        print(
-            f"Seed {seed}: {len(data.train)} pairs, {len(plan)} steps an epoch, {total} in all"
-            + (f", resumed from {resumed}" if resumed else "")
-        )
-    if resumed and int(resumed.rpartition("-")[2]) >= total:  # it was stopped while it translated
-        trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
-    else:
-        trainer.train(resume_from_checkpoint=resumed)
-    state.wait_for_everyone()  # the main process may still write the last checkpoint
+    train_or_resume(trainer, recipe, f"{len(data.train)} pairs, {len(plan)} steps an epoch, {total} in all", total)
+    PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
     steps = selected_steps(recipe, plan, trainer.state, seed)
     average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
     check_weights(model, seed)

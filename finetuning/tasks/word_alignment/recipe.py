@@ -9,12 +9,12 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import Published
-from finetuning.tasks.features.recipe import FeatureRecipe, check_features
+from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair, check_features
 from zoo_core.recipes import option
 
 
 @dataclass
-class AlignedPairs:
+class AlignedPairs(NamedPair):
     """Sentences and their translations with links made by hand."""
 
     source_language: str = option(MISSING, "language of the source, whose words a gold link names first")
@@ -36,11 +36,6 @@ class AlignedPairs:
     note: str | None = option(
         None, "what a reader must know where this is not the benchmark's own data; it becomes a warning of the results"
     )
-
-    @property
-    def name(self) -> str:
-        """The pair as results name it."""
-        return f"{self.source_language}-{self.target_language}"
 
 
 @dataclass
@@ -69,10 +64,6 @@ class WordAlignmentRecipe(FeatureRecipe):
         "separate", "separate: each sentence by itself, as SimAlign; joint: both in one input, as XLM-Align labels"
     )
     published: list[PublishedAlignment] = option([], "published figures to print beside ours")
-
-    @property
-    def pair_names(self) -> list[str]:
-        return [pair.name for pair in self.pairs]
 
 
 def check_recipe(recipe: WordAlignmentRecipe) -> None:

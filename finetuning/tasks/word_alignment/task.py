@@ -6,7 +6,7 @@ from typing import Any
 
 from finetuning.align.files import Gold, describe_left_out, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
-from finetuning.seeds import load_metric
+from finetuning.seeds import metric_facts
 from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
 from finetuning.tasks.word_alignment.layers import position_links, score, sweep
 from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
@@ -149,7 +149,6 @@ def run_seed(seed: int, data: AlignmentData, aligner: WordAligner, model: SeedMo
                 method: {str(layer): of_layer for layer, of_layer in by_layer.items()}  # as JSON has them
                 for method, by_layer in found.items()
             }
-        metric = load_metric("aer")
-        return {"metric": {"name": "aer", "module": metric.name, "version": metric.version}, "scores": scores}
+        return {"metric": metric_facts("aer", "aer"), "scores": scores}
 
     return record_seed(seed, model, aligner.states.model, folder, "aer", evaluate)
