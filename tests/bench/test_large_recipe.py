@@ -89,48 +89,10 @@ def test_the_bytes_that_layers_keep_are_those_that_autograd_keeps(crosses):
 
 
 @pytest.mark.slow
-def test_the_page_is_what_the_command_writes(pytestconfig, tmp_path, monkeypatch, capsys):
+def test_the_page_is_what_the_command_writes(pytestconfig, tmp_path, monkeypatch):
     monkeypatch.chdir(pytestconfig.rootpath)
     large_recipe.main(["--markdown", str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert page == large_recipe.PAGE.read_text(encoding="utf-8"), "python -m bench.large_recipe --markdown " + str(
-        large_recipe.PAGE
-    )
-    assert "VECO, base size: memory" in capsys.readouterr().out
+    assert page == large_recipe.PAGE.read_text(encoding="utf-8")
     large_recipe.main(["--markdown", str(tmp_path / "page.md"), "--mfu", "0.2"])
     assert (tmp_path / "page.md").read_text(encoding="utf-8") != page
-
-
-@pytest.mark.slow
-def test_days_go_with_gpus_and_mfu():
-    flags = large_recipe.read_flags(["--mfu", "0.4", "--gpus", "8", "16"])
-    _, time, memory, *_ = large_recipe.sections(flags)
-    assert time.rows[0]["H100 days"] == pytest.approx(2 * time.rows[1]["H100 days"])
-    flops = sum(row["all_flops"] for row in large_recipe.sections(flags)[0].rows) * 1e21
-    assert time.rows[0]["H100 days"] == pytest.approx(flops / (0.4 * 989e12 * 8 * 86400))
-    for row in memory.rows:
-        assert row["segments"] * row["accumulation"] * row["gpus"] == 1024
-        assert row["ddp whole"] * large_recipe.GIB <= 0.9 * 80e9
-        assert row["fsdp2 state"] < row["ddp state"] and row["ddp checkpointed"] < row["ddp whole"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "wrong"),
-    [
-        (["--mfu", "40"], "--mfu is 40"),
-        (["--gpus", "8", "0"], "--gpus is 0"),
-        (["--network", "-1"], "--network is -1"),
-    ],
-)
-def test_what_cannot_be_computed_with_is_refused(flags, wrong, capsys):
-    with pytest.raises(SystemExit):
-        large_recipe.main(flags)
-    assert wrong in capsys.readouterr().err
-
-
-def test_other_objectives_are_not_counted_in_silence():
-    from pretraining.recipe import Objective, Phase
-
-    phase = Phase("a", 1, {"mlm": Objective(batch_size=8)}, learning_rate=1e-3)
-    with pytest.raises(ValueError, match="objective mlm"):
-        large_recipe.work_of_phase(phase, large_recipe.LARGE)

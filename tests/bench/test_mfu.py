@@ -1,7 +1,6 @@
 """The utilization that bench/mfu.py prints is useful FLOPs over seconds and peak."""
 
 import argparse
-import json
 
 import numpy as np
 import pytest
@@ -23,11 +22,9 @@ def test_rows_are_full_or_pairs_cut_to_their_room():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys, precision):
-    bench, output = in_this_process("mfu"), tmp_path / "results" / "mfu.json"
+def test_the_command_writes_its_figures(figures, tmp_path, precision):
     flags = [*SMALL, "--sizes", "base", "--precision", precision, "--profile", str(tmp_path / "profiles")]
-    bench.main([*flags, "--output", str(output)])
-    steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
+    steps = figures("mfu", *flags)["steps"]
     assert list(steps) == ["base, MLM packed 32", "base, TLM bitext 24"]
     size = SIZES["base"]._replace(layers=1, hidden=64, vocab=300)
     for row in steps.values():
@@ -40,10 +37,3 @@ def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys, preci
     assert packed["flops_per_token"] == pytest.approx(size.mlm([32], 32 * packed["share_predicted"]) / 32)
     assert packed["share_predicted"] == pytest.approx(0.15 * 30 / 32, rel=0.15)  # whole tokens
     assert "aten::addmm" in (tmp_path / "profiles" / "base-mlm.txt").read_text(encoding="utf-8")
-    assert "measured peak: a product of 64^3" in capsys.readouterr().out
-
-
-def test_sizes_that_cannot_be_measured_are_refused(in_this_process, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        in_this_process("mfu").main(["--bitext", "8", "--output", str(tmp_path / "out.json")])
-    assert "--bitext is 8. Nothing would be measured. Give 16 or more" in capsys.readouterr().err

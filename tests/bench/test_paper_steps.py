@@ -1,7 +1,5 @@
 """The papers' steps that bench/paper_steps.py compares do the work that is said, and it writes its figures."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch
 from bench._flops import Size
 from bench.paper_steps import (
     STEPS,
-    draw_lengths,
     lengths_of_sides,
     make_batches,
     make_model,
@@ -73,17 +70,9 @@ def test_large_sizes_are_the_papers():
     assert ratio_at_large("camlm", "tlm") is None
 
 
-def test_lengths_are_those_of_news_within_bounds():
-    lengths = draw_lengths(200, 40)
-    assert lengths.shape == (200, 2) and lengths.min() >= 8 and lengths.max() == 40
-    assert (lengths == draw_lengths(200, 40)).all()
-
-
-def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys):
-    bench, output = in_this_process("paper_steps"), tmp_path / "results" / "steps.json"
+def test_the_command_writes_its_figures(figures):
     sizes = ["--layers", "1", "--hidden", "64", "--vocab", "60", "--pairs", "2", "--length", "8", "--rounds", "1"]
-    bench.main([*sizes, "--output", str(output)])
-    models = json.loads(output.read_text(encoding="utf-8"))["models"]
+    models = figures("paper_steps", *sizes)["models"]
     assert {name: list(steps) for name, steps in models.items()} == {name: list(steps) for name, steps in STEPS.items()}
     for name, steps in models.items():
         for key, row in steps.items():
@@ -91,7 +80,6 @@ def test_the_command_writes_its_figures(in_this_process, tmp_path, capsys):
             assert row.get("against") == STEPS[name][key].against
             assert ("ratio_skipped" in row) == ("ratio_by_flops" in row) == (row.get("against") is not None)
     assert models["ernie_m"]["camlm"]["ratio_by_flops"] == 1 < models["ernie_m"]["btmlm"]["ratio_by_flops"]
-    assert "one forward for TLM and DWA" in capsys.readouterr().out
 
 
 def test_each_h_is_computed_once(batches):
@@ -101,10 +89,3 @@ def test_each_h_is_computed_once(batches):
         layer.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[0]))
     run(model, STEPS["veco"]["ca_mlm_pairs"], batches)
     assert rows == [2 * len(LENGTHS)] * 2 * SIZE.layers
-
-
-@pytest.mark.parametrize("flags", [["--hidden", "65"], ["--pairs", "0"]])
-def test_sizes_that_cannot_be_measured_are_refused(in_this_process, flags, tmp_path):
-    with pytest.raises(SystemExit):
-        in_this_process("paper_steps").main([*flags, "--output", str(tmp_path / "out.json")])
-    assert not (tmp_path / "out.json").exists()

@@ -1,7 +1,5 @@
 """What bench/vocabulary.py compares computes the same, and its shares add up."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -11,11 +9,9 @@ from bench.vocabulary import COMPILED, DEFAULT, FULL, FUSED, OURS, PARTS, WHOLE,
 SMALL = "--layers 1 --hidden 64 --vocab 300 --rows 2 --length 16 --predictions 20 --rounds 2".split()
 
 
-def test_shares_and_ratios(in_this_process, tmp_path, capsys):
-    bench, output = in_this_process("vocabulary"), tmp_path / "results" / "vocabulary.json"
+def test_shares_and_ratios(figures):
     parts = [part for part in PARTS if part != "compile"]
-    bench.main([*SMALL, "--parts", *parts, "--output", str(output)])
-    found = json.loads(output.read_text(encoding="utf-8"))["parts"]
+    found = figures("vocabulary", *SMALL, "--parts", *parts)["parts"]
     assert list(found) == ["shares", "memory", "adamw", "cross-entropy"]
     shares = {row["part"]: row for row in found["shares"]}
     assert shares["whole step"]["share"] == 1
@@ -28,7 +24,6 @@ def test_shares_and_ratios(in_this_process, tmp_path, capsys):
     ways = {row["way"]: row for row in found["cross-entropy"]}
     assert set(ways) == set(cross_entropies()) and "ratio" in ways[FULL]
     assert all(row["loss"] == pytest.approx(ways[OURS]["loss"], abs=1e-4) for row in ways.values())
-    assert "|V| = 300, 20 predictions" in capsys.readouterr().out
 
 
 def test_all_ways_have_the_same_loss_and_gradients():
@@ -47,11 +42,9 @@ def test_all_ways_have_the_same_loss_and_gradients():
             assert torch.allclose(one, other, atol=1e-4)
 
 
-def test_the_whole_model_is_compiled(in_this_process, tmp_path, monkeypatch):
+def test_the_whole_model_is_compiled(figures, monkeypatch):
     """The benchmark compares the losses. Compiling itself takes a minute, and is left out here."""
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
-    output = tmp_path / "vocabulary.json"
-    in_this_process("vocabulary").main([*SMALL, "--parts", "compile", "--output", str(output)])
-    rows = json.loads(output.read_text(encoding="utf-8"))["parts"]["compile"]
+    rows = figures("vocabulary", *SMALL, "--parts", "compile")["parts"]["compile"]
     assert len(compiled) == 1 and [row["way"] for row in rows] == [WHOLE, COMPILED] and rows[1]["ratio"] > 0

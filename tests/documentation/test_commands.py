@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# of the papers' sizes: their hundreds of corpora are read by tests/pretraining/test_paper_recipes.py
+# of the papers' sizes: instead of their hundreds of corpora
 TWO_CORPORA = (
     "monolingual=[{language: en, path: sample_corpus, config: en, size: 48, document_column: id}]",
     "bitext=[{source_language: en, target_language: de, source: {path: sample_corpus, config: en}, "

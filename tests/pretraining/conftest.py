@@ -11,16 +11,21 @@ import sys
 import time
 from pathlib import Path
 
+import datasets
 import pytest
+import torch
 import yaml
 from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
+from tokenizers import BertWordPieceTokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedTokenizerFast
 
 from pretraining import run
 from pretraining.checkpoints import checkpoints_of
 from pretraining.data.corpora import phase_corpora, training_batches
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
+from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
 
 LANGUAGES = ("en", "de", "zh")
@@ -111,13 +116,8 @@ def write_recipe(folder: Path, tokenizer: Path, corpus: Path) -> Path:
         "model": {
             "type": "xlm_align",
             "config": {
-                "hidden_size": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "intermediate_size": 64,
-                "max_position_embeddings": 130,
-                "hidden_dropout_prob": 0.0,
-                "attention_probs_dropout_prob": 0.0,
+                **dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64),
+                **dict(max_position_embeddings=130, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
             },
         },
         "tokenizer": str(tokenizer),
@@ -179,6 +179,24 @@ def difference():
 
 
 @pytest.fixture(scope="session")
+def assert_same_run(difference):
+    """`assert_same_run(folder, whole)`: equal weights and events but for what the clock says; nothing is left over."""
+
+    def facts_of(folder: Path) -> list[dict]:
+        return [
+            {key: value for key, value in event.items() if "per_second" not in key and key != "memory_gib"}
+            for event in read_events(folder)
+        ]
+
+    def check(folder: Path, whole: Path) -> None:
+        assert difference(folder, whole) == 0
+        assert facts_of(folder) == facts_of(whole)
+        assert not list(folder.glob("**/.*")), "something unfinished was left"
+
+    return check
+
+
+@pytest.fixture(scope="session")
 def cut_back():
     """`cut_back(run, step, to)`: a copy of a finished run as a kill right after the checkpoint of `step` left it."""
 
@@ -193,6 +211,13 @@ def cut_back():
     return copy
 
 
+def accelerate_launch(*options: str) -> list[str]:
+    with socket.socket() as server:  # of the system: a run in this process seeds `random`
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    return [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", str(port), *options]
+
+
 @pytest.fixture
 def launch(recipe_file, pytestconfig):
     """The command of a user, in processes of its own: `launch("--resume", processes=2, VARIABLE="of the environment")`.
@@ -204,11 +229,8 @@ def launch(recipe_file, pytestconfig):
     def command(*arguments, processes=1, by="ddp", script="pretraining/run.py", fails=False, seconds=None, **variables):
         launcher = [sys.executable]
         if processes > 1:
-            with socket.socket() as server:  # of the system: a run in this process seeds `random`
-                server.bind(("127.0.0.1", 0))
-                port = server.getsockname()[1]
-            launcher += ["-m", "accelerate.commands.launch", "--config_file", f"pretraining/accelerate/{by}.yaml"]
-            launcher += ["--num_processes", str(processes), "--main_process_port", str(port)]
+            config = ("--config_file", f"pretraining/accelerate/{by}.yaml")
+            launcher = accelerate_launch(*config, "--num_processes", str(processes))
         root = str(pytestconfig.rootpath)
         done = subprocess.run(
             [*launcher, str(script), "--config", str(recipe_file), *map(str, arguments)],
@@ -408,18 +430,14 @@ def two_processes(recipe_file, tmp_path, pytestconfig):
     launched = []
 
     def start(*arguments: str, fault: str = "") -> subprocess.Popen:
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            port = server.getsockname()[1]
         driver = tmp_path / "driver.py"
         driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
-        launch = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1".split()
-        launch += f"--mixed_precision no --dynamo_backend no --main_process_port {port}".split()
+        options = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
         environment = {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(pytestconfig.rootpath)}
         with (tmp_path / "log.txt").open("w") as log:
             launched.append(
                 subprocess.Popen(
-                    [sys.executable, *launch, str(driver), "--config", str(recipe_file), *arguments],
+                    [*accelerate_launch(*options.split()), str(driver), "--config", str(recipe_file), *arguments],
                     cwd=pytestconfig.rootpath,
                     env=os.environ | environment,
                     stdin=subprocess.DEVNULL,
@@ -440,11 +458,6 @@ def two_processes(recipe_file, tmp_path, pytestconfig):
 @pytest.fixture(scope="session")
 def teacher_dir(tmp_path_factory, sample_corpus_dir):
     """Folder of a random English BERT with a WordPiece tokenizer of its own, lower case."""
-    import datasets
-    import torch
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
-
     folder = tmp_path_factory.mktemp("teacher")
     wordpiece = BertWordPieceTokenizer(lowercase=True)
     texts = datasets.load_dataset(str(sample_corpus_dir), "en", split="train")["text"]
@@ -453,15 +466,8 @@ def teacher_dir(tmp_path_factory, sample_corpus_dir):
     tokenizer = BertTokenizer.from_pretrained(folder)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=40,
-        initializer_range=0.5,
-    )
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, initializer_range=0.5, **sizes)
     BertForMaskedLM(config).save_pretrained(folder)
     return folder
 
@@ -470,8 +476,6 @@ def teacher_dir(tmp_path_factory, sample_corpus_dir):
 def tokenizer_of():
     """A tokenizer with these subwords: `wordpiece` with BERT's special tokens in front, `unigram` (SentencePiece) and
     `byte_level` with RoBERTa's in front and <mask> last."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     def make(kind: str, subwords: list[str], **specials: str | None) -> PreTrainedTokenizerFast:
         if kind == "wordpiece":

@@ -1,8 +1,6 @@
 """CAMLM and BTMLM from recipe to checkpoint: how rows are masked, which languages are written, and both stages."""
 
 import json
-import logging
-import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from pretraining.collators import COLLATORS, pseudo_count
 from pretraining.data.corpora import held_out_batches, load_corpora, reads, training_batches
@@ -20,7 +18,6 @@ from pretraining.data.sampling import Languages
 from pretraining.data.tokenized import Example, Texts, text_length
 from pretraining.evaluation import back_translation_overlap
 from pretraining.recipe import Objective, Recipe
-from pretraining.tools import prepare
 from pretraining.tracking import read_events
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
@@ -125,8 +122,8 @@ def test_a_text_gets_pseudo_positions_in_another_language(arguments, sample_toke
     assert len(set(row["language_ids"][row["segment_ids"] == 1])) == 1
 
 
-@pytest.mark.parametrize("rule, shares", [("paired", {"de": 0.75, "zh": 0.25}), ("all", {"de": 0.75, "zh": 0.25})])
-def test_target_languages_are_drawn_by_the_size_of_their_pairs(arguments, sample_tokenizer, rule, shares):
+@pytest.mark.parametrize("rule", ["paired", "all"])
+def test_target_languages_are_drawn_by_the_size_of_their_pairs(arguments, sample_tokenizer, rule):
     """900 and 100 pairs, alpha 0.5: 3 to 1."""
     settings = Objective(batch_size=8, max_length=40, target_languages=rule)
     drawn = Counter()
@@ -134,8 +131,7 @@ def test_target_languages_are_drawn_by_the_size_of_their_pairs(arguments, sample
         row = row_of(arguments, pair(number, (6,), sample_tokenizer, "en"), "btmlm", settings)
         drawn["zh" if row["language_ids"][-1] == 0 else "de"] += 1
         assert row["language_ids"][-1] in (0, 2)
-    for code, share in shares.items():
-        assert drawn[code] / 2000 == pytest.approx(share, abs=0.03)
+    assert drawn["de"] / 2000 == pytest.approx(0.75, abs=0.03)
 
 
 def test_a_language_without_pairs_is_left_out_or_gets_any_language():
@@ -191,7 +187,7 @@ def weights(folder):
 
 
 @pytest.mark.slow
-def test_both_stages_and_resumed_at_every_step(train, recipe_file, tmp_path):
+def test_both_stages_and_resumed_at_every_step(train, recipe_file, difference, cut_back, tmp_path):
     two_stages(recipe_file)
     train()
     run = tmp_path / "run"
@@ -206,22 +202,13 @@ def test_both_stages_and_resumed_at_every_step(train, recipe_file, tmp_path):
         for direction in ("en->de", "de->en", "en->zh", "zh->en"):
             own, other = (event[f"back_translation_{which}/{direction}"] for which in ("own", "other"))
             assert event[f"back_translation/{direction}"] == pytest.approx(own - other)
-    assert (run / "curves.png").stat().st_size > 10_000
-
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(run / "model", trust_remote_code=True)
-    assert (config.languages, config.num_languages) == (["en", "de", "zh"], 3)
+    config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
+    assert (config["languages"], config["num_languages"]) == (["en", "de", "zh"], 3)
     assert weights(run)["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
     for step in (1, 2, 3):
-        resumed = tmp_path / f"resumed-{step}"
-        shutil.copytree(run, resumed)
-        shutil.rmtree(resumed / "model")
-        for later in range(step + 1, 5):
-            shutil.rmtree(resumed / "checkpoints" / f"step-{later}")
+        resumed = cut_back(run, step, tmp_path / f"resumed-{step}")
         train(f"output_dir={resumed}", "--resume")
-        for name, tensor in weights(run).items():
-            assert torch.equal(tensor, weights(resumed)[name]), name
+        assert difference(resumed, run) == 0
 
 
 @pytest.mark.slow
@@ -248,48 +235,13 @@ def test_the_masked_lm_in_use_has_the_loss_that_training_reports(train, recipe_f
 
 
 @pytest.mark.slow
-def test_the_second_stage_starts_from_a_checkpoint_of_the_first(train, fails, recipe_file, tmp_path, caplog):
-    two_stages(recipe_file)
-    first = ["phases.0.objectives.camlm.weight=1", f"output_dir={tmp_path / 'first'}"]
-    train(*first)
-    assert not any("they will be noise" in record.message for record in caplog.records)
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    recipe["phases"] = recipe["phases"][1:]
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    train(f"model.start_from={tmp_path / 'first' / 'model'}", "model.config={}")
-    assert not any("they will be noise" in record.message for record in caplog.records)
-    train(f"output_dir={tmp_path / 'noise'}")
-    assert any("they will be noise" in record.message for record in caplog.records)
-    # a language that the checkpoint has never heard of
-    recipe["monolingual"][0]["language"] = "eng"
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    start = [f"model.start_from={tmp_path / 'first' / 'model'}", "model.config={}", f"output_dir={tmp_path / 'never'}"]
-    message = fails(*start, "phases.0.objectives.btmlm.target_languages=all")
-    assert "'eng'" in message and "en, de, zh" in message
-
-
-def small_xlm_r(folder, tokenizer):
-    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
-
-    config = XLMRobertaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=130,
-        type_vocab_size=1,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    XLMRobertaForMaskedLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.slow
 def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path, sample_tokenizer):
     """XLM-R's, as the paper's recipes start, and one of this zoo; the weights are kept, the embedding starts from 0."""
     two_stages(recipe_file, evaluation={})
-    start = small_xlm_r(tmp_path / "xlm-r", sample_tokenizer)
+    start, sizes = tmp_path / "xlm-r", yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["model"]["config"]
+    XLMRobertaForMaskedLM(
+        XLMRobertaConfig(vocab_size=len(sample_tokenizer), type_vocab_size=1, pad_token_id=1, **sizes)
+    ).save_pretrained(start)
     plain = ["phases.0.objectives.camlm.weight=0", "phases.1.objectives.btmlm.weight=0", "phases.1.steps=1"]
     tiny = ["phases.0.learning_rate=1e-12", "phases.1.learning_rate=1e-12"]
     train(f"model.start_from={start}", "model.config={}", *plain, *tiny)
@@ -312,19 +264,6 @@ def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path
 
 
 @pytest.mark.slow
-def test_unnamed_languages_of_a_checkpoint_are_refused(train, fails, recipe_file, tmp_path):
-    two_stages(recipe_file, evaluation={})
-    train("phases.0.steps=1", "phases.1.steps=1")
-    path = tmp_path / "run" / "model" / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "languages": None}), encoding="utf-8")
-    start = [f"model.start_from={path.parent}", f"output_dir={tmp_path / 'never'}", "model.config={}"]
-    assert "languages without names" in " ".join(fails(*start).split())
-    named = "model.config={languages: [en, de, zh]}"
-    train(start[0], named, f"output_dir={tmp_path / 'named'}", "phases.0.steps=1", "phases.1.steps=1")
-
-
-@pytest.mark.slow
 def test_bfloat16_checkpointing_and_temperature(train, recipe_file, tmp_path):
     """The pass that generates shares its autocast and its layers with the one that learns."""
     two_stages(recipe_file, evaluation={})
@@ -341,42 +280,36 @@ def test_bfloat16_checkpointing_and_temperature(train, recipe_file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "overrides, message",
+    "override, named",
     [
-        (["bitext=[]"], "btmlm"),
-        (["model.config.languages=null"], "num_languages"),
-        (["model.config.mask_token_id=7"], "mask_token_id"),
-        (["model.config.num_languages=-1", "model.config.languages=null"], "num_languages is -1"),
-        (["phases.0.objectives.btmlm.pseudo_share=0"], "btmlm.pseudo_share"),
-        (["phases.0.objectives.btmlm.temperature=-1"], "btmlm.temperature"),
-        (["phases.0.objectives.mlm.pseudo_share=0.1"], "mlm.pseudo_share"),
-        (["model.attention=flash_attention_2"], "model.attention=flash_attention_2"),
-        (["model.type=veco"], "'veco'"),
-        (["model.config.num_languages=4"], "num_languages is 4"),
-        (["model.config.languages=[en, de]"], "'zh'"),
-        (["evaluation.back_translation=2"], "evaluation.back_translation"),
-        (["evaluation.back_translation=0.2"], "evaluation.held_out_fraction"),
+        ("bitext=[]", "btmlm"),
+        ("model.config.languages=null", "num_languages"),
+        ("model.config.mask_token_id=7", "mask_token_id"),
+        ("phases.0.objectives.btmlm.pseudo_share=0", "btmlm.pseudo_share"),
+        ("phases.0.objectives.btmlm.temperature=-1", "btmlm.temperature"),
+        ("phases.0.objectives.mlm.pseudo_share=0.1", "mlm.pseudo_share"),
+        ("model.attention=flash_attention_2", "model.attention"),
+        ("model.type=veco", "'veco'"),
+        ("model.config.num_languages=4", "num_languages is 4"),
+        ("model.config.languages=[en, de]", "'zh'"),
+        ("evaluation.back_translation=2", "evaluation.back_translation"),
+        ("evaluation.back_translation=0.2", "evaluation.held_out_fraction"),
     ],
 )
-def test_recipe_errors(fails, recipe_file, overrides, message):
+def test_recipe_errors(fails, recipe_file, override, named):
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     recipe["model"]["type"] = "ernie_m"
     objectives = {"mlm": {"batch_size": 4, "max_length": 48}, "btmlm": {"batch_size": 4, "max_length": 48}}
     recipe["phases"][0]["objectives"] = objectives
-    if overrides == ["bitext=[]"]:
-        recipe["bitext"], recipe["monolingual"], overrides = [], recipe["monolingual"][:1], []
+    if override == "bitext=[]":
+        recipe["monolingual"] = recipe["monolingual"][:1]
     recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    assert message in " ".join(fails(*overrides).split())
-
-
-def test_back_translation_needs_a_model_with_languages(fails):
-    share = ["evaluation.back_translation=0.2", "evaluation.held_out_fraction=0.1"]
-    assert "evaluation.back_translation" in " ".join(fails(*share).split())
+    assert named in " ".join(fails(override).split())
 
 
 @pytest.mark.slow
 def test_two_corpora_of_a_language_and_of_a_pair(train, recipe_file, tmp_path):
-    """Each has its figures; from prepared shards and resumed, the run is the same."""
+    """Each has its figures."""
     two_stages(recipe_file)
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     of_test = {"path": recipe["monolingual"][0]["path"], "split": "test"}
@@ -404,28 +337,6 @@ def test_two_corpora_of_a_language_and_of_a_pair(train, recipe_file, tmp_path):
         f"back_translation/{direction}/{name}" for direction in ("en->de", "de->en") for name in (first, "test")
     }
     assert any(key.startswith("loss/btmlm/en/") for key in keys)
-    prepare.main(["--config", str(recipe_file), "--output", str(tmp_path / "shards"), "--num_workers", "1"])
-    train(f"prepared={tmp_path / 'shards'}", f"output_dir={tmp_path / 'prepared'}")
-    shutil.copytree(run, tmp_path / "resumed")
-    for done in ("model", "checkpoints/step-4", "checkpoints/step-3"):
-        shutil.rmtree(tmp_path / "resumed" / done)
-    train(f"output_dir={tmp_path / 'resumed'}", "--resume")
-    for other in ("prepared", "resumed"):
-        again = weights(tmp_path / other)
-        assert all(torch.equal(again[name], tensor) for name, tensor in weights(run).items())
-
-
-@pytest.mark.slow
-def test_languages_without_pairs_are_named(train, recipe_file, tmp_path, caplog):
-    two_stages(recipe_file, evaluation={})
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    recipe["bitext"] = recipe["bitext"][:1]  # en-de: zh is alone
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    with caplog.at_level(logging.INFO):
-        train()
-    assert any("btmlm leaves out zh" in record.message for record in caplog.records)
-    last = read_events(tmp_path / "run")[-1]
-    assert "loss/btmlm/zh" not in last and any(key.startswith("loss/btmlm/") for key in last)
 
 
 def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
@@ -434,19 +345,12 @@ def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
         {"mlm": {"batch_size": 6, "max_length": 40}, "btmlm": {"batch_size": 6, "max_length": 50}},
         monolingual=[{"language": code} | sample(code) for code in ("en", "de")],
         bitext=[
-            {
-                "source_language": "en",
-                "target_language": "de",
-                "source": sample("en"),
-                "target": sample("de"),
-                "join_on": "id",
-            }
+            dict(source_language="en", target_language="de", source=sample("en"), target=sample("de"), join_on="id")
         ],
     )
     corpora = load_corpora(recipe, sample_tokenizer)
     languages = Languages.of(SimpleNamespace(languages=["en", "de"]), corpora, 0.7)
-    texts = [corpus for corpus in corpora]
-    for batch in training_batches(texts, recipe.phases[0], recipe, 0, sample_tokenizer, languages=languages):
+    for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer, languages=languages):
         assert batch["mlm"]["languages"] == batch["btmlm"]["languages"]
         texts = []
         for fields in batch.values():

@@ -8,7 +8,7 @@ from pretraining.collators import COLLATORS
 from pretraining.data.sampling import Languages
 from pretraining.data.tokenized import Example, Texts, encode_texts
 from pretraining.recipe import OBJECTIVES, Objective
-from pretraining.rows import encode_rows, inputs_of, pad_rows
+from pretraining.rows import encode_rows, inputs_of
 from zoo_core.masking import IGNORED
 
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
@@ -171,19 +171,3 @@ def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokeniz
     )
     assert fields["labels"].tolist() == [[IGNORED, IGNORED, 50, IGNORED, IGNORED]]
     assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a token of the text
-
-
-def test_sides_on_their_own(examples, sample_tokenizer):
-    batch = encode_rows([[e.sides[1]] for e in examples[3:]], sample_tokenizer)
-    wanted = sample_tokenizer(
-        ["Der Zug hat Verspätung.", "Es regnet heute den ganzen Tag."], padding=True, return_tensors="pt"
-    )
-    assert torch.equal(batch["input_ids"], wanted["input_ids"])
-    assert torch.equal(batch["attention_mask"], wanted["attention_mask"])
-    assert "labels" not in batch
-
-
-def test_ids_are_padded_on_the_right():
-    batch = pad_rows([np.array([5, 6]), np.array([7, 8, 9])], 1)
-    assert batch["input_ids"].tolist() == [[5, 6, 1], [7, 8, 9]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]

@@ -3,14 +3,12 @@
 import json
 import os
 import random
-import re
 import shutil
 import signal
 
 import pytest
 
 from pretraining.checkpoints import CHECKSUMS, _checksums, checkpoints_of, damage, newest_checkpoint
-from pretraining.tracking import read_events
 from zoo_core.provenance import write_json
 
 pytestmark = pytest.mark.slow
@@ -22,21 +20,6 @@ SETTINGS = [
     "save_every_steps=2",
     "keep_checkpoints=0",
 ]
-
-
-@pytest.fixture
-def assert_same_run(difference):
-    def check(folder, whole):
-        assert difference(folder, whole) == 0
-        assert [event["step"] for event in read_events(folder)] == [event["step"] for event in read_events(whole)]
-
-    return check
-
-
-@pytest.fixture
-def copied(whole, cut_back, tmp_path):
-    """A copy of the finished run, of which only model/ is missing."""
-    return cut_back(whole(*SETTINGS), 5, tmp_path / "copied")
 
 
 # Writing Python's own files fails as on a full disk: from the `at`-th time on that one of the run folder is opened.
@@ -69,13 +52,12 @@ training.Training._step = limited
 """
 
 
-@pytest.mark.slow
 def test_a_full_disk_at_random_writes(started, whole, assert_same_run, tmp_path):
     """Of recipe.yaml, run.json, events.jsonl, curves.png, progress.json, checksums.json or the model's small files."""
     folder, chance = tmp_path / "full", random.Random(1)
     events = map(json.loads, (whole(*SETTINGS).parent / "files.jsonl").read_text().splitlines())
     writes = sum(event[0] == "open" and any(letter in event[2] for letter in "wax+") for event in events)
-    messages = []
+    stopped = 0
     for part in range(4):  # at first early, at last late: in a run that goes on there is less to write
         resume = ["--resume"] if (folder / "recipe.yaml").exists() else []
         at = chance.randint(1 + writes * part // 8, writes * (part + 1) // 8)
@@ -83,46 +65,25 @@ def test_a_full_disk_at_random_writes(started, whole, assert_same_run, tmp_path)
         if run.wait() == 0:
             break
         printed = run.printed()
-        assert "Traceback" not in printed, printed[-3000:]
-        (message,) = re.findall(r"^\S+: error: .*$", printed, re.MULTILINE)
-        assert "No space left on device" in message, message
-        messages.append(message)
+        assert "Traceback" not in printed and "No space left on device" in printed, printed[-3000:]
+        stopped += 1
         assert all(damage(checkpoint) is None for checkpoint in checkpoints_of(folder))
         assert not list(folder.glob("checkpoints/.*")) and not (folder / "model").exists()
-    assert len(messages) > 2 and len(set(messages)) > 1, messages
+    assert stopped > 2
     run = started(*SETTINGS, f"output_dir={folder}", *(["--resume"] if (folder / "recipe.yaml").exists() else []))
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(folder, whole(*SETTINGS))
 
 
-@pytest.mark.slow
 def test_the_system_refuses_to_write(started, whole, assert_same_run, tmp_path):
     folder = tmp_path / "full"
     run = started(*SETTINGS, f"output_dir={folder}", fault=NO_LONG_FILES.format(step=4, size=20_000))
     assert run.wait() == 2
-    assert "checkpoint of step 4" in run.printed() and "--resume" in run.printed(), run.printed()[-3000:]
     assert [path.name for path in checkpoints_of(folder)] == ["step-2"]
     assert not list((folder / "checkpoints").glob(".*"))
     run = started(*SETTINGS, f"output_dir={folder}", "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(folder, whole(*SETTINGS))
-
-
-@pytest.mark.slow
-def test_a_full_disk_while_the_model_is_published(started, whole, copied, assert_same_run):
-    fault = """
-import errno, os, shutil
-copytree = shutil.copytree
-def fails(*arguments, **keywords):
-    copytree(*arguments, **keywords)
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-shutil.copytree = fails
-"""
-    run = started(*SETTINGS, f"output_dir={copied}", "--resume", fault=fault)
-    assert run.wait() == 2 and "No space left" in run.printed()
-    assert not (copied / "model").exists() and not list(copied.glob(".model*"))
-    assert started(*SETTINGS, f"output_dir={copied}", "--resume").wait() == 0
-    assert_same_run(copied, whole(*SETTINGS))
 
 
 def spoil(path, kind, chance):
@@ -152,10 +113,9 @@ def test_damage_is_found_wherever_it_is(tmp_path):
         assert CHECKSUMS in damage(tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_of_damaged_checkpoints_the_one_before_is_used(started, whole, copied, assert_same_run):
+def test_of_damaged_checkpoints_the_one_before_is_used(started, fails, whole, cut_back, assert_same_run, tmp_path):
     """The two newest ones are damaged, each in a file and a way of its own."""
-    chance, names = random.Random(2), []
+    copied, chance, names = cut_back(whole(*SETTINGS), 5, tmp_path / "copied"), random.Random(2), []
     for checkpoint, kind in zip(checkpoints_of(copied)[-2:], ("cut", "flipped"), strict=True):
         file = chance.choice(sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != CHECKSUMS))
         spoil(file, kind, chance)
@@ -163,21 +123,17 @@ def test_of_damaged_checkpoints_the_one_before_is_used(started, whole, copied, a
     run = started(*SETTINGS, "keep_checkpoints=1", f"output_dir={copied}", "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
     for checkpoint, name in names:
-        assert f"{checkpoint} is damaged: {name}" in run.printed()
-        assert (checkpoint.parent / f"damaged-{checkpoint.name}").is_dir()
+        assert name in run.printed() and (checkpoint.parent / f"damaged-{checkpoint.name}").is_dir()
     sessions = json.loads((copied / "run.json").read_text())["sessions"]
     assert sessions[-1]["resumed_from"] == "step-2"
     assert newest_checkpoint(copied).name == "step-5" and damage(newest_checkpoint(copied)) is None
     assert_same_run(copied, whole(*SETTINGS))
-
-
-@pytest.mark.slow
-def test_where_no_checkpoint_is_sound_nothing_is_resumed(fails, copied):
-    for checkpoint in checkpoints_of(copied):
-        (checkpoint / "optimizer.bin").unlink()
+    # where none is sound, nothing is resumed
+    (newest_checkpoint(copied) / "optimizer.bin").unlink()
+    shutil.rmtree(copied / "model")
     for _ in range(2):  # it stays so
-        message = fails(*SETTINGS, f"output_dir={copied}", "--resume")
-        assert "no checkpoint of" in message and "optimizer.bin" in message and len(checkpoints_of(copied)) == 3
+        assert "optimizer.bin" in fails(*SETTINGS, f"output_dir={copied}", "--resume")
+        assert len(checkpoints_of(copied)) == 1
 
 
 HOLD = """
@@ -193,22 +149,18 @@ training.{name} = held
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["load_corpora", "save_checkpoint"])
-def test_two_runs_into_one_folder(started, fails, tmp_path, name):
-    """The second one is refused wherever the first one stands, and the first one does not notice."""
+def test_two_runs_into_one_folder(started, fails, tmp_path):
+    """The second one is refused, and the first one does not notice."""
     gate = tmp_path / "gate"
-    first = started(*SETTINGS, fault=HOLD.format(name=name, gate=str(gate)))
+    first = started(*SETTINGS, fault=HOLD.format(name="save_checkpoint", gate=str(gate)))
     first.until(lambda printed: "at the gate" in printed)
     for arguments in ([], ["--resume"]):
-        assert "in use by another run" in fails(*SETTINGS, *arguments)
+        assert "another run" in fails(*SETTINGS, *arguments)
     gate.touch()
     assert first.wait() == 0, first.printed()[-3000:]
     assert not (tmp_path / "run" / ".lock").exists()
-    assert "is finished" in fails(*SETTINGS, "--resume")
 
 
-@pytest.mark.slow
 def test_the_lock_of_a_killed_run_is_free(started, tmp_path):
     """At once, though its data-loading workers live on for some seconds; the file that is left means nothing."""
     folder = tmp_path / "run"

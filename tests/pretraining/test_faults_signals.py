@@ -49,22 +49,6 @@ def children_of(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.fixture
-def assert_same_run(difference):
-    def facts_of(folder):  # without what the clock says
-        return [
-            {key: value for key, value in event.items() if "per_second" not in key and key != "memory_gib"}
-            for event in read_events(folder)
-        ]
-
-    def check(folder, whole):
-        assert difference(folder, whole) == 0
-        assert facts_of(folder) == facts_of(whole)
-        assert not list(folder.glob("**/.*")), "something unfinished was left"
-
-    return check
-
-
 def resume(folder):
     return ["--resume"] if (folder / "recipe.yaml").exists() else []
 
@@ -74,7 +58,6 @@ def finish(started, settings, folder):
     assert run.wait() == 0, run.printed()[-3000:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["while", "after"])
 def test_kill_9_at_files(started, whole, kill_at_file, assert_same_run, tmp_path, when):
     """At random files of each checkpoint in turn, or after it; before the first one; while the model is published."""
@@ -111,10 +94,9 @@ def test_kill_9_at_files(started, whole, kill_at_file, assert_same_run, tmp_path
     assert_same_run(folder, reference)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number, workers", [(signal.SIGTERM, 2), (signal.SIGINT, 0)])
 def test_a_signal_at_random_moments(started, whole, assert_same_run, tmp_path, number, workers):
-    """Saves after the step in hand, says so in one line, exits with 143 or 130."""
+    """Saves after the step in hand, exits with 143 or 130."""
     reference = whole(*SETTINGS)
     settings = [*SETTINGS, f"num_workers={workers}", "save_every_steps=0"]
     folder, chance = tmp_path / "stopped", random.Random(number + workers)
@@ -132,13 +114,11 @@ def test_a_signal_at_random_moments(started, whole, assert_same_run, tmp_path, n
                 os.kill(pid, number)
         code, printed = run.wait(), run.printed()
         assert code == 128 + number, printed[-3000:]
-        (line,) = re.findall(r"^stopped by .*$", printed, re.MULTILINE)
-        step = int(re.fullmatch(rf"stopped by {number.name} at step (\d+): continue with --resume", line)[1])
-        assert step >= target
+        session = json.loads((folder / "run.json").read_text())["sessions"][-1]
+        step = session["stopped_at"]
+        assert session["stopped_by"] == number.name and step >= target
         assert "Traceback" not in printed and "Exception" not in printed, printed[-3000:]
         assert newest_checkpoint(folder).name == f"step-{step}" and damage(newest_checkpoint(folder)) is None
-        session = json.loads((folder / "run.json").read_text())["sessions"][-1]
-        assert (session["stopped_by"], session["stopped_at"]) == (number.name, step)
         assert not (folder / ".lock").exists()
     finish(started, settings, folder)
     assert_same_run(folder, reference)
@@ -171,19 +151,16 @@ for place in (module, training):
 """
 
 
-@pytest.mark.slow
 def test_a_signal_before_the_first_step_has_nothing_to_save(started, tmp_path):
     fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="load_corpora", signal="SIGTERM", again="")
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == 143
-    assert "stopped by SIGTERM before the first step" in run.printed()
     assert "Traceback" not in run.printed() and not (tmp_path / "run").exists()
     fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="training_batches", signal="SIGINT", again="")
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == 130
-    assert "stopped by SIGINT at step 0, with nothing to save" in run.printed()
-    run = started(*SETTINGS, "--resume")
-    assert run.wait() == 0, run.printed()
+    assert not checkpoints_of(tmp_path / "run")
+    finish(started, SETTINGS, tmp_path / "run")
 
 
 # To the run, once, and to each worker, as soon as it is there.
@@ -208,16 +185,13 @@ reduction.recv_handle = signalled
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", [AT_FORK, AT_HANDOVER])
 def test_a_signal_while_workers_start_or_hand_over_a_batch(started, fault):
     run = started(*SETTINGS, "num_workers=2", fault=fault)
     assert run.wait() == 143, run.printed()[-3000:]
-    assert "stopped by SIGTERM at step 0, with nothing to save: continue with --resume" in run.printed()
     assert not re.search("Traceback|Exception", run.printed()), run.printed()[-3000:]
 
 
-@pytest.mark.slow
 def test_a_signal_during_an_evaluation(started, whole, assert_same_run, tmp_path):
     """The evaluation is left, and made when the run goes on: once."""
     reference, folder = whole(*SETTINGS), tmp_path / "stopped"
@@ -225,23 +199,20 @@ def test_a_signal_during_an_evaluation(started, whole, assert_same_run, tmp_path
     for _ in range(2):  # the second time it is the run that goes on which is stopped in it
         run = started(*SETTINGS, f"output_dir={folder}", *resume(folder), fault=fault)
         assert run.wait() == 143
-        assert "stopped by SIGTERM at step 4: continue with --resume" in run.printed()
         assert newest_checkpoint(folder).name == "step-4"
     finish(started, SETTINGS, folder)
     assert_same_run(folder, reference)
 
 
-@pytest.mark.slow
 def test_a_second_signal_stops_at_once(started, tmp_path):
     again = "os.kill(os.getpid(), signal.SIGTERM)"
     # held from the start of training on: the first one, in a checkpoint, is only noted
     fault = SIGNAL_IN.format(module="pretraining.checkpoints", name="save_checkpoint", signal="SIGTERM", again=again)
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == -signal.SIGTERM
-    assert not checkpoints_of(tmp_path / "run") and "stopped by" not in run.printed()
+    assert not checkpoints_of(tmp_path / "run")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("to", ["the launcher", "one process"])
 def test_two_processes_stop_at_the_same_step(two_processes, started, whole, difference, tmp_path, to):
     chance = random.Random(to)
@@ -258,8 +229,7 @@ def test_two_processes_stop_at_the_same_step(two_processes, started, whole, diff
     else:
         os.kill(launched.pid, signal.SIGTERM)
     assert launched.wait() != 0
-    (line,) = re.findall(r"^stopped by .*$", log.read_text(), re.MULTILINE)
-    step = int(re.search(r"stopped by SIGTERM at step (\d+): continue with --resume", line)[1])
+    step = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][-1]["stopped_at"]
     assert newest_checkpoint(tmp_path / "run").name == f"step-{step}" and step >= target
     finish(started, settings, tmp_path / "run")  # in one process: dropout is off
     assert difference(tmp_path / "run", whole(*settings)) < 1e-5

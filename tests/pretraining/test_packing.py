@@ -1,10 +1,5 @@
-import json
-from collections import Counter
-
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from pretraining.data.corpora import held_out_batches, load_corpora
 from pretraining.data.stored import best_fit
@@ -61,16 +56,6 @@ def test_every_text_once_an_epoch_with_the_masks_it_has_alone(sample, recipe_of,
     assert rows_of([{"tlm": batch["tlm"]}]) == first
 
 
-def test_bins_are_drawn_by_the_sizes_of_the_corpora(sample, recipe_of, sample_tokenizer, batches_of):
-    """Two corpora of 216 texts each, one of which needs more bins: as many draws of either."""
-    corpora, recipe = corpora_and_recipe(sample, recipe_of, sample_tokenizer, batch_size=100)
-    fields = batches_of(recipe, corpora)[0]["mlm"]
-    tokens = Counter()
-    for name, length in zip(fields["languages"], fields["attention_mask"].sum(1).tolist(), strict=True):
-        tokens[name] += length
-    assert tokens["en"] / tokens["zh"] == pytest.approx(1, abs=0.35)
-
-
 def test_held_out_text_is_not_packed(sample, recipe_of, sample_tokenizer):
     seen = []
     for packed in (False, True):
@@ -78,28 +63,6 @@ def test_held_out_text_is_not_packed(sample, recipe_of, sample_tokenizer):
         batches = held_out_batches(corpora, recipe.phases[0], recipe, sample_tokenizer, "mlm")
         seen.append([batch["mlm"]["input_ids"].tolist() for _, batch in batches])
     assert seen[0] == seen[1] and seen[0]
-
-
-def test_what_will_be_packed_is_planned(train, capsys):
-    train("--dry_run", "phases.0.objectives.mlm.packed=true")
-    planned = capsys.readouterr().out
-    assert "packed for mlm: zh, 240 texts in " in planned and "8 bins" in planned and "packed for tlm" not in planned
-
-
-@pytest.mark.slow
-def test_a_run_is_the_same_in_one_and_in_two_micro_batches(train, tmp_path):
-    packed = [f"phases.0.objectives.{name}.packed=true" for name in ("mlm", "tlm")]
-    packed += [f"phases.0.objectives.{name}.batch_size=4" for name in ("mlm", "tlm")]
-    weights, losses = [], []
-    for accumulation in (1, 2):
-        folder = tmp_path / f"run{accumulation}"
-        train(*packed, f"output_dir={folder}", f"gradient_accumulation_steps={accumulation}")
-        weights.append(load_file(folder / "model" / "model.safetensors"))
-        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-        losses.append([(event["predictions"], event["loss"]) for event in events if "predictions" in event])
-    for (count, loss), (other_count, other_loss) in zip(*losses, strict=True):
-        assert count == other_count > 50 and loss == pytest.approx(other_loss, rel=1e-5)
-    assert all(torch.allclose(weights[0][name], weights[1][name], atol=2e-5) for name in weights[0])
 
 
 def test_what_cannot_be_packed_is_refused(sample, recipe_of):

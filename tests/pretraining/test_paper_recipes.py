@@ -3,29 +3,20 @@
 Numbers in this file are read from the papers' tables, not from the recipes.
 """
 
-import itertools
-import json
 import re
 import shlex
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from accelerate.state import AcceleratorState, PartialState
-from transformers import RobertaConfig, XLMRobertaConfig
 
-from pretraining import run
-from pretraining.data import sources
 from pretraining.data.tokenized import text_length
 from pretraining.plan import parameters_by_part
 from pretraining.recipe import Recipe, named_corpora, scheduled_together, with_examples
 from pretraining.recipe_checks import check_recipe
 from pretraining.start.initialization import model_class
 from zoo_core.recipes import load_recipe
-from zoo_core.tables import load_table
 
 RECIPES = Path(__file__).parents[2] / "pretraining" / "recipes"
 LANGUAGES_AND_PAIRS = {
@@ -46,7 +37,6 @@ SIZES = {  # declared N_i: sentences (VECO) or MB
 }  # fmt: skip
 XLM_R = {"base": (12, 768, 3072, 12), "large": (24, 1024, 4096, 16)}  # layers, hidden, feed-forward, heads
 ROBERTA = "FacebookAI/roberta-base"
-ROWS = 12  # of each corpus in the mirror of the Hub
 
 
 def read(name):
@@ -68,7 +58,6 @@ def tables(recipe):
     return [*recipe.monolingual, *(corpus.table for corpus in recipe.bitext)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
 def test_languages_and_pairs(recipes, name):
     recipe = recipes[name]
@@ -215,82 +204,6 @@ def test_veco_first_trains_cross_attention_alone(recipes):
     assert list(first.objectives) == ["ca_mlm_segments", "ca_mlm_pairs"]
 
 
-@pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
-def test_header_gives_hardware_and_commands_that_fit_the_file(name):
-    lines = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-    header = "\n".join(itertools.takewhile(lambda line: line.startswith("#"), lines))
-    assert "Hardware: " in header
-    command = r"(?:accelerate launch --num_processes \d|python) pretraining/run.py --config (\S+)( --dry_run)?"
-    named = re.findall(command, header)
-    assert named == [(f"pretraining/recipes/{name}.yaml", ""), (f"pretraining/recipes/{name}.yaml", " --dry_run")]
-
-
-def write_dataset(folder, configs, bilingual, sample):
-    """A data set of the Hub: {(config, split): row maker} as one small file each, and the README that lists them."""
-    listed = []
-    for config, split, columns in configs:
-        file = folder / (config or "data") / f"{split}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        rows = [sample(column_languages=columns, number=number, bilingual=bilingual) for number in range(ROWS)]
-        file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        listed.append({"config_name": config or "default",
-                       "data_files": [{"split": split, "path": file.relative_to(folder).as_posix()}]})  # fmt: skip
-    front = yaml.safe_dump({"configs": listed}, sort_keys=False)
-    (folder / "README.md").write_text(f"---\n{front}---\n", encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def hub_root(recipes, sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path_factory):
-    """A mirror of the Hub: a few rows of every data set that the recipes name, and XLM-R's two folders."""
-    root = tmp_path_factory.mktemp("hub")
-    texts = {
-        language: [
-            json.loads(line)["text"]
-            for line in (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").split("\n")[:ROWS]
-        ]
-        for language in ("en", "de", "fr", "es", "zh")
-    }
-
-    def sample(column_languages, number, bilingual):
-        """Row `number`: text by column, in the language of the column where the sample corpus has it."""
-        row = {} if bilingual else {"id": f"row-{number}"}
-        for column, language in column_languages:
-            text = texts.get(language, texts["en"])[number]
-            first, _, rest = column.partition(".")
-            if rest:
-                row.setdefault(first, {})[rest] = text
-            else:
-                row[first] = text
-        return row
-
-    wanted = {}
-    for recipe in recipes.values():
-        for corpus in recipe.monolingual:
-            columns = ((corpus.text_column, corpus.language),)
-            wanted.setdefault((corpus.path, False), set()).add((corpus.config, corpus.split, columns))
-        for corpus in recipe.bitext:
-            # sorted: two recipes may name the sides of one table in different order
-            columns = tuple(sorted([(corpus.source_column, corpus.source_language),
-                                    (corpus.target_column, corpus.target_language)]))  # fmt: skip
-            wanted.setdefault((corpus.table.path, True), set()).add((corpus.table.config, corpus.table.split, columns))
-    for (path, bilingual), configs in wanted.items():
-        write_dataset(root / path, sorted(configs, key=str), bilingual, sample)
-
-    for size, (layers, hidden, feed_forward, heads) in XLM_R.items():
-        folder = root / "FacebookAI" / f"xlm-roberta-{size}"
-        shutil.copytree(sample_tokenizer_dir, folder)
-        XLMRobertaConfig(
-            vocab_size=len(sample_tokenizer), hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-            intermediate_size=feed_forward, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
-            pad_token_id=1, bos_token_id=0, eos_token_id=2,
-        ).save_pretrained(folder)  # fmt: skip
-    # MetaXLM's start, with a stand-in for its tokenizer; a plan reads no weights
-    shutil.copytree(sample_tokenizer_dir, root / ROBERTA)
-    RobertaConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=514, type_vocab_size=1,
-                  layer_norm_eps=1e-5).save_pretrained(root / ROBERTA)  # fmt: skip
-    return root
-
-
 def empty_model(recipe, vocab_size):
     """The recipe's model at its real dimensions, without storage."""
     config_class = model_class(recipe.model.type).config_class
@@ -304,37 +217,6 @@ def empty_model(recipe, vocab_size):
     config = config_class(vocab_size=vocab_size, **(dimensions | recipe.model.config))
     with torch.device("meta"):
         return model_class(recipe.model.type)(config)
-
-
-@pytest.fixture(scope="module")
-def open_once():
-    """`load_table` that keeps what it opened: the recipes name most of their tables several times."""
-    opened = {}
-
-    def load(table, root):
-        key = (table.path, table.config, table.split)
-        if key not in opened:
-            opened[key] = load_table(table, root)
-        return opened[key]
-
-    return load
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
-def test_dry_run(recipes, hub_root, sample_tokenizer, tmp_path, capsys, monkeypatch, open_once, name):
-    monkeypatch.setattr(sources, "load_table", open_once)
-    AcceleratorState._reset_state()
-    PartialState._reset_state()
-    overrides = [f"hub_root={hub_root}", f"output_dir={tmp_path / 'run'}", "num_workers=0"]
-    run.main(["--config", str(RECIPES / f"{name}.yaml"), "--dry_run", *overrides])
-    printed = re.sub(r"\s+", " ", capsys.readouterr().out)
-    for part, count in parameters_by_part(empty_model(recipes[name], len(sample_tokenizer))).items():
-        assert f"{part} │ {count:,}" in printed
-    for corpus, size in sizes(recipes[name]).items():
-        assert f"{corpus} │ {size:,}" in printed
-    assert "dry run" in printed
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pretraining.data.sampling import (
-    Draw,
     ObjectivePlan,
     UpdateSampler,
     corpus_probabilities,
@@ -54,13 +53,6 @@ def test_corpora_of_a_pair_share_its_probability_by_their_sizes():
     drawn = plan({5 + place: corpus for place, corpus in enumerate(corpora)}, name="tlm").choices(0, 4000)
     shares = np.bincount(drawn, minlength=4) / len(drawn)
     assert np.abs(shares - corpus_probabilities(corpora, 0.7)).max() < 4 * np.sqrt(0.25 / len(drawn))
-
-
-def test_lone_corpora_are_drawn_by_the_formula_to_the_last_bit():
-    for names in (("en", "de", "sw"), ("en-de", "en-fr", "de-fr")):
-        sizes = [900, 301, 17]
-        corpora = [Counted(name, size) for name, size in zip(names, sizes, strict=True)]
-        assert (corpus_probabilities(corpora, 0.7) == sampling_probabilities(sizes, 0.7)).all()
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.7, 1.0])
@@ -151,9 +143,3 @@ def test_streams_are_drawn_by_position_and_stay_in_order():
         positions = [draw.position for draw in seen if draw.objective == "mlm"]
         assert positions == sorted(positions) and len(positions) > 3
         assert all(draw.row == -1 for draw in seen if draw.objective == "mlm")
-
-
-def test_draws_name_their_example():
-    draw = draws_of(plan(), 1)[0][0]
-    assert isinstance(draw, Draw) and draw.objective == "mlm" and draw.corpus in CORPORA
-    assert 0 <= draw.row < CORPORA[draw.corpus].size

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining.data.corpora import held_out_batches, load_corpora, training_batches
+from pretraining.data.corpora import load_corpora, training_batches
 from pretraining.data.tokenized import encode_texts
 from zoo_core.masking import IGNORED
 
@@ -14,6 +14,12 @@ EN_DE = {"source_language": "en", "target_language": "de"}
 
 def words(start, count):
     return " ".join(f"word{number}" for number in range(start, start + count))
+
+
+def single_token(tokenizer):
+    word = next(w for w in ("▁the", "▁a", "▁I") if w in tokenizer.get_vocab()).removeprefix("▁")
+    assert len(encode_texts([word], tokenizer)[0]) == 1
+    return word
 
 
 @pytest.fixture
@@ -59,8 +65,7 @@ def test_long_rows_are_windowed_and_keep_every_token(corpus_of, sample_tokenizer
 
 
 def test_tokens_without_a_partner_are_dropped_and_counted(corpus_of, sample_tokenizer):
-    single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
-    assert len(encode_texts([single], sample_tokenizer)[0]) == 1
+    single = single_token(sample_tokenizer)
     corpus = corpus_of([{"text": single, "doc": "a"}, {"text": "It is warm.", "doc": "b"}])
     assert (corpus.counts["alone"], corpus.counts["halved"], len(corpus.lengths)) == (1, 1, 1)
     with pytest.raises(ValueError, match="Corpus en"):
@@ -131,21 +136,8 @@ def test_sides_apart_are_cut_each_to_its_length(files, recipe_of, sample_tokeniz
     assert corpus.counts["cut"] == 2
 
 
-def test_held_out_segments_have_the_objectives_length(sample, recipe_of, sample_tokenizer):
-    objectives = SEGMENTS | {"mlm": {"batch_size": 8, "max_length": 40}}
-    held_out = {"held_out_fraction": 0.3, "max_examples": 20, "batch_size": 4}
-    recipe = recipe_of(objectives, monolingual=[sample("en") | {"language": "en"}], evaluation=held_out)
-    corpora = load_corpora(recipe, sample_tokenizer)
-    batches = list(held_out_batches(corpora, recipe.phases[0], recipe, sample_tokenizer, "ca_mlm_segments"))
-    assert sum(len(batch["ca_mlm_segments"]["languages"]) for _, batch in batches) == 20
-    for _, batch in batches:
-        for side in "xy":
-            fields = batch["ca_mlm_segments"][side]
-            assert fields["input_ids"].shape[1] <= 12 and (fields["attention_mask"].sum(1) > 2).all()
-
-
 def test_a_stream_gives_halves_and_passes_over_single_tokens(files, recipe_of, sample_tokenizer):
-    single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
+    single = single_token(sample_tokenizer)
     texts = [words(5 * n, 5 + n) if n % 3 else single for n in range(30)]
     table = {"language": "en", "path": files.jsonl("a.jsonl", [{"id": str(n), "text": t} for n, t in enumerate(texts)])}
     table |= {"streaming": True, "size": 30}
@@ -165,16 +157,8 @@ def test_a_stream_gives_halves_and_passes_over_single_tokens(files, recipe_of, s
         assert [side.tolist() for side in found.sides] == [side.tolist() for side in examples[position].sides]
 
 
-def test_a_stream_of_single_tokens_has_no_segments(files, recipe_of, sample_tokenizer):
-    single = next(w for w in ("▁the", "▁a", "▁I") if w in sample_tokenizer.get_vocab()).removeprefix("▁")
-    table = {"language": "en", "path": files.lines("a.txt", [single] * 20), "streaming": True, "size": 20}
-    (corpus,) = load_corpora(recipe_of(SEGMENTS, monolingual=[table]), sample_tokenizer)
-    with pytest.raises(ValueError, match="Corpus en"):
-        corpus.cursor("a").fetch(0)
-
-
-@pytest.mark.parametrize("odd", ["\u200b", "\ufeff", "\x01"])
-def test_a_row_of_a_stream_without_a_token_is_passed_over(odd, files, recipe_of, sample_tokenizer):
+def test_a_row_of_a_stream_without_a_token_is_passed_over(files, recipe_of, sample_tokenizer):
+    odd = "\u200b"
     assert not odd.isspace() and encode_texts([odd], sample_tokenizer) == [[]]
     rows = [{"en": f"The train {n} is late.", "de": odd if n == 7 else "Der Zug."} for n in range(20)]
     table = {"path": files.jsonl("a.jsonl", rows), "streaming": True}
@@ -185,9 +169,3 @@ def test_a_row_of_a_stream_without_a_token_is_passed_over(odd, files, recipe_of,
     for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer):
         for side in "xy":
             assert (batch["ca_mlm_pairs"][side]["attention_mask"].sum(1) > 2).all()
-
-
-def test_documents_of_a_stream_are_refused(files, recipe_of):
-    table = {"language": "en", "path": files.lines("a.txt", ["a"]), "streaming": True, "size": 20}
-    with pytest.raises(ValueError, match="monolingual.0.document_column"):
-        recipe_of(SEGMENTS, monolingual=[table | {"document_column": "doc"}])

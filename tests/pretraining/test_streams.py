@@ -1,4 +1,5 @@
 import json
+from unittest.mock import MagicMock
 
 import pytest
 from huggingface_hub.errors import HTTPError
@@ -135,24 +136,16 @@ def test_pairs_of_one_stream_and_those_of_lines_are_held_out_alike(files, recipe
     assert sides[0] == sides[1] and 5 < len(sides[0]) < 25
 
 
-def test_streams_of_unequal_length(files, recipe_of, sample_tokenizer):
-    corpus = load_one(pair_recipe(files, recipe_of, target=LINES[:-3]), sample_tokenizer)
-    with pytest.raises(ValueError, match="en-de .*60 and 57 rows"):
-        read(corpus, range(70))
-
-
-def test_a_stream_without_text(files, recipe_of, sample_tokenizer):
-    corpus = load_one(recipe_of(monolingual=english(files.lines("en.txt", ["", " "]))), sample_tokenizer)
+def test_errors_name_the_corpus(files, recipe_of, sample_tokenizer, monkeypatch):
+    unequal = load_one(pair_recipe(files, recipe_of, target=LINES[:-3]), sample_tokenizer)
+    with pytest.raises(ValueError, match="en-de .*60 .*57"):
+        read(unequal, range(70))
+    without = load_one(recipe_of(monolingual=english(files.lines("no.txt", ["", " "]))), sample_tokenizer)
     with pytest.raises(ValueError, match="Corpus en"):
-        read(corpus, [0])
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError("gone"), HTTPError("gone")])
-def test_a_source_that_cannot_be_read_is_named(files, recipe_of, sample_tokenizer, monkeypatch, error):
-    def gone(rows):
-        raise error
-
+        read(without, [0])
     corpus = load_one(recipe_of(monolingual=english(files.lines("en.txt", LINES))), sample_tokenizer)
-    monkeypatch.setattr("pretraining.data.streams.plain_rows", gone)
-    with pytest.raises(OSError, match="corpus en"):
-        read(corpus, [0])
+    for error in (FileNotFoundError("gone"), HTTPError("gone")):
+        rows = MagicMock(side_effect=error)
+        monkeypatch.setattr("pretraining.data.streams.plain_rows", rows)
+        with pytest.raises(OSError, match="corpus en"):
+            read(corpus, [0])

@@ -71,22 +71,18 @@ def test_sentencepiece_without_metaspace():
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
+    "model",
     [
-        (models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"), "marks the ends of words"),
-        (models.WordLevel({"a": 0}, unk_token="a"), "is a WordLevel model"),
-        (models.Unigram([("a", 0.0)], unk_id=0), "is a Unigram model without a mark"),
-        (models.BPE({"a": 0}, []), "is a BPE model without a mark"),
+        models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"),
+        models.WordLevel({"a": 0}, unk_token="a"),
+        models.Unigram([("a", 0.0)], unk_id=0),
+        None,
     ],
 )
-def test_other_kinds_are_refused(model, why):
-    with pytest.raises(ValueError, match=f"tokenizer of mine {why}"):
-        read_vocabulary(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)), "of mine")
-
-
-def test_a_tokenizer_without_backend_is_refused():
-    with pytest.raises(ValueError, match="tokenizer of mine .* has no backend"):
-        read_vocabulary(types.SimpleNamespace(), "of mine")
+def test_other_kinds_are_refused(model):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)) if model else types.SimpleNamespace()
+    with pytest.raises(ValueError, match="of mine"):
+        read_vocabulary(tokenizer, "of mine")
 
 
 def test_special_ids_are_by_role(tokenizer_of):
@@ -95,40 +91,18 @@ def test_special_ids_are_by_role(tokenizer_of):
     assert found == {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3, "mask": 5}
 
 
-@pytest.mark.parametrize(
-    ("text", "form"),
-    [
-        ("The", "the"),
-        ("Été", "ete"),
-        ("ﬁn", "fin"),
-        ("ＡＢＣ１", "abc1"),
-        ("Straße", "straße"),
-        ("한국", "한국"),
-        ("´", ""),
-        ("\u0301", ""),
-        ("İ", "i"),
-        ("上", "上"),
-        ("Ёж", "еж"),
-        ("Άλφα", "αλφα"),
-        ("שָׁלוֹם", "שלום"),
-        ("كَتَبَ", "كتب"),
-        # vowels, voicing and strokes are no accents
-        ("के", "के"),
-        ("กิน", "กิน"),
-        ("が", "が"),
-        ("ｶﾞ", "ガ"),
-        ("≠", "≠"),
-    ],
-)
-def test_normalize(text, form):
-    assert normalize(text) == form == normalize(form)
+def test_normalize():
+    forms = dict(The="the", Été="ete", ﬁn="fin", ＡＢＣ１="abc1", Straße="straße", 한국="한국", İ="i", 上="上", Ёж="еж")
+    forms |= {"´": "", "\u0301": "", "Άλφα": "αλφα", "שָׁלוֹם": "שלום", "كَتَبَ": "كتب"}
+    # vowels, voicing and strokes are no accents
+    forms |= {"के": "के", "กิน": "กิน", "が": "が", "ｶﾞ": "ガ", "≠": "≠"}
+    for text, form in forms.items():
+        assert normalize(text) == form == normalize(form), text
 
 
-@pytest.mark.parametrize(
-    ("text", "form"), [("Schön", "schön"), ("ÉTÉ", "été"), ("E\u0301", "é"), ("ﬁn", "fin"), ("İ", "i̇"), ("´", "")]
-)
-def test_fold_case_keeps_accents(text, form):
-    assert fold_case(text) == form == fold_case(form)
+def test_fold_case_keeps_accents():
+    for text, form in [("Schön", "schön"), ("ÉTÉ", "été"), ("E\u0301", "é"), ("ﬁn", "fin"), ("İ", "i̇"), ("´", "")]:
+        assert fold_case(text) == form == fold_case(form), text
 
 
 def test_scripts_and_spaces():
@@ -162,14 +136,6 @@ def test_sentencepiece_cuts_with_and_without_the_mark(sample_tokenizer):
     tokens = [sample_tokenizer.convert_ids_to_tokens(ids) for ids in cut]
     assert tokens[0] == ["▁rain"] and "".join(tokens[1]) == "rain" and "".join(tokens[2]) == "▁bread"
     assert tokens[3] in ([], ["▁"])  # what is unknown is left out
-
-
-def test_every_ordinary_subword_of_the_sample_tokenizer_is_cut_into_itself(sample_tokenizer):
-    read = read_vocabulary(sample_tokenizer, "x")
-    numbers = [number for number, subword in enumerate(read.subwords) if subword is not None and subword.text]
-    cut = segment_subwords(sample_tokenizer, "x", [read.subwords[number] for number in numbers], read.kind)
-    # longer subwords that are less likely than their parts are the only exception
-    assert sum(ids == [number] for number, ids in zip(numbers, cut, strict=True)) > 0.99 * len(numbers)
 
 
 def test_wordpiece_cuts_a_continuation_into_continuations(tokenizer_of):

@@ -65,13 +65,6 @@ def test_a_word_in_another_case_comes_before_another_word(tokenizer_of):
     assert matched["Schön"] == ("normalized", "##schön")
 
 
-def test_vowels_of_scripts_that_have_no_accents_tell_words_apart(tokenizer_of):
-    old = tokenizer_of("wordpiece", ["क", "ก", "か"])
-    matched = Matched(old, tokenizer_of("unigram", ["▁के", "▁กิ", "▁が", "▁क"]))
-    assert matched["▁के"] == matched["▁กิ"] == matched["▁が"] == ("random",)
-    assert matched["▁क"] == ("exact", "क")
-
-
 def test_the_mark_says_nothing_without_letters_of_a_script_with_spaces(tokenizer_of):
     old = tokenizer_of("byte_level", ["Ġ;", "12", "Ġ12", "ä¸Ĭ", "Ġa", "(", "a!"])
     new = tokenizer_of("unigram", [";", "▁12", "▁上", "a", "▁（", "▁a!"])
@@ -183,12 +176,6 @@ def test_a_vocabulary_is_matched_to_itself_row_by_row(tokenizer_of, kind):
     assert set(found.routes) == {"special", "exact"}
 
 
-def test_the_lowest_id_of_a_text_that_stands_twice(tokenizer_of):
-    old = tokenizer_of("unigram", ["▁a", "▁b", "▁a"])
-    found = Matched(old, tokenizer_of("wordpiece", ["a"])).matching
-    assert found.sources[5] == (4,)
-
-
 def test_rows(tokenizer_of, dictionary):
     old = tokenizer_of("wordpiece", ["rain", "##bow", "##s", "b"])
     new = tokenizer_of("unigram", ["▁rain", "▁rainbow", "bow", "▁Rains", "▁xyz", "▁", "<0x62>"])
@@ -202,14 +189,3 @@ def test_rows(tokenizer_of, dictionary):
     assert routes("matched_or_subwords") == [exact, cut, left, left, left, left, ("special", "[CLS]")]
     assert routes("subwords") == [("subwords", "rain"), cut, left, left, left, left, ("special", "[CLS]")]
     assert routes("random") == [left] * 7
-
-
-def test_an_unknown_kind_says_whose_tokenizer_it_is(tokenizer_of):
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
-    fine = tokenizer_of("wordpiece", ["a"])
-    for pair, names in (((other, fine), ("of one", "x")), ((fine, other), ("x", "of one"))):
-        with pytest.raises(ValueError, match="tokenizer of one is a WordLevel model"):
-            match_vocabularies(*pair, MetaPretrained(path="unused"), names=names)
