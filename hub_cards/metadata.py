@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_res
 from finetuning.results.table import Results
 from hub_cards.licenses import hub_id
 from hub_cards.record import Record, Result
-from pretraining.recipe import is_selected
+from pretraining.recipe import OBJECTIVES, is_selected
 
 # kind of task -> the Hub's name for it
 TASK_TYPES = {
@@ -34,7 +34,6 @@ PIPELINES = {  # of the class that was saved; what is not here is used for its h
     "ForMaskedLM": "fill-mask",
     "ForPreTraining": "fill-mask",  # it has the same head
 }
-OF_PAIRS = ("tlm", "camlm", "ca_mlm_pairs", "dwa")  # objectives that read translations; the others read one language
 LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -102,7 +101,8 @@ def learned_corpora(record: Record) -> list[dict[str, Any]]:
     def is_read(corpus: dict[str, Any]) -> bool:
         is_pair = len(corpus["languages"]) > 1
         return any(
-            (objective in OF_PAIRS) == is_pair and is_selected(corpus["name"], phase.get("corpora") or ["*"])
+            (OBJECTIVES[objective].text == "bitext") == is_pair
+            and is_selected(corpus["name"], phase.get("corpora") or ["*"])
             for objective, phase in phases
         )
 

@@ -321,13 +321,15 @@ class ObjectiveKind:
 
     text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text they
     are adjacent segments), one of which reads the other by cross-attention; terms: the parts of its loss, each with a
-    curve `<objective>.<term>`; reads: the objective whose examples it learns from, having none of its own.
+    curve `<objective>.<term>`; reads: the objective whose examples it learns from, having none of its own; own_mask:
+    its collator says who sees whom by a (B, T, T) mask, which flash attention does not take.
     """
 
     text: Literal["monolingual", "bitext"]
     apart: bool = False
     terms: tuple[str, ...] = ()
     reads: str | None = None
+    own_mask: bool = False
 
 
 OBJECTIVES = {
@@ -335,8 +337,8 @@ OBJECTIVES = {
     "tlm": ObjectiveKind("bitext"),
     "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross")),
     "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross")),
-    "camlm": ObjectiveKind("bitext"),
-    "btmlm": ObjectiveKind("monolingual"),
+    "camlm": ObjectiveKind("bitext", own_mask=True),
+    "btmlm": ObjectiveKind("monolingual", own_mask=True),
     "dwa": ObjectiveKind("bitext", reads="tlm"),
     "kd": ObjectiveKind("monolingual", reads="mlm"),
 }

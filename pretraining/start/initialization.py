@@ -105,7 +105,7 @@ def _check_objective(
         )
     if kind.apart and not config.cross_attention:
         raise ValueError(f"{place} needs cross-attention: {source} sets model.config.cross_attention to false.")
-    if name in ("camlm", "btmlm") and "flash" in recipe.model.attention:
+    if kind.own_mask and "flash" in recipe.model.attention:
         raise ValueError(
             f"{place} has masks of its own, which model.attention={recipe.model.attention} ignores. Use sdpa."
         )

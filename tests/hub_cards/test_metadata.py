@@ -6,8 +6,7 @@ from huggingface_hub import ModelCard, ModelCardData, parse_eval_result_entries
 from huggingface_hub.repocard import metadata_load
 
 from hub_cards.card import write_card
-from hub_cards.metadata import OF_PAIRS, plain_name
-from pretraining.recipe import OBJECTIVES
+from hub_cards.metadata import plain_name
 
 
 def test_the_hub_reads_the_metadata(made_up_run):
@@ -77,10 +76,6 @@ def test_languages_are_codes_of_the_hub(made_up_run, one, pair, codes):
     run = folder.parent / "run.json"
     run.write_text(run.read_text().replace('["de"]', one).replace('["en", "de"]', pair))
     assert ModelCard.load(write_card(folder)).data.language == codes
-
-
-def test_the_objectives_of_pairs():
-    assert {name for name, kind in OBJECTIVES.items() if kind.text == "bitext"} == set(OF_PAIRS)
 
 
 def test_plain_names():

@@ -1,4 +1,6 @@
+import inspect
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -7,8 +9,9 @@ import torch
 from pretraining.collators import COLLATORS
 from pretraining.data.sampling import Languages
 from pretraining.data.tokenized import Example, Texts, encode_texts
-from pretraining.recipe import OBJECTIVES, Objective
+from pretraining.recipe import OBJECTIVES, ModelStart, Objective, Phase
 from pretraining.rows import encode_rows, inputs_of
+from pretraining.start.initialization import model_class
 from zoo_core.masking import IGNORED
 
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
@@ -171,3 +174,16 @@ def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokeniz
     )
     assert fields["labels"].tolist() == [[IGNORED, IGNORED, 50, IGNORED, IGNORED]]
     assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a token of the text
+
+
+def test_the_lists_of_objectives_agree():
+    """A new objective has a collator, a line in OBJECTIVES and in the help, and a place in a model."""
+    assert {name for name, kind in OBJECTIVES.items() if not kind.reads} == COLLATORS.keys()
+    shown = Phase.__dataclass_fields__["objectives"].metadata["help"]
+    assert all(name in shown for name in OBJECTIVES)
+    models = [model_class(name) for name in get_args(ModelStart.__dataclass_fields__["type"].type)]
+    assert {name for model in models for name in model.objectives} == OBJECTIVES.keys()
+    for model in models:
+        for name, terms in model.objectives.items():
+            assert OBJECTIVES[name].terms == terms
+            assert OBJECTIVES[name].reads or name in inspect.signature(model.forward).parameters
