@@ -22,7 +22,7 @@ COUNTS = {
     "words_without_tokens": "words without tokens",
     "words_with_blank_first_token": "blank first tokens",
 }
-# why a gold answer is out of reach (`answer_reach`), in a column's words
+# why a gold answer is out of reach (`reach.py`), in a column's words
 REASONS = {
     "not_in_context": "absent",
     "without_tokens": "without tokens",

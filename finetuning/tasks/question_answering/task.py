@@ -52,9 +52,9 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
 
 
 def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> TaskData:
-    """Rows to windows (`answer_windows`). The protocol says how many there are, and how many questions were cut.
+    """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut.
 
-    It also says by language how many answers no prediction can equal; `lists` tells which (`answer_reach`).
+    It also says by language how many answers no prediction can equal; `lists` tells which (`reach.py`).
     """
     cutting = windows_of(recipe, tokenizer)
     counted = ["cut", "split", "translation_cut"]
