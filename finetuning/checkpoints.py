@@ -65,26 +65,21 @@ def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any
     """As `describe_model`, of the model that a recipe starts from: its `model`, or what `init_from` made of that.
 
     Identity and fingerprint are those of `model`; `init_from` of the identity says which fine-tuned model it became.
-    Raises ValueError as `describe_model` and `fine_tuned_model`.
+    Raises ValueError as `describe_model` and `best_seed`, and where the run kept no models.
     """
     described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length)
     if recipe.init_from is None:
         return described
     identity = described[-1]
-    folder, facts = fine_tuned_model(recipe.init_from, recipe.model, identity["fingerprint"])
-    path, config, tokenizer, _ = describe_model(str(folder), recipe.tokenizer, recipe.hub_root, max_length)
-    return path, config, tokenizer, {**identity, "init_from": facts}
-
-
-def fine_tuned_model(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
-    """The model that a finished run left of its best seed, and what results say of it."""
-    folder, facts = best_seed(run, model, fingerprint)
+    folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"init_from is {run}, and {folder} is not there: that run kept no models. Name a run that trains, and run "
-            "it with save_models=true."
+            f"init_from is {recipe.init_from}, and {folder} is not there: that run kept no models. Name a run that "
+            "trains, and run it with save_models=true."
         )
-    return folder, {**facts, "fingerprint": folder_fingerprint(folder)}
+    facts["fingerprint"] = folder_fingerprint(folder)
+    path, config, tokenizer, _ = describe_model(str(folder), recipe.tokenizer, recipe.hub_root, max_length)
+    return path, config, tokenizer, {**identity, "init_from": facts}
 
 
 def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:

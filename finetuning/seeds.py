@@ -1,7 +1,7 @@
 """What a seed of any kind of task needs: hardware that fits the recipe, the Trainer's arguments, metrics, an ending."""
 
 import functools
-import math
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -124,11 +124,7 @@ def finite(value: Any) -> Any:
 
     A gradient norm is infinite wherever fp16's loss scaling skips an update.
     """
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
 def finish(trainer: Trainer, outcome: dict[str, Any], folder: Path, save_model: bool) -> dict[str, Any]:

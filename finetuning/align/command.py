@@ -266,21 +266,12 @@ def _count(number: int, noun: str) -> str:
 
 def make_progress(screen: Any, to_stdout: bool) -> Any:
     """A bar on stderr: pairs done, pairs a second and what is left."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
+        *Progress.get_default_columns(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
         console=screen,
         transient=True,
         redirect_stdout=False,  # links go there

@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -105,15 +106,11 @@ class PairReader:
         if len(streams) == 1:
             yield from ((raw,) for raw in streams[0])
             return
-        source, target = streams
-        number = 0
-        for number, raw in enumerate(source, start=1):
-            other = target.readline()
-            if not other:
-                raise self._unequal(0, number - 1, 1 + sum(1 for _ in source))
-            yield raw, other
-        if surplus := sum(1 for _ in target):
-            raise self._unequal(1, number, surplus)
+        for number, raws in enumerate(zip_longest(*streams)):
+            if None in raws:
+                longer = raws.index(None) ^ 1
+                raise self._unequal(longer, number, 1 + sum(1 for _ in streams[longer]))
+            yield raws
 
     def _unequal(self, longer: int, lines: int, surplus: int) -> ValueError:
         return ValueError(

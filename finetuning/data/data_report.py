@@ -22,7 +22,7 @@ COUNTS = {
     "words_without_tokens": "words without tokens",
     "words_with_blank_first_token": "blank first tokens",
 }
-# why a gold answer is out of reach (`answer_reach`), in a column's words
+# why a gold answer is out of reach (`reach.py`), in a column's words
 REASONS = {
     "not_in_context": "absent",
     "without_tokens": "without tokens",
@@ -77,14 +77,8 @@ def _answer_lines(protocol: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Question answering: the gold answers by part and language, and why some are out of reach."""
     for part, languages in protocol.get(NAME, {}).items():
         for language, counts in languages.items():
-            reasons = {text: counts[reason] for reason, text in REASONS.items()}
-            yield {
-                "part": part,
-                "language": language,
-                "answers": counts["answers"],
-                "exact": counts["exact"],
-                **reasons,
-            }
+            shown = {"answers": "answers", "exact": "exact", **REASONS}
+            yield {"part": part, "language": language} | {text: counts[name] for name, text in shown.items()}
 
 
 def read_translation(recipe: Any) -> tuple[Any, Table]:

@@ -114,14 +114,8 @@ class Text:
                 f"{self.name}: none of its {len(self.rows)} rows has a word in column {self.column}. Name the column "
                 "of the words or of the text by --column."
             )
-        fingerprint = table_fingerprint(table, options.hub_root, self.rows)
-        self.identity = {
-            "path": path,
-            "config": config,
-            "split": split,
-            "column": self.column,
-            "fingerprint": fingerprint,
-        }
+        self.identity = {"path": path, "config": config, "split": split, "column": self.column}
+        self.identity["fingerprint"] = table_fingerprint(table, options.hub_root, self.rows)
 
     def _words(self, feature: Any) -> list[list[str]]:
         values = self.rows[self.column][:]

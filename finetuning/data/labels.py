@@ -81,15 +81,15 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
     unknown = [value for value, found in ids.items() if found is None]
     if unknown and set(ids) <= {None, -1}:
         raise ValueError(
-            f"{rows.name}, language {rows.language}: none of the {len(column.values)} values in column "
-            f"{name_of_column} is a label. Name another split, or a copy of the data that has its labels."
+            f"{rows.place}: none of the {len(column.values)} values in column {name_of_column} is a label. Name "
+            "another split, or a copy of the data that has its labels."
         )
     if unknown:
         row = column.row_of(column.values.index(unknown[0]))
         hidden = "no label" if unknown[0] in (None, -1) else f"label {unknown[0]!r}"
         raise ValueError(
-            f"{rows.name}, language {rows.language}, row {row} (from 0): {hidden} in column {name_of_column}. The "
-            f"training data know: {', '.join(names)}. {_advice(unknown[0], names)}"
+            f"{rows.place}, row {row} (from 0): {hidden} in column {name_of_column}. The training data know: "
+            f"{', '.join(names)}. {_advice(unknown[0], names)}"
         )
     return [ids[value] for value in column.values]
 
@@ -114,6 +114,6 @@ def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
     Some public copies of test sets have every label replaced by a constant: a score on them is noise.
     """
     raise ValueError(
-        f"{rows.name}, language {rows.language}: all {count} {what} have the label {name!r}. Use a copy of the data "
-        "that has its labels, or evaluate another split."
+        f"{rows.place}: all {count} {what} have the label {name!r}. Use a copy of the data that has its labels, or "
+        "evaluate another split."
     )

@@ -119,12 +119,8 @@ def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> Dataset:
     def has_text(texts: pa.ChunkedArray) -> np.ndarray:
         return pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0).fill_null(False).to_numpy()
 
-    table = rows.dataset.with_format("arrow")
-    full = []
-    for start in range(0, len(table), ROWS_AT_ONCE):
-        batch = table[start : start + ROWS_AT_ONCE]
-        full.append(np.logical_and(*(has_text(batch.column(side)) for side in SIDES)))
-    is_full = np.concatenate(full)
+    batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
+    is_full = np.concatenate([np.logical_and(*(has_text(batch.column(side)) for side in SIDES)) for batch in batches])
     missing = np.flatnonzero(~is_full)
     if len(missing) and is_evaluated:
         raise ValueError(

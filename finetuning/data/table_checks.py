@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetuning.data.task_tables import Rows, filled, training_languages, translation_table
-from zoo_core.tables import Table, describe, resolve_hub_path
+from zoo_core.tables import Table, describe, require_column, resolve_hub_path
 
 if TYPE_CHECKING:
     from finetuning.recipe import EvaluationTable, LabeledTable, Recipe, TrainingTable
@@ -22,27 +22,30 @@ def check_tables(recipe: "Recipe") -> None:
 
     Also for languages and translations that the setting has no use for, or cannot do without.
     """
-    for part, tables in (("train", recipe.train), ("evaluation", recipe.evaluation)):
-        if not tables:
+    for part in ("train", "evaluation"):
+        if not getattr(recipe, part):
             raise ValueError(f"The recipe has no {part} table. Add one under `{part}:`.")
-        for position, table in enumerate(tables):
-            if table.streaming:
-                raise ValueError(
-                    f"{part}.{position}.streaming is true. Fine-tuning shuffles all rows and groups them by length, "
-                    "so it cannot stream. Leave it out."
-                )
-            _check_translations(table, f"{part}.{position}", recipe.plug_in)
+    for where, table in named_tables(recipe).items():
+        if table.streaming:
+            raise ValueError(
+                f"{where}.streaming is true. Fine-tuning shuffles all rows and groups them by length, so it cannot "
+                "stream. Leave it out."
+            )
+        _check_translations(table, where, recipe.plug_in)
+        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
+            rows, effect = (
+                ("training", ": dev_fraction is held out then") if where.startswith("train") else ("evaluated", "")
+            )
+            raise ValueError(
+                f"{where}.dev_split is {table.dev_split!r}, of the {rows} rows. Name another split, or leave it "
+                f"out{effect}."
+            )
     for position, table in enumerate(recipe.train):
         if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
             raise ValueError(
                 f"train.{position}.languages is {table.languages}, and setting is zero_shot: it trains on the source "
                 f"language {recipe.source_language} alone. Leave it out, or use setting=translate_train_all, or "
                 "setting=supervised where the rows were labeled in their language."
-            )
-        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
-            raise ValueError(
-                f"train.{position}.dev_split is {table.dev_split!r}, of the training rows. Name another split, or "
-                "leave it out: dev_fraction is held out then."
             )
         for split in filter(None, (table.split, table.dev_split)):
             for number, evaluated in enumerate(recipe.evaluation):
@@ -51,12 +54,6 @@ def check_tables(recipe: "Recipe") -> None:
                         f"train.{position} reads {describe(replace(table, split=split))}, which is evaluated by "
                         f"evaluation.{number}. Evaluate another split."
                     )
-    for position, table in enumerate(recipe.evaluation):
-        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
-            raise ValueError(
-                f"evaluation.{position}.dev_split is {table.dev_split!r}, of the evaluated rows. Name another split, "
-                "or leave it out."
-            )
     if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
         raise ValueError(
             "selection is mean_dev, and no evaluation table has a dev_split. Name their split, or use "
@@ -108,6 +105,18 @@ def translation_of(rows: Rows) -> Rows | None:
     texts = len(rows.table.text_columns)
     table = replace(rows.table, text_columns=columns[:texts], label_column=next(iter(columns[texts:]), ""))
     return replace(rows, table=table)
+
+
+def typed_column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = False) -> list:
+    """A column of values, or of lists of them, whose type's name has `dtype` in it. Raises ValueError for another."""
+    feature = require_column(rows.dataset, column, rows.name)
+    inner = getattr(feature, "feature", None) if is_list else feature
+    if dtype not in str(getattr(inner, "dtype", None)):
+        raise ValueError(
+            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not {what}. Name the right "
+            f"columns, or convert this one; the columns are {', '.join(rows.dataset.column_names)}."
+        )
+    return rows.dataset[column][:]
 
 
 def _shares_rows(recipe: "Recipe", trained: "TrainingTable", evaluated: "EvaluationTable") -> bool:

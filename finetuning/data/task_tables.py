@@ -47,6 +47,11 @@ class Rows:
         """The table as errors and results name it."""
         return describe(self.table)
 
+    @property
+    def place(self) -> str:
+        """The table and the language, as errors name them."""
+        return f"{self.name}, language {self.language}"
+
 
 @dataclass
 class Tables:
@@ -148,9 +153,9 @@ class TableReader:
         keys = rows.dataset[column][:]
         if unknown := [key for key in keys if key not in positions]:
             raise ValueError(
-                f"{rows.name}, language {rows.language}: {len(unknown)} of {len(keys)} rows have no translation in "
-                f"{describe(source)}; none of its rows has {unknown[0]!r} in column {column}. Add the missing ones, "
-                "remove these rows, or join on another column."
+                f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
+                f"its rows has {unknown[0]!r} in column {column}. Add the missing ones, remove these rows, or join on "
+                "another column."
             )
         # a struct's fields are columns of their own: `answers` names them all
         own = [name for name in other.column_names if any(name == one or name.startswith(f"{one}.") for one in columns)]

@@ -1,1 +1,1 @@
-"""One module per kind of task: from tables to encoded rows."""
+"""One package per kind of task: from tables to encoded rows."""

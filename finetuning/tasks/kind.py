@@ -2,7 +2,7 @@
 
 A module of `finetuning/tasks/` ends with `KIND = Kind(...)`. Trainer, seeds, checkpoints and results then come from
 `trainer.py`, `seeds.py` and `results.py`. Translation has pairs of languages and generates, so it shares less: see
-`translation_trainer.py`.
+`finetuning/tasks/translation/trainer.py`.
 """
 
 from collections.abc import Callable

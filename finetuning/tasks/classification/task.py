@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
-from finetuning.data.table_checks import check_tables, named_tables
+from finetuning.data.table_checks import check_tables, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
 from finetuning.recipe import Recipe
 from finetuning.seeds import load_metric
@@ -44,7 +44,9 @@ def read(recipe: Recipe) -> TaskData:
             f"All {len(data.train)} training rows have the label {names[used[0]]!r}. Check the label column "
             f"{recipe.train[0].label_column}."
         )
-    data.protocol["majority_share"] = {language: _majority_share(rows) for language, rows in data.evaluation.items()}
+    data.protocol["majority_share"] = {  # accuracy of always answering the commonest label
+        language: float(np.bincount(rows["labels"][:]).max() / len(rows)) for language, rows in data.evaluation.items()
+    }
     return data
 
 
@@ -113,25 +115,18 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
         for new, old in zip(TEXTS, columns, strict=False)
     }
     if table.translation_columns and all(texts[name] == texts[TRANSLATION + name] for name in TEXTS if name in texts):
-        warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+        warnings.append(f"{rows.place}: the translation of each text is the text itself")
     return Dataset.from_dict({**texts, "labels": ids})
 
 
 def _texts(rows: Rows, column: str, what: str) -> list[str]:
     """A column of text. Raises ValueError for another type and a row without text; plug-in, for blank text too."""
-    feature = require_column(rows.dataset, column, rows.name)
-    if getattr(feature, "dtype", None) not in ("string", "large_string"):
-        raise ValueError(
-            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not text. Name a text column in "
-            f"`text_columns`; the columns are {', '.join(rows.dataset.column_names)}."
-        )
-    texts = rows.dataset[column][:]
+    texts = typed_column(rows, column, "text", "string")
     for row, text in enumerate(texts):
         if text is None or (rows.table.translation_columns and not text.strip()):
             why = "Plug-in reads both sides" if rows.table.translation_columns else "It cannot be classified"
             raise ValueError(
-                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has no {what}. {why}. "
-                "Fill or remove the row."
+                f"{rows.place}, row {row} (from 0): column {column} has no {what}. {why}. Fill or remove the row."
             )
     return texts
 
@@ -140,11 +135,6 @@ def _label_column(rows: Rows) -> LabelColumn:
     column = rows.table.label_column
     feature = require_column(rows.dataset, column, rows.name)
     return LabelColumn(rows, feature, rows.dataset[column][:])
-
-
-def _majority_share(dataset: Dataset) -> float:
-    """Accuracy of always answering the commonest label, in [0, 1]."""
-    return float(np.bincount(dataset["labels"][:]).max() / len(dataset))
 
 
 def _score(recipe: Recipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> dict[str, float]:

@@ -115,10 +115,8 @@ def identity_of(recipe: FeatureRecipe, models: dict[int, SeedModel]) -> dict[str
 def check_finished(folder: RunFolder, models: dict[int, SeedModel]) -> None:
     """Raises ValueError where a finished seed was scored with other weights than its model has now."""
     for seed, model in models.items():
-        then, now = (
-            (folder.finished(seed) or {}).get("model", model.identity)["fingerprint"],
-            model.identity["fingerprint"],
-        )
+        then = (folder.finished(seed) or {}).get("model", model.identity)["fingerprint"]
+        now = model.identity["fingerprint"]
         if then != now:
             raise ValueError(
                 f"The weights of {model.identity['folder']} have changed since seed {seed} was scored in "

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of
+from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
 from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, encode_parts, gather, open_tables
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import Kind, mean_of_sides
@@ -21,7 +21,6 @@ from finetuning.tasks.question_answering.reach import NAME, Reach
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
-from zoo_core.tables import require_column
 
 
 def read(recipe: QuestionAnsweringRecipe) -> TaskData:
@@ -53,9 +52,9 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
 
 
 def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> TaskData:
-    """Rows to windows (`answer_windows`). The protocol says how many there are, and how many questions were cut.
+    """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut.
 
-    It also says by language how many answers no prediction can equal; `lists` tells which (`answer_reach`).
+    It also says by language how many answers no prediction can equal; `lists` tells which (`reach.py`).
     """
     cutting = windows_of(recipe, tokenizer)
     counted = ["cut", "split", "translation_cut"]
@@ -139,7 +138,7 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     if translation := translation_of(rows):
         translated = _side(translation, warnings, "translations")
         if all(columns[name] == translated[name] for name in ("question", "context")):
-            warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+            warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + name: values for name, values in translated.items()}
     return Dataset.from_dict({**columns, **where})
 
@@ -171,15 +170,15 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
         ends.append(-1 if first is None else found[first] + len(gold.rstrip()))
     if absent == len(begins):
         raise ValueError(
-            f"{rows.name}, language {rows.language}: none of its {absent} rows has an answer that is in its context. "
-            f"Check that text_columns {rows.table.text_columns} are question and context, in this order."
+            f"{rows.place}: none of its {absent} rows has an answer that is in its context. Check that text_columns "
+            f"{rows.table.text_columns} are question and context, in this order."
         )
     for count, what in (
         (elsewhere, "an answer that does not stand where answer_start says; the nearest place with its text is taken"),
         (absent, "no answer that is in the context"),
     ):
         if count:
-            warnings.append(f"{rows.name}, language {rows.language}: {count} of {len(begins)} {whose} have {what}")
+            warnings.append(f"{rows.place}: {count} of {len(begins)} {whose} have {what}")
     return {**texts, "answers": answers, "places": places, "start": begins, "end": ends}
 
 
@@ -198,9 +197,7 @@ def _check_row(rows: Rows, row: int, question: str, context: str, golds: Any = N
         problem = f"it has {len(golds)} answers and {known} values of answer_start. Which begins where cannot be told"
     else:
         return
-    raise ValueError(
-        f"{rows.name}, language {rows.language}, row {row} (from 0): {problem}. Correct or remove the row."
-    )
+    raise ValueError(f"{rows.place}, row {row} (from 0): {problem}. Correct or remove the row.")
 
 
 def place(context: str, answer: str, start: int) -> int:
@@ -217,20 +214,11 @@ def place(context: str, answer: str, start: int) -> int:
 
 def _column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = False) -> list:
     """A column of text, or of lists. Raises ValueError for another type and for a row without a value."""
-    feature = require_column(rows.dataset, column, rows.name)
-    inner = getattr(feature, "feature", None) if is_list else feature
-    if dtype not in str(getattr(inner, "dtype", None)):
+    values = typed_column(rows, column, what, dtype, is_list)
+    if None in values:
         raise ValueError(
-            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not {what}. Name the right "
-            f"columns, or convert this one; the columns are {', '.join(rows.dataset.column_names)}."
+            f"{rows.place}, row {values.index(None)} (from 0): column {column} has no value. Fill or remove the row."
         )
-    values = rows.dataset[column][:]
-    for row, value in enumerate(values):
-        if value is None:
-            raise ValueError(
-                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has no value. Fill or "
-                "remove the row."
-            )
     return values
 
 

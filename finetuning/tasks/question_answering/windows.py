@@ -81,7 +81,7 @@ def encode_windows(
     characters of the one to be learned, -1 where it is not known; `numbers` are the rows'. `labels` are the first and
     last token of the answer, as positions in the window. In the first window of a row `cut` is 1 where the question was
     cut, `split` where there are several windows, and `reach` is JSON, a list of answer, nearest span and reasons why no
-    prediction can equal it (`answer_reach`); in its others they are 0 and empty.
+    prediction can equal it (`reach.py`); in its others they are 0 and empty.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
     and `begins` and `ends`, the offsets of its tokens; `begins` has one more, that of the token behind the window, or

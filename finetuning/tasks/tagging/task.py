@@ -144,9 +144,8 @@ def _refuse_labels_of_a_model(rows: Rows) -> None:
     """Raises ValueError for evaluated rows that `label_text` has labeled."""
     if LABELED_BY in rows.dataset.column_names:
         raise ValueError(
-            f"{rows.name}, language {rows.language}: its labels are those of a model ({rows.dataset[LABELED_BY][0]}), "
-            f"not gold labels. Evaluate labeled text, or remove the column {LABELED_BY} if its labels have been "
-            "corrected since."
+            f"{rows.place}: its labels are those of a model ({rows.dataset[LABELED_BY][0]}), not gold labels. Evaluate "
+            f"labeled text, or remove the column {LABELED_BY} if its labels have been corrected since."
         )
 
 
@@ -161,20 +160,19 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
         own, own_tags = _side(translation, labels, changed, warnings)
         if empty := [row for row, sentence in enumerate(own) if words[row] and not sentence]:
             raise ValueError(
-                f"{rows.name}, language {rows.language}, row {empty[0]} (from 0): its translation, column "
-                f"{translation.table.text_columns[0]}, has no words. Fill or remove the row."
+                f"{rows.place}, row {empty[0]} (from 0): its translation, column {translation.table.text_columns[0]}, "
+                "has no words. Fill or remove the row."
             )
         if own == words:
-            warnings.append(f"{rows.name}, language {rows.language}: the translation of each text is the text itself")
+            warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
     kept = [row for row, sentence in enumerate(words) if sentence]
     if not kept:
         raise ValueError(
-            f"{rows.name}, language {rows.language}: none of its {len(words)} rows has a word. Check column "
-            f"{rows.table.text_columns[0]}."
+            f"{rows.place}: none of its {len(words)} rows has a word. Check column {rows.table.text_columns[0]}."
         )
     if len(kept) < len(words):
-        warnings.append(f"{rows.name}, language {rows.language}: {len(words) - len(kept)} rows without words left out")
+        warnings.append(f"{rows.place}: {len(words) - len(kept)} rows without words left out")
     return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
 
 
@@ -194,13 +192,12 @@ def _side(
     for row, (sentence, tags) in enumerate(zip(words, lists, strict=True)):
         if sentence is None or None in sentence:
             raise ValueError(
-                f"{rows.name}, language {rows.language}, row {row} (from 0): column {column} has a word that is "
-                "missing. Fill or remove the row."
+                f"{rows.place}, row {row} (from 0): column {column} has a word that is missing. Fill or remove the row."
             )
         if label_column and (tags is None or len(tags) != len(sentence)):
             raise ValueError(
-                f"{rows.name}, language {rows.language}, row {row} (from 0): {len(sentence)} words in column {column} "
-                f"and {len(tags or ())} labels in column {label_column}. Correct or remove the row."
+                f"{rows.place}, row {row} (from 0): {len(sentence)} words in column {column} and {len(tags or ())} "
+                f"labels in column {label_column}. Correct or remove the row."
             )
     if not label_column:
         return words, []

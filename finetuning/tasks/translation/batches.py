@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
 
 from zoo_core.masking import IGNORED, keyed_rng, mask_rows, row_keys, short_seed
 
@@ -105,25 +106,17 @@ class Examples(torch.utils.data.Dataset):
 def collate(rows: list[dict[str, np.ndarray]], layout: Layout) -> dict[str, torch.Tensor]:
     """Pairs to a padded batch: input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T)."""
 
-    def padded(name: str, filling: int) -> torch.Tensor:
-        tensor = torch.full((len(rows), max(len(row[name]) for row in rows)), filling)
-        for number, row in enumerate(rows):
-            tensor[number, : len(row[name])] = torch.as_tensor(row[name])
-        return tensor
+    def padded(sequences: list[np.ndarray], filling: int) -> torch.Tensor:
+        return pad_sequence([torch.as_tensor(ids) for ids in sequences], batch_first=True, padding_value=filling)
 
-    input_ids, targets = padded("source", layout.padding_id), padded("target", layout.padding_id)
-    attention_mask = torch.zeros_like(input_ids)
-    for number, row in enumerate(rows):
-        attention_mask[number, : len(row["source"])] = 1
+    sources = [row["source"] for row in rows]
     # the closing token of a target is predicted, and not read
-    decoder_input_ids = torch.cat([torch.full((len(rows), 1), layout.decoder_start_id), targets[:, :-1]], 1)
-    for number, row in enumerate(rows):
-        decoder_input_ids[number, len(row["target"]) :] = layout.padding_id
+    read = [np.concatenate([[layout.decoder_start_id], row["target"][:-1]]) for row in rows]
     return {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "decoder_input_ids": decoder_input_ids,
-        "labels": padded("labels", IGNORED),
+        "input_ids": padded(sources, layout.padding_id),
+        "attention_mask": padded([np.ones_like(source) for source in sources], 0),
+        "decoder_input_ids": padded(read, layout.padding_id),
+        "labels": padded([row["labels"] for row in rows], IGNORED),
     }
 
 

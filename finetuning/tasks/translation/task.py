@@ -97,8 +97,8 @@ def read(recipe: TranslationRecipe) -> TranslationData:
 
 def check_tables(recipe: TranslationRecipe) -> None:
     """Raises ValueError for what can be told of the tables before they are read."""
-    for part, tables in (("train", recipe.train), ("test", recipe.test)):
-        if not tables:
+    for part in ("train", "test"):
+        if not getattr(recipe, part):
             raise ValueError(f"The recipe has no {part} table. Add one under `{part}:`.")
     for position, table in enumerate(recipe.train):
         _check_masking(table, f"train.{position}")

@@ -24,7 +24,7 @@ def sweep(
     """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
 
     `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are sentences as lists of words, or as words between
-    white space, and `gold` holds links that fit them (`alignment_files.fit_gold`), by the sentence's position. Layers
+    white space, and `gold` holds links that fit them (`align.files.fit_gold`), by the sentence's position. Layers
     count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
     """
     layers = list(range(aligner.num_layers + 1) if layers is None else layers)
