@@ -60,19 +60,17 @@ def same_steps(difference):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, same_steps, settings_of, name, tmp_path):
-    train(*settings_of(name), f"output_dir={tmp_path / 'whole'}")
-    train(*settings_of(name), f"output_dir={tmp_path / 'split'}", "gradient_accumulation_steps=2")
-    same_steps(tmp_path / "whole", tmp_path / "split")
+def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, whole, same_steps, settings_of, name, tmp_path):
+    train(*settings_of(name), "gradient_accumulation_steps=2")
+    same_steps(whole(*settings_of(name)), tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_step_is_the_same_for_1x8_and_two_processes(train, launch, same_steps, settings_of, name, tmp_path):
-    train(*settings_of(name), f"output_dir={tmp_path / 'whole'}")
-    launch(*settings_of(name), f"output_dir={tmp_path / 'two'}", processes=2)
-    same_steps(tmp_path / "whole", tmp_path / "two")
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
+def test_a_step_is_the_same_for_1x8_and_two_processes(launch, whole, same_steps, settings_of, name, tmp_path):
+    launch(*settings_of(name), processes=2)
+    same_steps(whole(*settings_of(name)), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
 def test_micro_batches_differ_in_their_predictions(recipe_file):
