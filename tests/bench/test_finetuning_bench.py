@@ -15,7 +15,6 @@ from bench.finetuning import (
     TRAINING,
     WHOLE,
     Contest,
-    main,
     save_models,
     tables,
     texts_of,
@@ -79,13 +78,3 @@ def test_the_command_writes_its_figures(figures):
         assert line["examples_per_second"] > 0
         assert (line["ours_is_faster_by"] is None) == (line["way"] in (OURS, TOGETHER))
         assert ("state_mib" in line) == (line["way"] in TRAINING)
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [(["--rounds", "0"], "--rounds"), (["--rows", "100", "--used", "50"], "--rows"), (["--used", "300000"], "--used")],
-)
-def test_sizes_that_cannot_be_measured_are_refused(flags, named, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main([*flags, "--output", str(tmp_path / "out.json")])
-    assert f"{named} is" in capsys.readouterr().err and not (tmp_path / "out.json").exists()

@@ -14,7 +14,6 @@ from bench.masked_lm_step import (
     PEER,
     WITHOUT,
     Part,
-    flops_ratio,
     round_batches,
     row_lengths,
     that_fits,
@@ -77,13 +76,6 @@ def test_batches_of_a_round():
     assert np.concatenate(again).tolist() == np.concatenate(peers).tolist() != np.concatenate(other).tolist()
     packed, _ = round_batches(Part("packed", "fp32", 4, 2), pairs_M2, 0, 2)
     assert [row_lengths(batch).tolist() for batch in packed] == [[512] * 4] * 2
-
-
-def test_flops_that_the_peer_wastes_are_padding_and_logits():
-    size = Size(12, 768, 250_002)
-    packed = flops_ratio(size, [np.full((4, 1), 510)])
-    assert packed == pytest.approx(2.4, abs=0.1)  # of the head alone
-    assert flops_ratio(size, [np.array([[30, 30], [10, 10]])]) > 1.3 * packed
 
 
 def test_a_part_that_does_not_fit_is_made_smaller():

@@ -5,15 +5,7 @@ import pytest
 import torch
 
 from bench._flops import Size
-from bench.paper_steps import (
-    STEPS,
-    lengths_of_sides,
-    make_batches,
-    make_model,
-    predictions,
-    ratio_at_large,
-    run,
-)
+from bench.paper_steps import STEPS, lengths_of_sides, make_batches, make_model, predictions, ratio_at_large, run
 
 SIZE = Size(layers=2, hidden=64, vocab=300)
 LENGTHS = np.array([[9, 12], [8, 10], [14, 9]])

@@ -87,18 +87,14 @@ def align(words: list[str]) -> None:
         call("finetuning.align.command", *words)
 
 
-def module() -> Callable[[list[str]], None]:
-    """Runs `python -m ...` as it stands, but for what an earlier command of the page has made."""
-
-    def run(words: list[str]) -> None:
-        if "--output" in words:
-            remove(Path(words[words.index("--output") + 1]))
-        if words[2].startswith("modeling.convert"):
-            places = itertools.takewhile(lambda word: not word.startswith("--"), words[3:])
-            remove(Path(list(places)[-1]))
-        call(words[2], *words[3:])
-
-    return run
+def module(words: list[str]) -> None:
+    """`python -m ...` as it stands, but for what an earlier command of the page has made."""
+    if "--output" in words:
+        remove(Path(words[words.index("--output") + 1]))
+    if words[2].startswith("modeling.convert"):
+        places = itertools.takewhile(lambda word: not word.startswith("--"), words[3:])
+        remove(Path(list(places)[-1]))
+    call(words[2], *words[3:])
 
 
 def remove(path: Path) -> None:
@@ -179,16 +175,16 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
     r"word-align --model": align,
-    r"python -m pretraining\.\w+\.(prepare|train_tokenizer|controlled_pair|match_vocabularies|compare) ": module(),
-    r"python -m finetuning\.\w+\.(compare_runs|benchmark|label_text|attention_map|translations) ": module(),
+    r"python -m pretraining\.\w+\.(prepare|train_tokenizer|controlled_pair|match_vocabularies|compare) ": module,
+    r"python -m finetuning\.\w+\.(compare_runs|benchmark|label_text|attention_map|translations) ": module,
     r"python -m finetuning\.\w+\.(step_curves|transfer_matrix|supervised) ": planted,
     r"python -m [\w.]+$": is_there,
-    r"python -m hub_cards\.(card|sentence_transformer) ": module(),
+    r"python -m hub_cards\.(card|sentence_transformer) ": module,
     r"python hub_cards/space/app\.py": space,
     r"python -m hub_cards\.(push|folder_check) ": push,
     r"hf auth login": log_in,
     r"python -m modeling\.convert_\w+ --help": help_of,
-    r"python -m modeling\.convert_\w+ (?!--help)": module(),
+    r"python -m modeling\.convert_\w+ (?!--help)": module,
     r"python -m bench\.\w+ ": only_flags,
 }
 

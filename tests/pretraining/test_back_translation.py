@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -73,13 +72,6 @@ def test_camlm_predicts_nothing_from_unknown_tokens(arguments, sample_tokenizer)
         example.example_id = number
         row = row_of(arguments, example, "camlm", CAMLM)
         assert (row["labels"] == IGNORED).all()
-
-
-def test_language_ids_are_those_of_the_sides(arguments, sample_tokenizer):
-    row = row_of(arguments, pair(1, (5, 6), sample_tokenizer), "camlm", CAMLM)
-    # en, de or de, en: special tokens go with their side
-    assert row["language_ids"].tolist() in ([1] * 7 + [2] * 8, [2] * 8 + [1] * 7)
-    assert "language_ids" not in row_of(arguments, pair(1, (5, 6), sample_tokenizer), "mlm", CAMLM)
 
 
 def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(arguments, sample_tokenizer):
@@ -236,7 +228,7 @@ def test_the_masked_lm_in_use_has_the_loss_that_training_reports(train, recipe_f
 
 @pytest.mark.slow
 def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path, sample_tokenizer):
-    """XLM-R's, as the paper's recipes start, and one of this zoo; the weights are kept, the embedding starts from 0."""
+    """XLM-R's, as the paper's recipes start; the weights are kept, the embedding starts from 0."""
     two_stages(recipe_file, evaluation={})
     start, sizes = tmp_path / "xlm-r", yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["model"]["config"]
     XLMRobertaForMaskedLM(
@@ -250,17 +242,6 @@ def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path
     assert learned["roberta.language_embeddings.weight"].abs().max() < 1e-8
     name = "roberta.encoder.layer.1.output.dense.weight"
     torch.testing.assert_close(learned[name], begun[name])
-
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    both = recipe["phases"]
-    recipe["phases"] = [both[1] | {"objectives": {"mlm": {"batch_size": 4, "max_length": 48}}}]
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    without = tmp_path / "without"
-    train(f"output_dir={without}")
-    assert "roberta.language_embeddings.weight" not in weights(without)
-    recipe_file.write_text(yaml.safe_dump(recipe | {"phases": both}), encoding="utf-8")
-    train(f"output_dir={tmp_path / 'with'}", f"model.start_from={without / 'model'}", "model.config={}")
-    assert weights(tmp_path / "with")["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
 
 
 @pytest.mark.slow
@@ -305,38 +286,6 @@ def test_recipe_errors(fails, recipe_file, override, named):
         recipe["monolingual"] = recipe["monolingual"][:1]
     recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     assert named in " ".join(fails(override).split())
-
-
-@pytest.mark.slow
-def test_two_corpora_of_a_language_and_of_a_pair(train, recipe_file, tmp_path):
-    """Each has its figures."""
-    two_stages(recipe_file)
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    of_test = {"path": recipe["monolingual"][0]["path"], "split": "test"}
-    sides = {"source": of_test | {"config": "de"}, "target": of_test | {"config": "en"}}
-    recipe["monolingual"].append(of_test | {"language": "en", "config": "en", "name": "test"})
-    recipe["bitext"].append(
-        {"source_language": "de", "target_language": "en", "name": "test", "join_on": "id", **sides}
-    )
-    recipe["phases"][1] |= {"corpora": ["en", "zh", "en-de", "*/test"]}
-    recipe |= {"alpha": 0.0, "evaluation": recipe["evaluation"] | {"held_out_fraction": 0.3}}
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    train()
-    run, first = tmp_path / "run", Path(of_test["path"]).name
-    of_phases = {
-        name: {key for event in read_events(run) if event["phase"] == name for key in event}
-        for name in ("camlm", "btmlm")
-    }
-    assert {f"held_out/tlm/en-de/{first}", "held_out/tlm/de-en/test", "held_out/tlm/en-zh"} <= of_phases["camlm"]
-    keys = of_phases["btmlm"]
-    assert {key for key in keys if key.startswith("held_out/btmlm/")} == {
-        f"held_out/btmlm/{name}" for name in (f"en/{first}", "en/test", "zh")
-    }
-    assert {key for key in keys if key.startswith("retrieval/")} == {f"retrieval/en-de/{first}", "retrieval/de-en/test"}
-    assert {key for key in keys if key.startswith("back_translation/")} == {
-        f"back_translation/{direction}/{name}" for direction in ("en->de", "de->en") for name in (first, "test")
-    }
-    assert any(key.startswith("loss/btmlm/en/") for key in keys)
 
 
 def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):

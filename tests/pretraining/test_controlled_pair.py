@@ -58,7 +58,7 @@ def test_hard_texts_are_shifted_too(tokenizer):
     assert_shifted(tokenizer, texts, [twin_of(normalize(text)) for text in texts])
 
 
-def test_another_labeled_dataset_with_the_same_tokenizer(files, pair_dir, tokenizer, tmp_path):
+def test_another_labeled_dataset_with_the_same_tokenizer(pair_dir, tokenizer, tmp_path):
     text, label = datasets.Value("string"), datasets.ClassLabel(names=["yes", "no"])
     features = datasets.Features({"premise": text, "hypothesis": text, "label": label})
     rows = [{"premise": "A dog runs.", "hypothesis": "An animal runs.", "label": 0}] * 2

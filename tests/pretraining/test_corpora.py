@@ -1,5 +1,4 @@
 import copy
-import json
 import math
 
 import numpy as np
@@ -98,18 +97,6 @@ def test_tokenized_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of,
     assert tokenizer_fingerprint(sample_tokenizer) == tokenizer_fingerprint(sample_tokenizer)
     other = type(sample_tokenizer)(vocab=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁R", -1.0)])
     assert tokenizer_fingerprint(other) != tokenizer_fingerprint(sample_tokenizer)
-
-
-def test_facts_for_run_json(sample, recipe_of, sample_tokenizer):
-    recipe = recipe_of(
-        BOTH,
-        monolingual=[{"language": "en", **sample("en"), "size": 5000, "size_source": "Table 7"}],
-        bitext=[EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")],
-    )
-    mono, pair = (json.loads(json.dumps(corpus.facts())) for corpus in load_corpora(recipe, sample_tokenizer))
-    assert (mono["name"], mono["size"], mono["size_source"]) == ("en", 5000, "Table 7")
-    assert (pair["size"], pair["size_source"], len(pair["tables"])) == (240, "counted", 2)
-    assert mono["tables"][0]["fingerprint"] == pair["tables"][0]["fingerprint"] != pair["tables"][1]["fingerprint"]
 
 
 def full_recipe(sample, recipe_of, **fields):

@@ -251,19 +251,6 @@ def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir
     )
 
 
-@pytest.mark.slow
-def test_weight_0_is_the_baseline(taught, train, tmp_path):
-    """XLM with the same text, masks and steps; the teacher is not asked."""
-    taught("phases.0.steps=2", f"output_dir={tmp_path / 'with'}")
-    taught("phases.0.steps=2", "phases.0.objectives.kd.weight=0", f"output_dir={tmp_path / 'zero'}")
-    train("model.type=metaxlm", "phases.0.steps=2", f"output_dir={tmp_path / 'without'}")
-    first = {name: read_events(tmp_path / name) for name in ("with", "zero", "without")}
-    assert first["with"][0]["loss/mlm/en"] == first["zero"][0]["loss/mlm/en"]
-    assert first["zero"][-1]["loss"] == first["without"][-1]["loss"] != first["with"][-1]["loss"]
-    assert "loss/kd/en" not in first["zero"][0]
-    assert first["with"][0]["predictions"] > first["zero"][0]["predictions"]
-
-
 # errors
 
 

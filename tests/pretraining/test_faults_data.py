@@ -111,12 +111,7 @@ run.main(sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    "where, processes, said",
-    [
-        ("step", 2, "out of memory"),
-        ("worker", 1, "KeyError"),
-        ("killed", 1, "at step"),
-    ],
+    "where, processes, said", [("step", 2, "out of memory"), ("worker", 1, "KeyError"), ("killed", 1, "at step")]
 )
 def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(launch, tmp_path, where, processes, said):
     """Its traceback holds the loader: the workers would be waited for without end."""

@@ -67,13 +67,6 @@ def test_coverage_counts_tokens_and_running_text(matched):
     assert found["left_random"] == {"de": expected}
 
 
-def test_missing_special_tokens_and_byte_tokens_are_shown(tokenizer_of):
-    old, new = tokenizer_of("wordpiece", ["a"], mask=None), tokenizer_of("byte_level", ["ĠÃ©", "Ã", "Ġa"])
-    found = report(match_vocabularies(old, new, MetaPretrained(path="unused")), old, new)
-    assert found["specials_without_counterpart"] == ["<mask>"] and found["by_script"]["bytes"]["all"] == 1
-    assert [entry["token"] for entry in found["left_random"]["all"]] == ["Ġé", "Ã", "<mask>"]
-
-
 def test_tokens_are_counted_by_language_each_text_once(recipe_of, files, tokenizer_of):
     tokenizer = tokenizer_of("unigram", ["▁a", "▁b", "▁c"])
     english = files.jsonl("en.jsonl", [{"id": "1", "text": "a a b"}, {"id": "2", "text": "c"}])

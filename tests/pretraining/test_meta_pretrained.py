@@ -245,14 +245,6 @@ def test_frozen_are_the_layers_and_not_what_no_monolingual_model_has():
         assert is_trainable(name, phase)
 
 
-def test_other_sizes_are_free_where_nothing_depends_on_them(sources, start):
-    folder, *_ = sources("bert")
-    model, _ = start(folder, {"num_hidden_layers": 1}, initialize="embeddings")
-    assert model.config.num_hidden_layers == 1
-    model, _ = start(folder, {"hidden_size": 16}, initialize="none")
-    assert model.config.hidden_size == 16 and model.config.num_hidden_layers == 2
-
-
 @pytest.mark.parametrize("kind", ["without a head", "with a matrix of its own"])
 def test_a_head_that_does_not_fit_stays_behind(sources, start, kind):
     folder, old, _ = sources("bert without head" if kind == "without a head" else "roberta")

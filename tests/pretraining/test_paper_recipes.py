@@ -3,15 +3,11 @@
 Numbers in this file are read from the papers' tables, not from the recipes.
 """
 
-import re
-import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from pretraining.data.tokenized import text_length
 from pretraining.plan import parameters_by_part
 from pretraining.recipe import Recipe, named_corpora, scheduled_together, with_examples
 from pretraining.recipe_checks import check_recipe
@@ -75,15 +71,6 @@ def test_sizes_are_those_of_the_papers(recipes, name):
     assert {corpus: declared[corpus] for corpus in SIZES[name]} == SIZES[name]
 
 
-def test_the_two_sizes_of_a_paper_read_the_same_text(recipes):
-    assert sizes(recipes["veco/small"]) == sizes(recipes["veco/large"])
-    web = {corpus.language for corpus in recipes["xlm_align/base"].monolingual if corpus.path != "wikimedia/wikipedia"}
-    wikipedia = sizes(recipes["metaxlm/base"])
-    both = sizes(recipes["xlm_align/base"])
-    assert {name.removesuffix("/wiki"): size for name, size in both.items() if name.endswith("/wiki")} == wikipedia
-    assert set(wikipedia) == web
-
-
 def test_veco_adds_up_to_its_totals(recipes):
     """Table 6 ends in a total; of Table 7, 6,421,152.04 thousand pairs, the larger part is here."""
     recipe = recipes["veco/large"]
@@ -141,39 +128,6 @@ def test_ernie_m_has_two_stages(recipes, name, steps, bilingual):
         batches = {objective: settings.batch_size for objective, settings in phase.objectives.items()}
         assert sum(batches.values()) == 2 * sum(batches[objective] for objective in bilingual) == 2048
     assert second.objectives["btmlm"].pseudo_share == 0.2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, rows",
-    [
-        ("veco/small", [{"mlm": 1024}, {"ca_mlm_segments": 1024}, {"mlm": 1024, "tlm": 4096}]),  # Table 5
-        ("ernie_m/ablation", [{"mlm": 2048}, {"mlm": 1024, "tlm": 1024}, {"mlm": 1024, "camlm": 1024}]),  # Table 6
-    ],
-)
-def test_rows_of_an_ablation_are_overrides_in_the_head(recipes, name, rows):
-    """Objectives and batches of each row, and nothing else is changed."""
-    found = []
-    for line in (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#") and ".objectives='" in line:
-            overrides = shlex.split(line.partition(" output_dir=")[2])[1:]
-            overrides = [word.replace("{0,1}", n, 1) for word in overrides for n in "01"[: len(recipes[name].phases)]]
-            recipe = load_recipe(Recipe, str(RECIPES / f"{name}.yaml"), overrides)
-            check_recipe(recipe)
-            sub_batches = [{key: own.batch_size for key, own in phase.objectives.items()} for phase in recipe.phases]
-            assert all(own == sub_batches[0] for own in sub_batches)
-            found.append(sub_batches[0])
-    assert found == rows
-
-
-def test_shares_of_pseudo_tokens_leave_the_same_text(recipes):
-    """Figure 5's four runs, by the windows that the head of the recipe gives them."""
-    head = (RECIPES / "ernie_m/ablation.yaml").read_text(encoding="utf-8")
-    pairs = re.findall(r"pseudo_share=(\S+) \S+max_length=(\d+)", head)
-    btmlm = recipes["ernie_m/ablation"].phases[1].objectives["btmlm"]
-    forms = [*(replace(btmlm, pseudo_share=float(share), max_length=int(length)) for share, length in pairs), btmlm]
-    assert [form.pseudo_share for form in forms] == [0.05, 0.1, 0.15, 0.2]
-    assert len({text_length("btmlm", form) for form in forms}) == 1
 
 
 def test_xlm_align_labels_as_table_11_prints(recipes):

@@ -43,14 +43,9 @@ def recipe(files, recipe_of, sample_tokenizer_dir):
     pairs = files.lines("pairs.tsv", ["es\ten", *(f"{a}\t{b}" for a, b in zip(german, english, strict=True))])
     marked = files.lines("marked.txt", [f"{a} ||| {b}" for a, b in zip(english, german, strict=True)])
     sides = {"source": {"path": files.lines("a.txt", english)}, "target": {"path": files.lines("b.txt", german)}}
+    joined = {"join_on": "id", "source": {"path": str(files.folder / "en.jsonl")}, "target": {"path": other}}
     bitext = [
-        {
-            "source_language": "en",
-            "target_language": "fr",
-            "join_on": "id",
-            "source": {"path": str(files.folder / "en.jsonl")},
-            "target": {"path": other},
-        },
+        {"source_language": "en", "target_language": "fr", **joined},
         {"source_language": "es", "target_language": "en", "table": {"path": pairs}},
         {"source_language": "zh", "target_language": "en", **sides},
         {"source_language": "ru", "target_language": "en", "table": {"path": marked}, "separator": "|||"},
@@ -75,19 +70,13 @@ def streamed(files, recipe_of, sample_tokenizer_dir):
     english, german = lines_of(200, 3), lines_of(200, 4)
     rows = [{"id": f"x{n}", "text": text} for n, text in enumerate(english)]
     stream = {"streaming": True}
+    texts = {"source": files.lines("a_stream.txt", english), "target": files.lines("b_stream.txt", german)}
+    sides = {side: {"path": path, **stream} for side, path in texts.items()}
     return recipe_of(
         objectives={"mlm": {"batch_size": 8, "max_length": 64}, "tlm": {"batch_size": 8, "max_length": 64}},
         tokenizer=str(sample_tokenizer_dir),
         monolingual=[{"language": "en", "path": files.jsonl("stream.jsonl", rows), "size": 9, **stream}],
-        bitext=[
-            {
-                "source_language": "en",
-                "target_language": "de",
-                "size": 9,
-                "source": {"path": files.lines("a_stream.txt", english), **stream},
-                "target": {"path": files.lines("b_stream.txt", german), **stream},
-            }
-        ],
+        bitext=[{"source_language": "en", "target_language": "de", "size": 9, **sides}],
     )
 
 
@@ -272,9 +261,9 @@ def test_shards_of_another_recipe_are_refused(recipe, tmp_path, sample_tokenizer
 
 
 def test_folders_that_are_refused(recipe, tmp_path, sample_tokenizer):
-    for manifest, named in ((None, MANIFEST), ("{", MANIFEST), ('{"format": 1}', "0.1.0"), ('{"format": 99}', "99")):
-        folder = tmp_path / str(named)
-        folder.mkdir(exist_ok=True)
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for manifest, named in ((None, MANIFEST), ("{", MANIFEST), ('{"format": 1}', r"0\.1\.0"), ('{"format": 99}', "99")):
         if manifest:
             (folder / MANIFEST).write_text(manifest)
             with pytest.raises(ValueError, match=named):

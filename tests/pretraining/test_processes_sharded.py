@@ -72,33 +72,31 @@ def sharded(launch, tmp_path):
 
 
 @pytest.mark.parametrize("model", OF_MODELS)
-def test_a_sharded_update_is_that_of_one_process(model, train, sharded, difference, teacher_dir, tmp_path):
+def test_a_sharded_update_is_that_of_one_process(model, whole, sharded, difference, teacher_dir, tmp_path):
     objectives = [override.replace("TEACHER", str(teacher_dir)) for override in OF_MODELS[model]]
     plain = [f"model.type={model}", "optimizer.max_grad_norm=0.5", "evaluation.held_out_fraction=0.1", *objectives]
-    train(*plain, f"output_dir={tmp_path / 'whole'}")
-    sharded(*plain, "gradient_accumulation_steps=2", f"output_dir={tmp_path / 'sharded'}")
-    assert difference(tmp_path / "whole", tmp_path / "sharded") < 1e-5
-    for ours, theirs in zip(*(read_events(tmp_path / name) for name in ("whole", "sharded")), strict=True):
+    sharded(*plain, "gradient_accumulation_steps=2")
+    runs = (whole(*plain), tmp_path / "run")
+    assert difference(*runs) < 1e-5
+    for ours, theirs in zip(*map(read_events, runs), strict=True):
         assert ours.keys() == theirs.keys()
         for key in ours:
             if key.startswith(("loss", "held_out", "retrieval")) or key == "grad_norm":
                 assert theirs[key] == pytest.approx(ours[key], rel=1e-4, abs=1e-4), key
-    config = json.loads((tmp_path / "sharded" / "model" / "config.json").read_text())
-    assert config == json.loads((tmp_path / "whole" / "model" / "config.json").read_text())
-    names = [sorted(path.name for path in (tmp_path / run / "model").iterdir()) for run in ("whole", "sharded")]
-    assert names[0] == names[1]
+    configs = [json.loads((folder / "model" / "config.json").read_text()) for folder in runs]
+    names = [sorted(path.name for path in (folder / "model").iterdir()) for folder in runs]
+    assert configs[0] == configs[1] and names[0] == names[1]
 
 
-def test_bfloat16_is_that_of_one_process_too(train, sharded, tmp_path):
+def test_bfloat16_is_that_of_one_process_too(whole, sharded, tmp_path):
     """Weights, gradients and what travels stay float32; layers compute in bfloat16, here as there."""
     options = ("precision=bf16", "model.type=metaxlm")
-    train(*options, f"output_dir={tmp_path / 'whole'}")
-    assert "in torch.bfloat16" in sharded(*options, f"output_dir={tmp_path / 'sharded'}").stdout
-    for ours, theirs in zip(*(read_events(tmp_path / name) for name in ("whole", "sharded")), strict=True):
+    assert "in torch.bfloat16" in sharded(*options).stdout
+    for ours, theirs in zip(read_events(whole(*options)), read_events(tmp_path / "run"), strict=True):
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-3)
         assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-2)
-    state = torch.load(newest_checkpoint(tmp_path / "sharded") / "optimizer.bin", weights_only=True)["state"]
-    weights = load_file(tmp_path / "sharded" / "model" / "model.safetensors")
+    state = torch.load(newest_checkpoint(tmp_path / "run") / "optimizer.bin", weights_only=True)["state"]
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
     kept = [*weights.values(), *(value for entry in state.values() for value in entry.values())]
     assert all(tensor.dtype == torch.float32 for tensor in kept)
 

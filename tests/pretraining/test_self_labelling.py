@@ -55,7 +55,7 @@ def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back,
 
 
 @pytest.mark.slow
-def test_the_baseline_of_a_run_has_its_text_and_masks(train, recipe_file, tmp_path):
+def test_the_baseline_of_a_run_has_its_text_and_masks(train, tmp_path):
     """Weight 0 is -DWA: the same TLM losses at the first step as with it, and those of a recipe without. -TLM (Table 3)
     still reads the pairs."""
     zero = "phases.0.objectives.{}.weight=0"

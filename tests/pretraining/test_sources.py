@@ -62,10 +62,7 @@ def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokeniz
     monolingual = [{"language": lang, **sample(lang)} for lang in ("en", "de")]
     bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
     recipe = recipe_of(
-        BOTH,
-        monolingual=monolingual,
-        bitext=bitext,
-        evaluation={"held_out_fraction": 0.2, "max_examples": 10},
+        BOTH, monolingual=monolingual, bitext=bitext, evaluation={"held_out_fraction": 0.2, "max_examples": 10}
     )
     rows = {lang: load_table(Table(**sample(lang))) for lang in ("en", "de")}
     held_ids = sorted((i for i in rows["en"]["id"] if row_key(i) < 0.2 * 2**63), key=row_key)
@@ -150,10 +147,7 @@ ERRORS = {
     "no text": (of("empty.jsonl"), "Corpus en"),
     "no pair": (pair(table="halves.jsonl"), "en-de"),
     "pattern": (of("a.jsonl", language="english") | {"corpora": ["englsh"]}, "'english'"),
-    "no text for an objective": (
-        pair(table="pairs.jsonl") | {"objectives": BOTH, "corpora": ["en-de"]},
-        "mlm",
-    ),
+    "no text for an objective": (pair(table="pairs.jsonl") | {"objectives": BOTH, "corpora": ["en-de"]}, "mlm"),
     "batch too small": ({"gradient_accumulation_steps": 16}, r"phases.0.objectives.mlm.batch_size is 8.*16"),
     "unequal lines": (pair(source="a.jsonl", target="b.jsonl"), "en-de .* 3 and 2 rows"),
     "separator missing": (pair(table="barred.txt", separator="|||"), r"corpus en-de, row 2"),
@@ -204,27 +198,15 @@ def test_patterns_over_names():
 
 
 def test_corpora_of_one_language_or_pair_are_named_by_their_source(recipe_of):
-    def pair(path, source="en", target="de", **fields):
-        sides = {"source_language": source, "target_language": target}
-        return sides | {"table": {"path": path}} | fields
-
-    recipe = recipe_of(
-        BOTH,
-        monolingual=[
-            {"language": "en", "path": "owner/wiki-1.5", "config": "a"},
-            {"language": "en", "path": "owner/wiki-1.5", "config": "b", "name": "new"},
-            {"language": "de", "path": "owner/wiki-1.5"},
-            {"language": "sw", "path": "owner/wiki-1.5", "name": "web"},
-        ],
-        bitext=[
-            pair("local/ntrex"),
-            pair("data/news.v18.tsv", source="de", target="en"),
-            EN_DE
-            | {"source": {"path": "train.en", "format": "text"}, "target": {"path": "train.de", "format": "text"}},
-            pair("local/ntrex", target="fr"),
-        ],
-    )
-    assert list(named_corpora(recipe)) == [
-        *("en/wiki-1.5", "en/new", "de", "sw/web"),
-        *("en-de/ntrex", "de-en/news.v18", "en-de/train", "en-fr"),
-    ]
+    wiki, ntrex = {"path": "owner/wiki-1.5"}, {"table": {"path": "local/ntrex"}}
+    sides = {"source": {"path": "train.en", "format": "text"}, "target": {"path": "train.de", "format": "text"}}
+    languages = {"en/wiki-1.5": {"language": "en"}, "en/new": {"language": "en", "name": "new", "config": "b"}}
+    languages |= {"de": {"language": "de"}, "sw/web": {"language": "sw", "name": "web"}}
+    pairs = {
+        "en-de/ntrex": EN_DE | ntrex,
+        "de-en/news.v18": dict(source_language="de", target_language="en", table={"path": "data/news.v18.tsv"}),
+        "en-de/train": EN_DE | sides,
+        "en-fr": EN_DE | ntrex | {"target_language": "fr"},
+    }
+    recipe = recipe_of(BOTH, monolingual=[of | wiki for of in languages.values()], bitext=list(pairs.values()))
+    assert list(named_corpora(recipe)) == [*languages, *pairs]

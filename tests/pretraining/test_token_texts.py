@@ -15,8 +15,6 @@ from pretraining.start.token_texts import (
     read_vocabulary,
     script_of,
     segment_subwords,
-    special_ids,
-    unreachable_ids,
 )
 
 SENTENCES = ["the rain in Spain stays mainly on the plain", "naïve café owners, Straße und Bäume", "rain rain the the"]
@@ -85,12 +83,6 @@ def test_other_kinds_are_refused(model):
         read_vocabulary(tokenizer, "of mine")
 
 
-def test_special_ids_are_by_role(tokenizer_of):
-    assert special_ids(tokenizer_of("wordpiece", [])) == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    found = special_ids(tokenizer_of("unigram", ["▁a"]))
-    assert found == {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3, "mask": 5}
-
-
 def test_normalize():
     forms = dict(The="the", Été="ete", ﬁn="fin", ＡＢＣ１="abc1", Straße="straße", 한국="한국", İ="i", 上="上", Ёж="еж")
     forms |= {"´": "", "\u0301": "", "Άλφα": "αλφα", "שָׁלוֹם": "שלום", "كَتَبَ": "كتب"}
@@ -156,11 +148,3 @@ def test_wordpiece_cuts_a_continuation_into_continuations(tokenizer_of):
         [","],
     ]
     assert tokenizer("rains")["input_ids"] == [5, 7]  # the tokenizer itself is as it was
-
-
-def test_subwords_that_no_text_has(tokenizer_of):
-    tokenizer = tokenizer_of("wordpiece", [",", "##,", "上", "##上", "1", "##1", "s", "##s", "##!"])
-    read = read_vocabulary(tokenizer, "x")
-    assert {read.tokens[number] for number in unreachable_ids(tokenizer, read)} == {"##,", "##上"}
-    tokenizer = tokenizer_of("unigram", [",", "▁,"])
-    assert unreachable_ids(tokenizer, read_vocabulary(tokenizer, "x")) == set()

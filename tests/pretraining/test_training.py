@@ -1,7 +1,6 @@
 """The loop: the same step however it is split, phases, resume in the middle of a phase."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -61,19 +60,17 @@ def same_steps(difference):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, same_steps, settings_of, name, tmp_path):
-    train(*settings_of(name), f"output_dir={tmp_path / 'whole'}")
-    train(*settings_of(name), f"output_dir={tmp_path / 'split'}", "gradient_accumulation_steps=2")
-    same_steps(tmp_path / "whole", tmp_path / "split")
+def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, whole, same_steps, settings_of, name, tmp_path):
+    train(*settings_of(name), "gradient_accumulation_steps=2")
+    same_steps(whole(*settings_of(name)), tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_step_is_the_same_for_1x8_and_two_processes(train, launch, same_steps, settings_of, name, tmp_path):
-    train(*settings_of(name), f"output_dir={tmp_path / 'whole'}")
-    launch(*settings_of(name), f"output_dir={tmp_path / 'two'}", processes=2)
-    same_steps(tmp_path / "whole", tmp_path / "two")
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
+def test_a_step_is_the_same_for_1x8_and_two_processes(launch, whole, same_steps, settings_of, name, tmp_path):
+    launch(*settings_of(name), processes=2)
+    same_steps(whole(*settings_of(name)), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
 def test_micro_batches_differ_in_their_predictions(recipe_file):
@@ -152,18 +149,6 @@ def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_
 
     train(f"phases=[{head}, {{name: b, steps: 4, {rate}, {objectives}}}]", f"output_dir={tmp_path / 'fresh'}", *every)
     assert rates("fresh") == pytest.approx([0.0, 5e-4, 0.0, 5e-4, 1e-3, 5e-4]) and moments("fresh") == {4}
-
-
-@pytest.mark.slow
-def test_a_half_written_checkpoint_is_never_picked_up(train, tmp_path):
-    train("save_every_steps=1")
-    folder = tmp_path / "run"
-    half = newest_checkpoint(folder).rename(folder / "checkpoints" / ".step-99.tmp")
-    (half / "progress.json").unlink()
-    shutil.rmtree(folder / "model")
-    train("save_every_steps=1", "--resume")
-    assert not half.exists() and newest_checkpoint(folder).name == "step-3"
-    assert json.loads((folder / "run.json").read_text())["sessions"][1]["resumed_from"] == "step-2"
 
 
 @pytest.mark.parametrize("is_evaluated", [False, True])

@@ -24,10 +24,8 @@ def test_run_folder_errors(train, fails, recipe_file, tmp_path):
     assert "recipe.yaml" in fails(f"output_dir={recipe_file}")
 
 
-CARRIED = (
-    "phases=[{{name: a, learning_rate: 0.1, steps: 2, objectives: {{mlm: {{batch_size: 4}}}}}}, "
-    "{{name: b, optimizer: carried, {}: {}, steps: 2, objectives: {{mlm: {{batch_size: 4}}}}}}]"
-)
+MLM = "learning_rate: 0.1, steps: 2, objectives: {mlm: {batch_size: 4}}"
+CARRIED = f"phases=[{{name: a, {MLM}}}, {{name: b, optimizer: carried, {MLM}}}]"
 VECO = ["model.type=veco", "phases.0.objectives.ca_mlm_pairs={batch_size: 4}"]
 DOCUMENTS = "monolingual.0.document_column=id"
 
@@ -35,22 +33,15 @@ DOCUMENTS = "monolingual.0.document_column=id"
 @pytest.mark.parametrize(
     "overrides, named",
     [
-        (["phases.0.learning_rat=1"], "learning_rate"),
-        (["phases.0.steps=ten"], "phases.0.steps"),
         (["phases.0.objectives={mlmm: {batch_size: 4}}"], "'mlmm'"),
         (["phases.0.objectives={}"], "objectives"),
-        (["phases=[]"], "phases"),
         (["bitext=[]"], "`bitext`"),
         (["phases.0.warmup_steps=10"], "warmup_steps"),
-        (["phases.0.learning_rate=null"], "phases.0.learning_rate"),
         (["phases.0.optimizer=carried"], "phases.0.optimizer"),
-        ([CARRIED.format("learning_rate", 0.1)], "phases.1.learning_rate"),
-        ([CARRIED.format("schedule", "cosine")], "phases.1.schedule"),
+        ([CARRIED], "phases.1.learning_rate"),
         (["optimizer.betas=[2, 3]"], "betas"),
-        (["seed=-1"], "seed"),
         (["monolingual.0.size=0"], "monolingual.0.size"),
         (["tokenizer=runs/no/such/folder"], "tokenizer"),
-        (["tokenizer=null"], "tokenizer"),
         (["phases.0.objectives.mlm.mask_probability=1.5"], "mask_probability"),
         (["phases.0.objectives={mlm: {batch_size: 1, max_length: 64, mask_probability: 1e-7}}"], "predicts no"),
         (["model.config.hiden_size=32"], "'hidden_size'"),

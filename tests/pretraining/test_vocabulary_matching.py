@@ -176,7 +176,7 @@ def test_a_vocabulary_is_matched_to_itself_row_by_row(tokenizer_of, kind):
     assert set(found.routes) == {"special", "exact"}
 
 
-def test_rows(tokenizer_of, dictionary):
+def test_rows(tokenizer_of):
     old = tokenizer_of("wordpiece", ["rain", "##bow", "##s", "b"])
     new = tokenizer_of("unigram", ["▁rain", "▁rainbow", "bow", "▁Rains", "▁xyz", "▁", "<0x62>"])
     tokens = ["▁rain", "▁rainbow", "▁Rains", "▁xyz", "▁", "<0x62>", "<s>"]
