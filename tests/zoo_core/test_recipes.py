@@ -9,6 +9,7 @@ from rich.console import Console
 
 from zoo_core.recipes import (
     change_recipe,
+    check_bounds,
     load_recipe,
     option,
     parse_command_line,
@@ -332,3 +333,28 @@ def test_command_line_errors_end_with_code_2_and_help_with_0(recipe_file, capsys
     assert stop.value.code == 0
     shown = capsys.readouterr().out
     assert "What it does." in shown and "--resume" in shown and "corpora.N.path" in shown
+
+
+@dataclass
+class Bounded:
+    rate: float = option(0.5, "a rate", above=0, high=1)
+    sizes: list[int] = option([1], "sizes", low=1, below=8)
+    inner: list[Any] = field(default_factory=list)
+    length: int | None = option(None, "length", low=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"rate": 0}, "rate"),
+        ({"rate": 1.1}, "rate"),
+        ({"sizes": [7, 8]}, "sizes"),
+        ({"sizes": [0]}, "sizes"),
+        ({"length": 0}, "length"),
+        ({"inner": [Bounded(), Bounded(rate=2)]}, "inner.1.rate"),
+    ],
+)
+def test_numbers_out_of_their_bounds_are_named(values, name):
+    check_bounds(Bounded(rate=1, sizes=[1, 7], inner=[Bounded()]))
+    with pytest.raises(ValueError, match=f"^{name} is "):
+        check_bounds(Bounded(**values))
