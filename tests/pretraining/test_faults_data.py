@@ -2,6 +2,7 @@
 
 import json
 import random
+import textwrap
 
 import pytest
 import torch
@@ -82,6 +83,19 @@ def test_a_loss_or_gradient_that_is_not_finite(
     run = started(*settings, "--resume")
     assert run.wait() == 0, run.printed()[-3000:]
     assert_same_run(folder, reference)
+
+
+def test_of_two_processes_one_meets_a_loss_that_is_not_finite(launch, tmp_path):
+    """Both stop before the step, the report says in which it was, and one process can go on."""
+    settings = [setting for setting in SETTINGS if "dropout" not in setting]
+    driver, at = tmp_path / "driver.py", random.Random("two").randint(2, STEPS - 1)
+    in_the_second = 'import os, sys\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON, "    ")
+    driver.write_text(in_the_second.format(at=at, loss=True) + "from pretraining import run\nrun.main(sys.argv[1:])\n")
+    launch(*settings, processes=2, script=driver, fails=True)
+    assert newest_checkpoint(tmp_path / "run").name == f"step-{at - 1}"
+    processes = json.loads((tmp_path / "run" / "not_finite.json").read_text())["processes"]
+    assert [of["first"] is None for of in processes] == [True, False]
+    launch(*settings, "--resume")
 
 
 # What nobody expects: an error in the second step, as where a GPU's memory is full, one in a worker, and one that the
