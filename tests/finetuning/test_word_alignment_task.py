@@ -315,7 +315,7 @@ def test_the_card_shows_the_results(aligned, two_seeds, tmp_path):
         assert "type: word-alignment" in card and "name: aer, average, feature, 2 seeds" in card
     with pytest.raises(ValueError, match="another model's"):
         other = tmp_path / "other"
-        shutil.copytree(folder, other)
+        shutil.copytree(folder, other, ignore=shutil.ignore_patterns("provenance", "README.md"))
         tensors = load_file(other / "model.safetensors")
         save_file({name: 3 * tensor for name, tensor in tensors.items()}, other / "model.safetensors", {"format": "pt"})
         write_card(str(other), [str(tmp_path / "out" / "results.json")])
