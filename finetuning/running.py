@@ -28,7 +28,7 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
     kind, path, config, tokenizer, identity = open_run(recipe)
     folder = RunFolder(recipe, identity, resume)
     data = kind.encode(kind.read(recipe), tokenizer, recipe)
-    data.protocol["selection"].update(sweep_facts(recipe))
+    data.protocol["selection"].update(sweep_facts(recipe, identity, data.protocol))
     task_arguments(recipe, kind, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here
     before = list(getattr(config, "fine_tuned_on", None) or [])
 

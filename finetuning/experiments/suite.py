@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.experiments import benchmark
-from finetuning.experiments.runs import FINISHED, execute, models_of, state_of
+from finetuning.experiments.runs import BEGUN, FINISHED, WAITING, execute, models_of, state_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
 from finetuning.results.files import print_table, run_name
 from finetuning.results.published_rows import complete_published
@@ -260,11 +260,7 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     if is_main:
         output.mkdir(parents=True, exist_ok=True)
         write_json(output / MARKER, _names(suite))
-        rows = [
-            [task.name, left_out.get(task.name, "" if task.name in recipes else "not asked for")]
-            for task in suite.tasks
-        ]
-        print_table(f"{suite.name} in {output}", (["task", "left out"], rows), [])
+        show_plan(suite, recipes, left_out, output)
     failed: dict[str, str] = {}
     for number, (name, recipe) in enumerate(recipes.items(), start=1):
         try:
@@ -284,6 +280,18 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
         report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
     if failed:
         raise ValueError(f"{', '.join(failed)} failed, as told above. The same command runs them alone again.")
+
+
+def show_plan(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], output: Path) -> None:
+    """What is done and what is left, before anything is run."""
+    rows = []
+    for task in suite.tasks:
+        folder = output / task.name
+        state = FINISHED if (folder / "results.json").is_file() else BEGUN if folder.is_dir() else WAITING
+        known = task.name in recipes
+        reason = left_out.get(task.name, "" if known else "not asked for")
+        rows.append([task.name, state if known else "left out", reason])
+    print_table(f"{suite.name} in {output}", (["task", "state", ""], rows), [])
 
 
 def check_folder(suite: Suite, output: Path) -> None:

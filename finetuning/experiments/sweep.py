@@ -64,6 +64,8 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     if not resume and folder.exists() and any(folder.iterdir()):
         raise not_empty(folder)
     earlier = read_earlier(folder, recipe, model)
+    for point in points:  # all of them before the first is written
+        point.diverged = earlier.get(point.name, {}).get("diverged", False)
     state = PartialState()
     state.wait_for_everyone()  # every process has looked at the folder before a file of this session appears
 
@@ -74,8 +76,7 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     data: dict[Path, Any] = {}
     for number, (point, own) in enumerate(zip(points, recipes, strict=True), start=1):
         place, path = f"[{number}/{len(points)}] {point.name}", Path(own.output_dir)
-        if earlier.get(point.name, {}).get("diverged"):
-            point.diverged = True
+        if point.diverged:
             say(f"{place}: diverged, not run again")
             continue
         scored = [other for other in points if other.score is not None]
@@ -92,8 +93,7 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
             say(f"{place}: {error}")
         if state.is_main_process:
             shutil.rmtree(path / f"seed-{own.seeds[0]}" / "checkpoints", ignore_errors=True)
-            known = {p.name: dataclasses.asdict(p) for p in points}
-            write(recipe, model, points, None, folder, {**known, **earlier})
+            write(recipe, model, points, None, folder)
         state.wait_for_everyone()
         if found := _read(path / "run.json"):
             data[path] = found["data"]
@@ -202,32 +202,34 @@ def best_of(points: list[Point]) -> Point:
     return max(scored, key=lambda point: point.score)
 
 
-def sweep_facts(recipe: Any) -> dict[str, Any]:
+def sweep_facts(recipe: Any, model: dict[str, Any], protocol: dict[str, Any]) -> dict[str, Any]:
     """What a run's protocol says of the sweep that chose its values: `{"sweep": {fields, points, score}}`.
 
-    Empty where there was none in its folder, or it chose other values.
+    Empty where there was none in its folder, it chose other values, or it was of another recipe or model. Raises
+    ValueError where it was of other data.
     """
-    found = _read(Path(recipe.output_dir) / "sweep.json")
-    taken, values = found.get("taken"), dataclasses.asdict(recipe)
-    if not taken or any(_at(values, name) != value for name, value in taken.items()):
+    from finetuning.run_folder import check_same_data, check_same_recipe, data_of
+
+    folder = Path(recipe.output_dir)
+    found, values = _read(folder / "sweep.json"), dataclasses.asdict(recipe)
+    taken = next((point for point in found.get("points", []) if point["values"] == found["taken"]), None)
+    if not taken or found["model"]["fingerprint"] != model["fingerprint"]:
         return {}
-    score = next(point["score"] for point in found["points"] if point["values"] == taken)
-    return {"sweep": {"fields": found["fields"], "points": len(found["points"]), "score": score}}
+    if any(_at(values, name) != value for name, value in taken["values"].items()):
+        return {}
+    point = folder / FOLDER / taken["name"]
+    if (point / "recipe.yaml").is_file():
+        try:
+            check_same_recipe(point, recipe_of(recipe, Point(taken["values"], taken["name"])))
+        except ValueError:
+            return {}
+    check_same_data(point, _read(point / "run.json").get("data", {}), data_of(protocol))
+    return {"sweep": {"fields": found["fields"], "points": len(found["points"]), "score": taken["score"]}}
 
 
-def write(
-    recipe: Any,
-    model: dict[str, Any],
-    points: list[Point],
-    taken: Point | None,
-    folder: Path,
-    known: dict[str, Any] | None = None,
-) -> None:
-    """Writes sweep.{json,md,csv} and, once every point has run, sweep.png; `taken` is None until then.
-
-    `known` are the points as they are now, or were before this session.
-    """
-    found = [known[point.name] if known else dataclasses.asdict(point) for point in points]
+def write(recipe: Any, model: dict[str, Any], points: list[Point], taken: Point | None, folder: Path) -> None:
+    """Writes sweep.{json,md,csv} and, once every point has run, sweep.png; `taken` is None until then."""
+    found = [dataclasses.asdict(point) for point in points]
     content = {
         "format": FORMAT,
         "task": recipe.task,

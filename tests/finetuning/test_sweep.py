@@ -16,7 +16,7 @@ from finetuning.run import main
 from finetuning.run_folder import RunFolder
 from finetuning.seeds import Diverged
 from finetuning.trainer import FineTuningTrainer
-from zoo_core.recipes import load_recipe
+from zoo_core.recipes import load_recipe, save_recipe
 
 GRID = "sweep={training.learning_rate: [1e-3, 1e-2], training.batch_size: [24, 48]}"
 NAMES = [f"learning_rate={rate},batch_size={size}" for rate in (0.001, 0.01) for size in (24, 48)]
@@ -134,14 +134,24 @@ def test_ties_go_to_the_first_and_what_diverges_is_out(recipe, tmp_path, capsys)
     assert [call[0] for call in calls] == [NAMES[1], NAMES[2], "out"]
 
 
-def test_results_of_runs_with_the_chosen_values_say_so(recipe):
-    assert sweep.sweep_facts(recipe) == {}
+def test_results_of_runs_with_the_chosen_values_say_so(recipe, tmp_path):
+    model = describe_start(recipe)[-1]
+    protocol = {"training_data": [], "evaluation_data": [], "selection": {"data": None}}
+    assert sweep.sweep_facts(recipe, model, protocol) == {}
     sweep.run(recipe, False, ["run"], scored(dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True)), []))
     best = sweep.recipe_of(recipe, sweep.points_of(recipe)[3], final=True)
     best.seeds = [7]  # the values are chosen whatever the seed
-    assert sweep.sweep_facts(best)["sweep"]["score"] == 4.0
+    assert sweep.sweep_facts(best, model, protocol)["sweep"]["score"] == 4.0
+    assert sweep.sweep_facts(best, {**model, "fingerprint": "sha256:other"}, protocol) == {}
+    point = tmp_path / "out" / "sweep" / NAMES[3]
+    point.mkdir(parents=True)
+    (point / "run.json").write_text(json.dumps({"data": {"training_data": [{"rows": 5}]}}))
+    with pytest.raises(ValueError, match="data have changed"):
+        sweep.sweep_facts(best, model, protocol)
+    save_recipe(dataclasses.replace(best, selection="mean_dev", save_models=False), point / "recipe.yaml")
+    assert sweep.sweep_facts(best, model, protocol) == {}, "of another recipe"
     best.training.learning_rate = 1e-4
-    assert sweep.sweep_facts(best) == {}
+    assert sweep.sweep_facts(best, model, protocol) == {}
 
 
 @pytest.mark.slow
