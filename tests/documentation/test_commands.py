@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,7 +161,7 @@ def space(words: list[str]) -> None:
 
 
 def log_in(words: list[str]) -> None:
-    assert shutil.which(words[0])
+    assert shutil.which(words[0], path=sysconfig.get_path("scripts"))
 
 
 def help_of(words: list[str]) -> None:
