@@ -29,7 +29,7 @@ from typing import Literal
 
 import yaml
 
-from zoo_core.recipes import check_types, nearest
+from zoo_core.recipes import convert, nearest
 
 Kind = Literal["languages", "pairs", "tasks", "other"]
 Setting = Literal["zero_shot", "translate_train_all", "supervised", "feature"]
@@ -103,9 +103,7 @@ def load(paper: str) -> Paper:
     if paper not in papers():
         raise ValueError(f"{paper!r} is no paper whose tables are known here. {nearest(paper, papers())}")
     values = yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"))
-    check_types(Paper, values, "", f"{paper}.yaml")
-    tables = [Table(**{**table, "rows": [Row(**row) for row in table["rows"]]}) for table in values["tables"]]
-    known = Paper(**{**values, "tables": tables})
+    known = convert(Paper, values, "", f"{paper}.yaml")
     _check_names([table.table for table in known.tables], f"{paper}.yaml, tables")
     for table in known.tables:
         place = f"{paper}.yaml, {table.table}"
