@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import operator
 import os
-import re
 import sys
 import types
 import typing
