@@ -43,7 +43,7 @@ test-install: ## install the wheel alone, without extras, into an environment of
 	@rm -rf build; folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(MAKE) "$$folder/venv/torch" VENV="$$folder/venv" && \
 	"$$folder/venv/bin/python" -m pip install --quiet . "$(TORCH)" && \
-	cp -r demo.py sample_corpus "$$folder" && cd "$$folder" && \
+	cp demo.py "$$folder" && cd "$$folder" && \
 	env -u PYTHONPATH venv/bin/python demo.py --models xlm_align
 
 space: setup ## try a model in the browser: make space MODEL=runs/m/model, or an id of the Hub

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from finetuning.results.table import Results, read_results
+from zoo_core.recipe_files import or_installed
 
 ROOT = Path(__file__).resolve().parent
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
@@ -57,7 +58,7 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
     alignment = folder / f"{model}-alignment"
     recipe = "finetuning/recipes/xlm_align/sample_word_alignment.yaml"
     launch("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
-    sentences, page = "sample_corpus/alignments/en-de.txt", alignment / "page.html"
+    sentences, page = or_installed("sample_corpus/alignments/en-de.txt"), alignment / "page.html"
     align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
     run("-m", *align, "--output", str(alignment / "en-de.links"))
     records = [str(task / "results.json") for task in (topics, alignment)]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may attend to whom.
 
 Legend: `B` sequences, `T` positions that attend, `S` positions attended to, `H` hidden size.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configuration of the shared encoder, and the Auto classes that every model of the zoo answers to."""
 
 import copy

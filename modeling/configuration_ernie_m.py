@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configuration of ERNIE-M (Ouyang et al., EMNLP 2021)."""
 
 from huggingface_hub.dataclasses import strict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configuration of VECO (Luo et al., ICLR submission 2020 and ACL 2021)."""
 
 from typing import Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configuration of XLM-Align (Chi et al., ACL 2021)."""
 
 from math import inf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the converters share: tables of parameter names, the check that weights fit a model, files, the command line.
 
 A layout is a table: a parameter of ours, without `roberta.`, -> the names that it has there. `#` stands for the layer.

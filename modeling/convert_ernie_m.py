@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts ERNIE-M's checkpoints into folders of this zoo, and back to transformers 4.
 
 python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m

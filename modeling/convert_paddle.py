@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that Paddle wrote, read without Paddle and without running what is in them.
 
 - `.pdparams`: a pickle of names and arrays. Only arrays of numbers are loaded from it, never other objects.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts VECO's original checkpoints into folders of this zoo, and back.
 
 python -m modeling.convert_veco from-fairseq model.pt runs/veco --tokenizer FacebookAI/xlm-roberta-large

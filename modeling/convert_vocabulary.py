@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Word embeddings of a foreign checkpoint: which token a row stands for, how long the rows are, which are missing.
 
 Legend: `V` tokens of the tokenizer, `R` rows of the checkpoint, `P` positions, `H` hidden size.

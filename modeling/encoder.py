@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The encoder that all four models share: a post-LayerNorm Transformer with XLM-R's parameter names.
 
 Because the names are XLM-R's, `from_pretrained("FacebookAI/xlm-roberta-base")` loads every weight; only what a paper

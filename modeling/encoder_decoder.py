@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An encoder of the zoo made into a translation model: the encoder as it is, and a decoder built from its layers.
 
 VECO (Luo et al., ACL 2021), section 3.2 "Generation": all layers encode, with cross-attention plugged out; n of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model without its dropout, for a while."""
 
 from contextlib import contextmanager

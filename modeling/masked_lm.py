@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The language-model head on the predicted positions only, and the objectives that all four papers share: MLM, TLM.
 
 Legend: `B` sequences, `T` positions, `N` predictions, `H` hidden size, `V` vocabulary.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ERNIE-M: enhanced multilingual representation by aligning cross-lingual semantics (Ouyang et al., EMNLP 2021).
 
 XLM-R's shape with a tanh pooler on the base model, and a language embedding on <mask> where pre-training asks for it.

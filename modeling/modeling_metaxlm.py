@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MetaXLM: cross-lingual language model meta-pretraining (Chi et al., 2021).
 
 XLM-R's shape; what the paper adds happens before and between training phases, in pretraining/. Its baseline XLM+KD

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VECO: variable encoder-decoder pre-training (Luo et al., ACL 2021).
 
 An XLM-R encoder whose layers carry a cross-attention module that can be plugged in (with another sequence) or out

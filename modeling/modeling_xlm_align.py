@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """XLM-Align: cross-lingual pre-training by self-labeled word alignment (Chi et al., ACL 2021).
 
 XLM-R's shape; `microsoft/xlm-align-base` is an XLM-R checkpoint and loads as it is.

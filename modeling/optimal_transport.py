@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the vectors of two sentences to the links between their tokens.
 
 Word alignment as optimal transport (XLM-Align, Chi et al., ACL 2021, section 3.1), and the rules of SimAlign (Jalili

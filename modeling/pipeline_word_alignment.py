@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pipeline("word-alignment", model=..., trust_remote_code=True)`: the word aligner as a pipeline of the library.
 
 A folder that a model of this zoo was saved in brings this file along, and its configuration names it. For any other

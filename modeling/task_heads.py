@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequence, token and span heads, shared by the four models; parameter names and outputs are XLM-R's.
 
 Plug-in fine-tuning (VECO, ACL 2021, section 3.1; `config.plug_in`): the heads read [H_x : S_x] of a text x. H_x is the

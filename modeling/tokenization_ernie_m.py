@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ERNIE-M's own tokenizer: the ids that its released checkpoints and transformers 4 give, with offsets and word ids.
 
 SentencePiece splits the text; then every Chinese character and every punctuation mark becomes a subword of its own, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A padded batch without its padding: the layers compute at real positions only, and attention within like lengths.
 
 Linear maps, LayerNorms and dropout do not care which sequence a position belongs to: they get all real positions of a

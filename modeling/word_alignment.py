@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which word of a sentence is which of its translation: any encoder of XLM-R's or BERT's kind as a word aligner.
 
 Words are cut into pieces, a layer of the encoder gives each token a vector, `optimal_transport` links the tokens, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text side of word alignment: words, tokens, what a tokenizer puts around them, and windows of long pairs."""
 
 from itertools import accumulate, chain, groupby, pairwise

@@ -27,6 +27,13 @@ def nearest(name: str, known: typing.Iterable[str]) -> str:
     return "Known: " + ", ".join(known) + "." if known else "There are none."
 
 
+def or_installed(path: str) -> str:
+    """`path`, or where nothing is there the recipe or sample data of that name that is installed with the packages."""
+    installed = Path(__file__).parents[1] / path
+    is_ours = Path(path).parts[:1] in [("pretraining",), ("finetuning",), ("sample_corpus",)]
+    return str(installed) if is_ours and not Path(path).exists() and installed.exists() else path
+
+
 def read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
     """What a file extends, from the first file to `path` itself: each file, and the values up to and with it."""
     files: list[tuple[str, dict[str, Any]]] = []  # from `path` to the file that extends none
@@ -75,10 +82,7 @@ def _over(old: Any, new: Any, name: str, file: str) -> Any:
 
 def _read_file(path: str) -> dict[str, Any]:
     """The mapping that one YAML file holds."""
-    file = Path(path)
-    shipped = Path(__file__).parents[1] / file  # beside the packages, in a checkout as where they are installed
-    if not file.is_file() and shipped.is_file():
-        file = shipped
+    file = Path(or_installed(path))
     if not file.is_file():
         folder = file.parent
         names = sorted(item.name for item in folder.glob("*.y*ml")) if folder.is_dir() else []

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import MISSING
 
+from zoo_core.recipe_files import or_installed
 from zoo_core.recipes import nearest, option
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
@@ -74,19 +75,20 @@ def _between_spaces(text: str) -> re.Pattern:
 
 
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
-    """`<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself.
+    """`<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself; the sample
+    corpus that is installed, where `path` names it from another folder.
 
     Raises ValueError where `hub_root` is given but no folder.
     """
     if hub_root is None:
-        return path
+        return or_installed(path)
     if not Path(hub_root).is_dir():
         raise ValueError(
             f"hub_root is {hub_root}, which is not a folder. Name a folder of the form <hub_root>/<owner>/<name>, or "
             "leave hub_root empty."
         )
     mirrored = Path(hub_root) / path
-    return str(mirrored) if HUB_ID.fullmatch(path) and mirrored.is_dir() else path
+    return str(mirrored) if HUB_ID.fullmatch(path) and mirrored.is_dir() else or_installed(path)
 
 
 def load_table(table: Table, hub_root: str | None = None) -> "Dataset | IterableDataset":

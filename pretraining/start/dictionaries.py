@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pretraining.recipe import Dictionary
 from pretraining.start.token_texts import fold_case, normalize
+from zoo_core.recipe_files import or_installed
 from zoo_core.tables import decode_line
 
 
@@ -48,7 +49,8 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
     Raises ValueError for a file that is missing or not UTF-8, a name that does not say which side is the language's
     while `first` does not either, a limit below 1, and a file without any pair.
     """
-    places = [Path(root) / dictionary.path for root in (hub_root, "") if root is not None]
+    below_root = [Path(hub_root) / dictionary.path] if hub_root is not None else []
+    places = [*below_root, Path(or_installed(dictionary.path))]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise ValueError(

@@ -18,6 +18,7 @@ from zoo_core.recipes import (
     recipe_differences,
     save_recipe,
 )
+from zoo_core.tables import Table, load_table
 
 
 @dataclass
@@ -198,11 +199,12 @@ def write_files(folder, **texts):
     return str(path)
 
 
-def test_a_recipe_that_ships_is_found_from_any_folder(tmp_path, monkeypatch):
+def test_what_ships_is_found_from_any_folder(tmp_path, monkeypatch):
     """By its name below the packages; a file of that name below the working directory comes before it."""
     monkeypatch.chdir(tmp_path)
     name = "finetuning/recipes/xlm_align/xnli.yaml"
     assert "train" in read_yaml(name)  # of the file that it extends
+    assert len(load_table(Table("sample_corpus", config="en"))) == 240  # the data of recipes too
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text("output_dir: mine", encoding="utf-8")
     assert read_yaml(name) == {"output_dir": "mine"}
