@@ -16,6 +16,8 @@ HEADS = {
 }
 
 
+# Model types whose weights have this encoder's names and layout; only what a paper adds is fresh.
+LOADABLE = ("xlm-roberta", "roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")
 # Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
 CUSTOM_PIPELINES = {
     "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
@@ -75,6 +77,25 @@ class EncoderConfig(PreTrainedConfig):
             self.auto_map = full_auto_map(type(self).model_type, self.class_prefix, self.further_heads)
         if getattr(self, "custom_pipelines", None) is None and self.class_prefix:
             self.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
+        """The library's, for one of the `LOADABLE` model types; the entries that name another one's files are left out.
+
+        Raises `ValueError` for any other model type: each of its weights would be missing, and random numbers loaded.
+        """
+        found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        model_type = found.get("model_type", cls.model_type)
+        if model_type not in (cls.model_type, *LOADABLE):
+            raise ValueError(
+                f"{pretrained_model_name_or_path} is of model type {model_type!r}, whose weights do not fit "
+                f"{cls.__name__}: it loads those of {', '.join(LOADABLE)}."
+            )
+        if model_type != cls.model_type:
+            names_files = ("auto_map", "custom_pipelines")
+            found = {name: value for name, value in found.items() if name not in names_files}
+            found["model_type"] = cls.model_type
+        return found, kwargs
 
     @property
     def longest_input(self) -> int:

@@ -261,7 +261,7 @@ def load_zoo(folder: str, base: type[PreTrainedModel]) -> PreTrainedModel:
     Raises ValueError for what is no checkpoint of the model type, and for one that lacks weights.
     """
     try:
-        found, _ = base.config_class.get_config_dict(folder)
+        found, _ = PreTrainedConfig.get_config_dict(folder)
         saved = (found.get("architectures") or [""])[0]
         cls = getattr(sys.modules[base.__module__], saved, None)
         if found.get("model_type") != base.config_class.model_type or cls is None:

@@ -8,11 +8,13 @@ its own (VECO, ACL 2021, section 3.1).
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
@@ -283,12 +285,16 @@ def first_states(states_BTH, attention_mask):
     return states_BTH.gather(1, first_B[:, None, None].expand(-1, 1, states_BTH.shape[2]))[:, 0]
 
 
+class PoolerLinear(nn.Linear):
+    """Its fresh weights are the same for every seed: adapters (PEFT) do not save it, and read what it makes."""
+
+
 class Pooler(nn.Module):
     """tanh of a linear map of each text's first state: (B, H) -> (B, H)."""
 
     def __init__(self, config):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = PoolerLinear(config.hidden_size, config.hidden_size)
 
     def forward(self, first_BH):
         return torch.tanh(self.dense(first_BH))
@@ -313,6 +319,21 @@ class EncoderPreTrainedModel(PreTrainedModel):
         "cross_attentions": CrossAttention,
     }
     skip_padding = False
+
+    def __init__(self, config):
+        super().__init__(config)
+        # PEFT knows which modules to adapt by a table of its own alone: ours are XLM-R's
+        if (peft := sys.modules.get("peft.utils.constants")) is not None:
+            for name, table in vars(peft).items():
+                if name.endswith("_TARGET_MODULES_MAPPING") and "xlm-roberta" in table:
+                    table.setdefault(config.model_type, table["xlm-roberta"])
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, PoolerLinear):
+            drawn_HH = torch.randn(module.weight.shape, generator=torch.Generator().manual_seed(0))
+            init.copy_(module.weight, self.config.initializer_range * drawn_HH)
 
     def set_skip_padding(self, skip: bool) -> None:
         """Whether the encoder computes nothing at padding, from now on: the same numbers, sooner. Off by default.

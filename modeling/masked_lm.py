@@ -189,6 +189,11 @@ class LMHead(nn.Module):
                 f"labels have shape {tuple(labels_BT.shape)}, and the inputs {tuple(states_BTH.shape[:2])}: give both "
                 "one shape, with label -100 where nothing is predicted."
             )
+        if torch.compiler.is_compiling():  # shapes that depend on the labels would break the graph; all logits instead
+            scores_BTV = self(states_BTH).float()
+            return nn.functional.cross_entropy(
+                scores_BTV.flatten(0, 1), labels_BT.flatten(), label_smoothing=label_smoothing
+            )
         predicted_BT = labels_BT.ne(-100)
         labels_N = labels_BT[predicted_BT]
         if not len(labels_N):

@@ -75,8 +75,8 @@ def _between_spaces(text: str) -> re.Pattern:
 
 
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
-    """`<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself; the sample
-    corpus that is installed, where `path` names it from another folder.
+    """`<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself; the
+    sample corpus that is installed, where `path` names it from another folder.
 
     Raises ValueError where `hub_root` is given but no folder.
     """
