@@ -1,8 +1,8 @@
 """What the benchmarks share: flags, interleaved rounds, ratios, peak memory, the table and the file of results.
 
-A benchmark is `python -m bench.<name>`, with `read_flags(argv)`, `check_flags(flags)` and `main(argv)`. It compares
-ways of doing the same work: each round runs every way once, so that what else the machine does meets all of them, and a
-ratio is the median of the rounds' own ratios. It prints a table and writes bench/results/<name>.json.
+A benchmark is `python -m bench.<name>`, with `read_flags(argv)` and `main(argv)`. It compares ways of doing the same
+work: each round runs every way once, so that what else the machine does meets all of them, and a ratio is the median of
+the rounds' own ratios. It prints a table and writes bench/results/<name>.json.
 """
 
 import argparse
@@ -17,17 +17,15 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
+
 from zoo_core.provenance import run_facts, write_json
 
-# of the sizes that several benchmarks have: the least, and why
-LEAST = {
-    "layers": (1, "There would be no encoder."),
-    "hidden": (64, "A head has 64 dimensions."),
-    "vocab": (10, "Special tokens take six."),
-    "pairs": (1, "There would be nothing to read."),
-    "length": (8, "Of fewer tokens too few are drawn for prediction."),
-}
-WITHOUT = (1, "Nothing would be measured.")  # of every other size
+# the least of sizes that several benchmarks have, 1 of any other; of a vocabulary, six are special tokens
+LEAST = {"hidden": 64, "vocab": 10, "length": 8}
 HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
 
 # Peaks of the data sheets: dense bf16, FLOP/s, without sparsity
@@ -50,42 +48,28 @@ def check_sizes(flags: argparse.Namespace, least: dict[str, int] | None = None) 
 
     `least` are lower bounds of this benchmark's own.
     """
+    bounds = LEAST | (least or {})
     for name, value in vars(flags).items():
-        if type(value) is not int:
-            continue
-        low, why = LEAST.get(name, WITHOUT)
-        if name in (least or {}):
-            low, why = least[name], WITHOUT[1]
-        if value < low:
-            raise ValueError(f"--{name} is {value}. {why} Give {low} or more.")
+        if type(value) is int and value < bounds.get(name, 1):
+            raise ValueError(f"--{name} is {value}: give {bounds.get(name, 1)} or more.")
     hidden = getattr(flags, "hidden", None) or HEAD_SIZE
     if hidden % HEAD_SIZE:
-        down = hidden // HEAD_SIZE * HEAD_SIZE
-        raise ValueError(
-            f"--hidden is {hidden}, no multiple of {HEAD_SIZE}. A head has {HEAD_SIZE} dimensions, as in the papers' "
-            f"models. Give {down} or {down + HEAD_SIZE}."
-        )
+        raise ValueError(f"--hidden is {hidden}: give a multiple of {HEAD_SIZE}, the dimensions of a head.")
 
 
 def device_name() -> str:
     """`cuda` where there is a GPU, else `cpu`."""
-    import torch
-
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def wait() -> None:
     """Until a GPU has done what it was given."""
-    import torch
-
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def clock() -> float:
     """Seconds: of the processor where one thread works alone, which others hardly slow down; else on the clock."""
-    import torch
-
     alone = not torch.cuda.is_available() and torch.get_num_threads() == 1
     return time.process_time() if alone else time.perf_counter()
 
@@ -120,6 +104,18 @@ def median_ratio(others: Sequence[float], own: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(others, own, strict=True))
 
 
+def compared(seconds: dict[str, list[float]], to: str) -> list[dict[str, Any]]:
+    """A row for each way: its median, and how many times as long as `to` it took."""
+    return [
+        {
+            "way": name,
+            "seconds": statistics.median(values),
+            "ratio": median_ratio(values, seconds[to]) if name != to else None,
+        }
+        for name, values in seconds.items()
+    ]
+
+
 def in_fresh_process(function: Callable, *arguments: Any) -> Any:
     """What the function returns in a new process, whose memory nothing before has touched.
 
@@ -132,16 +128,12 @@ def in_fresh_process(function: Callable, *arguments: Any) -> Any:
 
 def peak_bytes(step: Callable[[], Any], device: str) -> int:
     """How far memory rises during `step()` above where it was before: what torch's allocators hand out."""
-    import torch
-
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         step()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    from torch.profiler import ProfilerActivity, profile
-
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -159,8 +151,6 @@ def max_resident_bytes() -> int:
 
 def free_bytes() -> int:
     """Memory that a new allocation may take: of the GPU, or what the system calls available."""
-    import torch
-
     if torch.cuda.is_available():
         return torch.cuda.mem_get_info()[0]
     meminfo = Path("/proc/meminfo")
@@ -172,8 +162,6 @@ def free_bytes() -> int:
 
 def matrix_peak(size: int, dtype: Any, rounds: int = 5) -> float:
     """FLOP/s of a product of two square matrices: what this device reaches where nothing else is asked of it."""
-    import torch
-
     a, b = (torch.randn(size, size, device=device_name()).to(dtype) for _ in range(2))
     out = torch.empty(size, size, dtype=dtype, device=a.device)
     seconds = interleaved({"product": lambda number: torch.mm(a, b, out=out)}, rounds)
@@ -182,8 +170,6 @@ def matrix_peak(size: int, dtype: Any, rounds: int = 5) -> float:
 
 def sheet_peak() -> float | None:
     """FLOP/s in bf16 that the data sheet of this GPU names; None where it is not known here."""
-    import torch
-
     if not torch.cuda.is_available():
         return None
     name = torch.cuda.get_device_name()
@@ -191,21 +177,14 @@ def sheet_peak() -> float | None:
 
 
 def number(value: Any) -> str:
-    """A cell of a table: three digits that count, and nothing where there is nothing."""
-    if value is None:
-        return ""
+    """As a table shows it: three digits that count."""
     if not isinstance(value, (int, float)):
-        return str(value)
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+        return "" if value is None else str(value)
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def show(title: str, columns: dict[str, str], rows: Iterable[dict], notes: Iterable[str] = ()) -> None:
     """Prints rows as a table: `columns` maps a key of the rows to its heading."""
-    from rich.console import Console
-    from rich.table import Table
-
     rows = list(rows)
     console = Console(highlight=False, soft_wrap=True, width=160)
     table = Table(title=title, title_justify="left")
@@ -221,8 +200,6 @@ def show(title: str, columns: dict[str, str], rows: Iterable[dict], notes: Itera
 
 def write_results(flags: argparse.Namespace, name: str, argv: Sequence[str] | None, results: dict[str, Any]) -> None:
     """Writes the results with the flags, the threads and load of the machine, and the facts of the run."""
-    import torch
-
     argv = sys.argv[1:] if argv is None else argv
     settings = {key: value for key, value in vars(flags).items() if key != "output"}
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}

@@ -6,15 +6,19 @@ pretraining/training.py does in a step; the peer is transformers' model and coll
 Legend: `M` texts or pairs.
 """
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForLanguageModeling, XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaTokenizer
 
+from bench._common import device_name
 from bench._flops import Size
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.encoder import MultiHeadAttention
@@ -51,18 +55,26 @@ def positions(example: Example) -> int:
     return sum(map(len, example.sides)) + 2 * len(example.sides)
 
 
-def our_batch(tokenizer: Any, examples: list[Example], objective: str = "tlm") -> dict[str, dict]:
+def our_batch(
+    tokenizer: Any, examples: list[Example], objective: str = "tlm", predicted: float = PREDICTED
+) -> dict[str, dict]:
     """The batch that the training loop would get of these examples."""
-    settings = Objective(batch_size=len(examples), mask_probability=PREDICTED, max_length=max(map(positions, examples)))
+    settings = Objective(batch_size=len(examples), mask_probability=predicted, max_length=max(map(positions, examples)))
     return {objective: COLLATORS[objective](tokenizer, ("bench",))(Texts.of(examples), settings)}
 
 
-def skip_padding(model: Any, on: bool = True) -> bool:
-    """Has the model leave padding out, if it can; whether it does."""
-    switch = getattr(model, "set_skip_padding", None)
-    if switch is not None:
-        switch(on)
-    return on and switch is not None
+def metaxlm(size: Size, longest: int, of_attention: float = DROPOUT) -> MetaXlmForPreTraining:
+    """A model with random weights, the smallest of ours, whose body is XLM-R's."""
+    torch.manual_seed(0)
+    config = MetaXlmConfig(**size.config(longest, **dropout(of_attention)))
+    return MetaXlmForPreTraining(config).to(device_name()).train()
+
+
+def sample_texts() -> list[str]:
+    """The texts of the sample corpus, of languages with spaces between words."""
+    corpus = Path(__file__).parents[1] / "sample_corpus"
+    files = [(corpus / code / "train.jsonl").read_text(encoding="utf-8") for code in ("en", "de", "fr", "es")]
+    return [json.loads(line)["text"] for file in files for line in file.splitlines()]
 
 
 def missing_gradients(model: Any) -> int:
@@ -86,11 +98,10 @@ class OurStep:
     """A step of this package, by the methods of its training loop."""
 
     def __init__(self, model: Any, tokenizer: Any, precision: str = "fp32", objective: str = "tlm"):
-        """`model` leaves padding out if it can."""
         self.phase = Phase("bench", 1_000_000, {objective: Objective(batch_size=1)}, learning_rate=1e-5)
         start = ModelStart(type=model.config.model_type)
         recipe = Recipe("unused", start, phases=[self.phase], precision=precision)
-        self.skips_padding = skip_padding(model)
+        model.set_skip_padding(True)
         self.objective, self.tokenizer = objective, tokenizer
         self.training = Training(recipe, model, tokenizer, [], make_accelerator(precision), [])
         self.training._start_phase(0)
@@ -103,8 +114,6 @@ class OurStep:
 
     def on_batch(self, batch: dict[str, dict]) -> float:
         """One step on a collated batch; the mean loss."""
-        from accelerate.utils import send_to_device
-
         training = self.training
         output = self.model(**send_to_device(batch, training.accelerator.device))
         training.accelerator.backward(output.loss)
@@ -176,9 +185,8 @@ class Contest:
 
     def share_moments(self) -> None:
         """After the peer's first step: ours goes on with its moments."""
-        if not next(
-            self.ours.model.parameters()
-        ).is_cuda:  # there fused AdamW counts its steps elsewhere than the peer's
+        # on a GPU fused AdamW counts its steps elsewhere than the peer's
+        if not next(self.ours.model.parameters()).is_cuda:
             self.ours.optimizer.state = self.peer.optimizer.state
 
     def clear(self, for_ours: bool) -> None:

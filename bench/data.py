@@ -11,7 +11,11 @@ own. `--hub_root` takes the Bible and NTREX instead. Writes bench/results/data.j
 """
 
 import argparse
+import contextlib
+import io
 import json
+import logging
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -22,9 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
+from transformers import DataCollatorForLanguageModeling
 
 from bench._common import check_sizes, in_fresh_process, interleaved, make_parser, median_ratio, show, write_results
 from bench._lengths import read_lengths
+from bench._steps import features, sample_texts
+from pretraining.collators import MlmCollator
+from pretraining.data.corpora import load_corpora, training_batches
+from pretraining.data.prepared import MANIFEST
+from pretraining.recipe import Recipe
+from pretraining.start.initialization import load_tokenizer
+from pretraining.tools.prepare import prepare
+from pretraining.tools.train_tokenizer import train_tokenizer
 from zoo_core.recipes import load_recipe, user_errors
 
 NAME = "data"
@@ -38,10 +52,7 @@ SHARD_BYTES = 64 * 2**20
 
 def make_texts(count: int, rng: np.random.Generator) -> list[str]:
     """Sentences of news' lengths, of words made of the halves of the sample corpus' words."""
-    corpus = Path(__file__).parents[1] / "sample_corpus"
-    files = [(corpus / code / "train.jsonl").read_text(encoding="utf-8") for code in ("en", "de", "es", "fr")]
-    rows = [json.loads(line) for file in files for line in file.split("\n") if line]
-    words = sorted({word for row in rows for word in row["text"].split() if len(word) > 1})
+    words = sorted({word for text in sample_texts() for word in text.split() if len(word) > 1})
     heads, tails = (rng.choice(words, size=WORDS) for _ in range(2))
     known = [head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :] for head, tail in zip(heads, tails, strict=True)]
     _, lengths = read_lengths()
@@ -54,8 +65,6 @@ def make_texts(count: int, rng: np.random.Generator) -> list[str]:
 
 def hub_texts(hub_root: Path, count: int, rng: np.random.Generator) -> list[str]:
     """So many verses and sentences, in a random order. Raises ValueError where there are none."""
-    import pyarrow.parquet as pq
-
     files = [file for name in ("bible", "ntrex") for file in sorted((hub_root / "local" / name).glob("*/*.parquet"))]
     texts = [text for file in files for text in pq.read_table(file)["text"].to_pylist() if text and text.strip()]
     if not texts:
@@ -69,8 +78,6 @@ def hub_texts(hub_root: Path, count: int, rng: np.random.Generator) -> list[str]
 
 def recipe_of(flags: argparse.Namespace, folder: Path, **fields: Any) -> Any:
     """An MLM recipe over the text in `folder`; `fields` are set in it."""
-    from pretraining.recipe import Recipe
-
     table = {"path": str(folder / "text.txt"), "language": LANGUAGE}
     if fields.pop("streaming", False):
         table |= {"streaming": True, "size": flags.sentences}
@@ -83,9 +90,6 @@ def recipe_of(flags: argparse.Namespace, folder: Path, **fields: Any) -> Any:
 
 def loader_of(recipe: Any) -> Iterator[dict]:
     """The training batches of a recipe, opened anew."""
-    from pretraining.data.corpora import load_corpora, training_batches
-    from pretraining.start.initialization import load_tokenizer
-
     tokenizer = load_tokenizer(recipe)
     return iter(training_batches(load_corpora(recipe, tokenizer), recipe.phases[0], recipe, 0, tokenizer))
 
@@ -104,9 +108,6 @@ def tokens_per_second(recipe: Any, updates: int) -> float:
 
 def measure_batches(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Rates of prepared shards and of streams by workers, in interleaved rounds, and of masking."""
-    import logging
-    import multiprocessing
-
     logging.disable(logging.INFO)
     # a fresh process would start workers as it was started itself; those of a training run are forked
     multiprocessing.set_start_method("fork", force=True)
@@ -138,13 +139,6 @@ def measure_batches(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
 
 def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Rows that are in memory already, to a masked batch: ours and transformers'."""
-    from transformers import DataCollatorForLanguageModeling
-
-    from bench._steps import features
-    from pretraining.collators import MlmCollator
-    from pretraining.data.corpora import load_corpora
-    from pretraining.start.initialization import load_tokenizer
-
     recipe = recipe_of(flags, folder, prepared=str(folder / "prepared"))
     tokenizer = load_tokenizer(recipe)
     (corpus,) = load_corpora(recipe, tokenizer)
@@ -188,12 +182,6 @@ def same_batches(ours: dict, peer: dict) -> None:
 
 def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Tokens a second of one core, from text to ids."""
-    import logging
-
-    from pretraining.data.prepared import MANIFEST
-    from pretraining.start.initialization import load_tokenizer
-    from pretraining.tools.prepare import prepare
-
     logging.disable(logging.INFO)
     recipe = recipe_of(flags, folder)
     tokenizer = load_tokenizer(recipe)
@@ -222,17 +210,12 @@ def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str,
 
 def quietly(work: Callable[[], Any]) -> None:
     """Without what it prints."""
-    import contextlib
-    import io
-
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         work()
 
 
 def write_shards(flags: argparse.Namespace, folder: Path) -> None:
     """Prepares the text into `folder/prepared`."""
-    from pretraining.tools.prepare import prepare
-
     quietly(lambda: prepare(recipe_of(flags, folder), folder / "prepared", 1, None, SHARD_BYTES))
 
 
@@ -260,19 +243,15 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2], help="of the loader (default: 0 1 2)")
     parser.add_argument("--hub_root", metavar="DIR", help="take the text from local/bible and local/ntrex there")
     parser.add_argument("--tokenizer", metavar="DIR", help="folder of a tokenizer (default: trained on the text)")
-    return parser.parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError as `check_sizes`."""
+    flags = parser.parse_args(argv)
     check_sizes(flags, {"length": 16})
+    return flags
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
+        flags = read_flags(argv)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         rng = np.random.default_rng(0)
         with tempfile.TemporaryDirectory() as name:
@@ -285,8 +264,6 @@ def main(argv: list[str] | None = None) -> None:
             if flags.tokenizer:
                 shutil.copytree(flags.tokenizer, folder / "tokenizer")
             else:
-                from pretraining.tools.train_tokenizer import train_tokenizer
-
                 train_tokenizer(texts, folder / "tokenizer", flags.vocab)
             os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
             in_fresh_process(write_shards, flags, folder)

@@ -23,13 +23,26 @@ import json
 import random
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import torch
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from transformers import PrinterCallback, TrainerCallback, XLMRobertaConfig, XLMRobertaModel
+from transformers.utils import logging
 
 from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
+from bench._flops import Size
+from finetuning.data.task_tables import each_part
 from finetuning.tasks.registry import KINDS, kind_of, task_module
+from finetuning.trainer import FineTuningTrainer, load_model, open_run, task_arguments
+from finetuning.used_rows import used_tokens
+from modeling.configuration_metaxlm import MetaXlmConfig
+from modeling.modeling_metaxlm import MetaXlmModel
+from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
 from zoo_core.recipes import load_recipe, user_errors
 
 NAME = "finetuning"
@@ -69,14 +82,6 @@ def _tables(kind: str, train: dict[str, Any], evaluation: dict[str, Any]) -> lis
 def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
     """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; with both a
     tokenizer that is trained on the texts, and has tokens that never stand there for the other rows."""
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-    from transformers import XLMRobertaConfig, XLMRobertaModel
-
-    from bench._flops import Size
-    from modeling.configuration_metaxlm import MetaXlmConfig
-    from modeling.modeling_metaxlm import MetaXlmModel
-    from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
-
     model = ModelProto.FromString(train_unigram(texts, flags.vocab - SPECIALS_BESIDE_SPM))
     lowest = min(token.score for token in model.pieces)
     for number in range(flags.rows - SPECIALS_BESIDE_SPM - len(model.pieces)):  # of languages that are not read here
@@ -84,10 +89,8 @@ def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> No
     for name in ("ours", "transformers"):
         save_tokenizer(model.SerializeToString(), folder / name)
     config = Size(flags.layers, flags.hidden, flags.rows).config(flags.max_length)
-    ours, theirs = (
-        MetaXlmModel(MetaXlmConfig(**config)),
-        XLMRobertaModel(XLMRobertaConfig(**config), add_pooling_layer=False),
-    )
+    ours = MetaXlmModel(MetaXlmConfig(**config))
+    theirs = XLMRobertaModel(XLMRobertaConfig(**config), add_pooling_layer=False)
     theirs.load_state_dict(ours.state_dict())
     ours.save_pretrained(folder / "ours")
     theirs.save_pretrained(folder / "transformers")
@@ -108,10 +111,6 @@ class Contest:
     """The ways of training and evaluating on one data set, with two models of the same weights."""
 
     def __init__(self, overrides: list[str], models: Path, flags: argparse.Namespace, folder: Path):
-        from finetuning.data.task_tables import each_part
-        from finetuning.trainer import load_model, open_run
-        from finetuning.used_rows import used_tokens
-
         settings = [f"model={models / 'ours'}", f"output_dir={folder}", "task=bench", "selection=last"]
         sizes = [f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"]
         rows = [f"max_evaluation_examples={flags.evaluated}", f"hub_root={flags.hub_root or 'null'}"]
@@ -134,10 +133,6 @@ class Contest:
 
     def trainer(self, data: Any, name: str, order: str = "sequential") -> Any:
         """The Trainer of a run on this data, which keeps and prints nothing."""
-        from transformers import PrinterCallback
-
-        from finetuning.trainer import FineTuningTrainer, task_arguments
-
         used_V = self.used_V
 
         class Trainer(FineTuningTrainer):
@@ -162,8 +157,6 @@ class Contest:
 
     def batches(self, name: str, number: int) -> list[list[int]]:
         """The rows of some batches of an epoch in this way, drawn for this round, and of one that goes before them."""
-        import torch
-
         torch.manual_seed(number)
         order = "random" if name in (LONGEST, WHOLE) else "group_by_length"
         rows = list(self.trainer(self.data, name, order)._get_train_sampler())
@@ -173,12 +166,10 @@ class Contest:
 
     def train(self, name: str, number: int) -> dict[str, float]:
         """Seconds and positions of an example in this round's steps, and MiB of the optimizer's state."""
-        from dataclasses import replace
-
         batches = self.batches(name, number)
         source = self.whole if name == WHOLE else self.data
         rows = source.train.select([row for batch in batches for row in batch])
-        trainer, watch = self.trainer(replace(source, train=rows), name), _watch()
+        trainer, watch = self.trainer(replace(source, train=rows), name), Watch()
         trainer.add_callback(watch)
         gc.collect()  # of the way before, whose optimizer is as large
         trainer.train()
@@ -195,8 +186,6 @@ class Contest:
 
     def evaluate(self, name: str) -> tuple[float, dict[str, dict[str, float]]]:
         """Seconds of the evaluated rows, all of them, and the scores by language, of both models as ours is."""
-        from dataclasses import replace
-
         self.theirs.load_state_dict(self.ours.state_dict())
         data = self.whole if name == APART_WHOLE else self.data
         parts = [data.evaluation]
@@ -207,20 +196,16 @@ class Contest:
         return timed(lambda: [scores.update(trainer.score()) for trainer in trainers]), scores
 
 
-def _watch() -> Any:
-    """A callback of a Trainer, whose `seconds` are those from the end of its first step to that of its last."""
-    from transformers import TrainerCallback
+class Watch(TrainerCallback):
+    """`seconds` are those from the end of a Trainer's first step to that of its last."""
 
-    class Watch(TrainerCallback):
-        started, seconds = 0.0, 0.0
+    started, seconds = 0.0, 0.0
 
-        def on_step_end(self, args, state, control, **others):
-            wait()
-            if state.global_step == 1:
-                self.started = clock()
-            self.seconds = clock() - self.started
-
-    return Watch()
+    def on_step_end(self, args, state, control, **others):
+        wait()
+        if state.global_step == 1:
+            self.started = clock()
+        self.seconds = clock() - self.started
 
 
 def timed(run: Any) -> float:
@@ -299,11 +284,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     }
     parser = make_parser(__doc__, NAME, sizes)
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub, with google/xtreme")
-    return parser.parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError as `check_sizes`, and where the embeddings have no row for a token, or too few to use."""
+    flags = parser.parse_args(argv)
     check_sizes(flags)
     if flags.used > flags.rows:
         raise ValueError(
@@ -315,17 +296,13 @@ def check_flags(flags: argparse.Namespace) -> None:
             f"--rows is {flags.rows} and --vocab {flags.vocab}: some tokens would have no embedding. Give --rows "
             f"{flags.vocab} or more."
         )
+    return flags
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
-        import datasets
-        import torch
-        from transformers.utils import logging
-
+        flags = read_flags(argv)
         datasets.disable_progress_bars()
         logging.set_verbosity_error()
         torch.manual_seed(0)
@@ -353,7 +330,6 @@ def main(argv: list[str] | None = None) -> None:
 
 def texts_of(overrides: list[str], flags: argparse.Namespace) -> list[str]:
     """All texts of a recipe's evaluated rows, for the tokenizer."""
-
     needed = ["model=none", "output_dir=none", "task=bench", "selection=last", "training.learning_rate=1"]
     recipe = load_recipe(
         KINDS[kind_of(overrides)].recipe_class, None, [*needed, f"hub_root={flags.hub_root or 'null'}", *overrides]

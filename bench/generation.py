@@ -14,7 +14,12 @@ import argparse
 import statistics
 from typing import Any
 
+import torch
+from transformers import EncoderDecoderModel, XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaModel
+
 from bench._common import check_sizes, device_name, interleaved, make_parser, median_ratio, show, write_results
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_veco import VecoForConditionalGeneration
 from zoo_core.recipes import user_errors
 
 NAME = "generation"
@@ -26,12 +31,6 @@ SAME = 0.9  # share of the sentences that have to be equal to the last token
 
 def make_models(flags: argparse.Namespace) -> dict[str, Any]:
     """Both models, with the same random weights."""
-    import torch
-    from transformers import EncoderDecoderModel, XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaModel
-
-    from modeling.configuration_veco import VecoConfig
-    from modeling.modeling_veco import VecoForConditionalGeneration
-
     torch.manual_seed(0)
     shared = dict(
         vocab_size=flags.vocab,
@@ -76,8 +75,6 @@ def peer_state(state: dict[str, Any]) -> dict[str, Any]:
 
 def make_sources(flags: argparse.Namespace) -> dict[str, Any]:
     """A batch of `<s> x </s>`, from a third of `--length` to the whole."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     input_ids_BS = torch.randint(4, flags.vocab - 1, (flags.sentences, flags.length), generator=generator)
     lengths_B1 = torch.randint(flags.length // 3, flags.length + 1, (flags.sentences, 1), generator=generator)
@@ -137,23 +134,19 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         "new": (24, "tokens that are written"),
         "rounds": (5, "interleaved rounds"),
     }
-    return make_parser(__doc__, NAME, sizes).parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError for sizes of which there is no model or nothing to measure."""
+    flags = make_parser(__doc__, NAME, sizes).parse_args(argv)
     check_sizes(flags)
     if flags.decoder_layers > flags.layers:
         raise ValueError(
             f"--decoder_layers is {flags.decoder_layers}, and --layers {flags.layers}. Give as many or fewer."
         )
+    return flags
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
+        flags = read_flags(argv)
         rows = measure(flags)
         title = f"{flags.sentences} sources to {flags.new} tokens each, {flags.layers} + {flags.decoder_layers} layers "
         title += f"of {flags.hidden}, |V| = {flags.vocab:,}, {device_name()}, medians of {flags.rounds} rounds"

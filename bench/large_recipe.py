@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench._common import show
+from bench._common import number, show
 from bench._flops import BASE, LARGE, Size
 from bench._lengths import read_lengths
+from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.recipe import Objective, Phase, Recipe, learned_terms
 from zoo_core.recipes import load_recipe, user_errors
 
@@ -121,8 +122,6 @@ def state_bytes(size: Size, processes: int) -> dict[str, float]:
 
 def head_bytes(size: Size) -> float:
     """The head's own gradient before it joins the embeddings', its bf16 weights, and logits."""
-    from modeling.masked_lm import LOGITS_AT_ONCE
-
     return (4 + 2) * size.vocab * size.hidden + (4 + 2 + 2) * LOGITS_AT_ONCE
 
 
@@ -279,17 +278,10 @@ def markdown(made: Sequence[Section]) -> str:
     ]
     for title, columns, rows, notes in made:
         lines += ["", f"## {title}", "", "| " + " | ".join(columns.values()) + " |", "|" + "---:|" * len(columns)]
-        lines += ["| " + " | ".join(cell(row[key]) for key in columns) + " |" for row in rows]
+        lines += ["| " + " | ".join(number(row[key]) for key in columns) + " |" for row in rows]
         for note in notes:
             lines += ["", note]
     return "\n".join(lines) + "\n"
-
-
-def cell(value: str | float) -> str:
-    """Three digits that count."""
-    if isinstance(value, str):
-        return value
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def read_flags(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -300,23 +292,19 @@ def read_flags(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--memory", type=float, default=80.0, help="GB of a GPU (80)")
     parser.add_argument("--network", type=float, default=50.0, help="GB/s between machines for each GPU (50)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
-    return parser.parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError for what cannot be computed with."""
+    flags = parser.parse_args(argv)
     if not 0 < flags.mfu <= 1:
         raise ValueError(f"--mfu is {flags.mfu:g}: it is a share of the peak. Give a number above 0, at most 1.")
     for name, least in (("gpus", min(flags.gpus)), ("memory", flags.memory), ("network", flags.network)):
         if least <= 0:
             raise ValueError(f"--{name} is {least:g}: nothing can be shared out over it. Give a positive number.")
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
+        flags = read_flags(argv)
         made = sections(flags)
     if flags.markdown:
         flags.markdown.write_text(markdown(made), encoding="utf-8")

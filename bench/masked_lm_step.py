@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bench._common import (
     check_sizes,
@@ -36,6 +39,19 @@ from bench._common import (
 )
 from bench._flops import Size
 from bench._lengths import lengths_of
+from bench._steps import (
+    DROPOUT,
+    PREDICTED,
+    Contest,
+    OurStep,
+    PeerStep,
+    dropout,
+    made_up_examples,
+    made_up_tokenizer,
+    metaxlm,
+    missing_gradients,
+    set_attention_dropout,
+)
 from zoo_core.recipes import user_errors
 
 NAME = "masked_lm_step"
@@ -79,9 +95,6 @@ def round_batches(part: Part, pairs_M2: np.ndarray, number: int, batches: int) -
     if part.batching == "random":
         drawn = [pairs_M2[rng.integers(len(pairs_M2), size=part.pairs)] for _ in range(batches)]
         return drawn, drawn
-    import torch
-    from transformers.trainer_pt_utils import get_length_grouped_indices
-
     pool = pairs_M2[rng.integers(len(pairs_M2), size=MEGABATCH * part.pairs)]
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     order = get_length_grouped_indices(pool.sum(1).tolist(), part.pairs, generator=generator)
@@ -124,8 +137,6 @@ def that_fits(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches
 
 def measure_time(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int) -> dict[str, Any]:
     """Seconds of every way for the real tokens of each round, and what the losses were on one batch."""
-    from bench._steps import DROPOUT, Contest, made_up_examples, set_attention_dropout
-
     contest = Contest.of(size, LONGEST, part.precision, part.objective, device_name())
     data, real = {}, []
     for number in range(-1, rounds):
@@ -151,42 +162,27 @@ def measure_time(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batc
 
     ways = {PEER: peer, OURS: lambda number: ours(number, DROPOUT), WITHOUT: lambda number: ours(number, 0.0)}
     seconds = interleaved(ways, rounds, before=lambda name: contest.clear(name != PEER))
-    return {
-        "seconds": seconds,
-        "real": real,
-        "losses": losses,
-        "skips_padding": contest.ours.skips_padding,
-    }
+    return {"seconds": seconds, "real": real, "losses": losses}
 
 
 def measure_memory(size: Size, part: Part, pairs_M2: np.ndarray, way: str) -> dict[str, float]:
     """MiB of one way's step at its peak: above weights, gradients and moments, and of the whole process."""
-    import torch
-    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
-
-    from bench._steps import DROPOUT, OurStep, PeerStep, dropout, made_up_examples, made_up_tokenizer, missing_gradients
-    from modeling.configuration_metaxlm import MetaXlmConfig
-    from modeling.modeling_metaxlm import MetaXlmForPreTraining
-
     torch.manual_seed(0)
-    device, tokenizer = device_name(), made_up_tokenizer(size.vocab)
-    config = size.config(LONGEST, **dropout(0.0 if way == WITHOUT else DROPOUT))
+    tokenizer, of_attention = made_up_tokenizer(size.vocab), 0.0 if way == WITHOUT else DROPOUT
     if way == PEER:
-        step: Any = PeerStep(XLMRobertaForMaskedLM(XLMRobertaConfig(**config)).to(device), tokenizer, part.precision)
+        config = XLMRobertaConfig(**size.config(LONGEST, **dropout(of_attention)))
+        step: Any = PeerStep(XLMRobertaForMaskedLM(config).to(device_name()), tokenizer, part.precision)
     else:
-        model = MetaXlmForPreTraining(MetaXlmConfig(**config)).to(device)
-        step = OurStep(model, tokenizer, part.precision, part.objective)
+        step = OurStep(metaxlm(size, LONGEST, of_attention), tokenizer, part.precision, part.objective)
     batch = made_up_examples(round_batches(part, pairs_M2, 0, 1)[0][0], size.vocab, np.random.default_rng(0))
     step(batch[:1])  # makes the moments; most gradients are dropped after it, and made anew at every step
     missing = missing_gradients(step.model)
-    above = peak_bytes(lambda: step(batch), device) - missing
+    above = peak_bytes(lambda: step(batch), device_name()) - missing
     return {"above_mib": above / 2**20, "process_mib": max_resident_bytes() / 2**20}
 
 
 def flops_ratio(size: Size, peers: list[np.ndarray]) -> float:
     """FLOPs of the peer, which computes padding and all logits, over the useful ones, on the same sentences."""
-    from bench._steps import PREDICTED
-
     useful = padded = 0.0
     for batch in peers:
         lengths = row_lengths(batch)
@@ -231,7 +227,6 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
         "ratio_by_flops": flops_ratio(size, [batch for batches in drawn for batch in batches]),
         "real_tokens_a_round": timed["real"],
         "losses": timed["losses"],
-        "skips_padding": timed["skips_padding"],
         "ways": rows,
     }
 
@@ -254,7 +249,7 @@ def show_part(name: str, found: dict[str, Any]) -> None:
     notes = [
         f"of the peer's positions {found['useful_share_of_the_peer']:.2f} are no padding; by FLOPs ours is "
         f"{found['ratio_by_flops']:.2f} times faster; losses {found['losses'][PEER]:.5f} and "
-        f"{found['losses'][OURS]:.5f}; padding is {'' if found['skips_padding'] else 'not '}skipped"
+        f"{found['losses'][OURS]:.5f}"
     ]
     if found["pairs"] < found["pairs_asked"]:
         notes.append(
@@ -281,24 +276,20 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
     parser.add_argument("--hub_root", metavar="DIR", help="count the lengths of local/ntrex there (default: shipped)")
     parser.add_argument("--tokenizer", metavar="DIR", help="with --hub_root: its tokens (default: trained there first)")
-    return parser.parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError for what `check_sizes` refuses, and a tokenizer without text."""
+    flags = parser.parse_args(argv)
     check_sizes(flags)
     if flags.tokenizer and not flags.hub_root:
         raise ValueError(
             f"--tokenizer is {flags.tokenizer} and --hub_root is not given: the lengths that come with the benchmark "
             "are counted already. Give --hub_root too, or neither."
         )
+    return flags
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
+        flags = read_flags(argv)
         size = Size(flags.layers, flags.hidden, flags.vocab)
         with tempfile.TemporaryDirectory() as folder:
             pairs_M2, _ = lengths_of(flags.hub_root, flags.tokenizer, Path(folder))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
 
 from bench._common import (
     check_sizes,
@@ -26,6 +28,7 @@ from bench._common import (
 )
 from bench._flops import BASE, LARGE, Size
 from bench._lengths import read_lengths
+from bench._steps import OurStep, made_up_examples, made_up_tokenizer, metaxlm, our_batch
 from zoo_core.recipes import user_errors
 
 NAME = "mfu"
@@ -45,19 +48,10 @@ def row_lengths(objective: str, flags: argparse.Namespace, rng: np.random.Genera
     return np.maximum(cut_M2, np.minimum(pairs_M2, room - cut_M2[:, ::-1]))
 
 
-def measure(size: Size, objective: str, flags: argparse.Namespace, profile: Path | None) -> dict[str, Any]:
+def measure(size: Size, objective: str, flags: argparse.Namespace, profile_file: Path | None) -> dict[str, Any]:
     """Tokens a second of one objective, the FLOPs they stand for, and the device's peak."""
-    import torch
-
-    from bench._steps import DROPOUT, PREDICTED, OurStep, dropout, made_up_examples, made_up_tokenizer, our_batch
-    from modeling.configuration_metaxlm import MetaXlmConfig
-    from modeling.modeling_metaxlm import MetaXlmForPreTraining
-
-    torch.manual_seed(0)
-    of_attention = DROPOUT if flags.attention_dropout else 0.0
-    config = MetaXlmConfig(**size.config(max(flags.packed, flags.bitext), **dropout(of_attention)))
     tokenizer, precision = made_up_tokenizer(size.vocab), flags.precision
-    step = OurStep(MetaXlmForPreTraining(config).to(device_name()), tokenizer, precision, objective)
+    step = OurStep(metaxlm(size, max(flags.packed, flags.bitext), 0.0), tokenizer, precision, objective)
     rng = np.random.default_rng(0)
     drawn = {number: row_lengths(objective, flags, rng) for number in range(-1, flags.rounds)}
     batches = {
@@ -69,8 +63,8 @@ def measure(size: Size, objective: str, flags: argparse.Namespace, profile: Path
     seconds = interleaved({"step": lambda number: step.on_batch(batches[number])}, flags.rounds)["step"]
     flops = [size.mlm(rows[number], predicted[number]) for number in range(flags.rounds)]
     rates = np.array(flops) / np.array(seconds)
-    if profile:
-        write_profile(profile, lambda: step.on_batch(batches[0]))
+    if profile_file:
+        write_profile(profile_file, lambda: step.on_batch(batches[0]))
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     peak = matrix_peak(flags.matrix, dtype)
     rate = float(np.median(rates))
@@ -83,16 +77,11 @@ def measure(size: Size, objective: str, flags: argparse.Namespace, profile: Path
         "of_measured_peak": rate / peak,
         "measured_peak_tera": peak / 1e12,
         "of_data_sheet": rate / sheet_peak() if sheet_peak() else None,
-        "skips_padding": step.skips_padding,
-        "predicted_share_asked": PREDICTED,
     }
 
 
 def write_profile(path: Path, step: Any) -> None:
     """The operators of one step, by the time that they took themselves."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
     on_gpu = torch.cuda.is_available()
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         step()
@@ -134,30 +123,25 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, help="their hidden size (default: their own)")
     parser.add_argument("--vocab", type=int, help="their vocabulary (default: 250,002)")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of the step (default bf16)")
-    parser.add_argument("--attention_dropout", action="store_true", help="with dropout of attention weights (0.1)")
     parser.add_argument("--profile", type=Path, metavar="DIR", help="write each step's operators by time into it")
-    return parser.parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError as `check_sizes`."""
+    flags = parser.parse_args(argv)
     check_sizes(flags, {"packed": 16, "bitext": 16})
+    return flags
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
+        flags = read_flags(argv)
         device, steps = device_name(), {}
         for name in flags.sizes:
             given = {field: getattr(flags, field) for field in Size._fields if getattr(flags, field) is not None}
             size = SIZES[name]._replace(**given)
             for objective, what in (("mlm", f"packed {flags.packed}"), ("tlm", f"bitext {flags.bitext}")):
                 title = f"{name}, {objective.upper()} {what}"
-                profile = flags.profile and flags.profile / f"{name}-{objective}.txt"
+                file = flags.profile and flags.profile / f"{name}-{objective}.txt"
                 steps[title] = {
-                    **in_fresh_process(measure, size, objective, flags, profile),
+                    **in_fresh_process(measure, size, objective, flags, file),
                     "model": size._asdict(),
                     "aim": MEASURED_AIM.get(name) if device == "cuda" else None,
                     "sheet_aim": SHEET_AIM.get(name) if device == "cuda" else None,

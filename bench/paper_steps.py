@@ -13,11 +13,11 @@ Legend: `P` pairs of a batch, `N` positions of a side, `T` of a row.
 import argparse
 import importlib
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from bench._common import (
     check_sizes,
@@ -32,6 +32,8 @@ from bench._common import (
 )
 from bench._flops import LARGE, Size
 from bench._lengths import read_lengths
+from modeling.attention_masks import btmlm_generation_mask, camlm_mask
+from modeling.masked_lm import LOGITS_AT_ONCE
 from zoo_core.recipes import user_errors
 
 NAME = "paper_steps"
@@ -79,8 +81,6 @@ CONFIGS = {"veco": "VecoConfig", "ernie_m": "ErnieMConfig", "xlm_align": "XlmAli
 
 def make_model(name: str, size: Size, longest: int, **fields: Any) -> Any:
     """A model with random weights and without dropout; gradients as in training."""
-    import torch
-
     torch.manual_seed(0)
     if name == "ernie_m":
         fields |= {"num_languages": 2, "mask_token_id": size.vocab - 1}
@@ -95,10 +95,6 @@ def make_batches(lengths_P2: np.ndarray, vocab: int, device: str) -> dict[str, d
     TLM, CAMLM and CA-MLM have the same tokens. Predicted ones are all <mask>: TLM and CAMLM have the same input and
     labels. BTMLM has texts as long as a pair, with pseudo positions behind them, and so has the TLM beside it.
     """
-    import torch
-
-    from modeling.attention_masks import btmlm_generation_mask, camlm_mask
-
     torch.manual_seed(0)
     lengths_P2 = torch.as_tensor(lengths_P2, device=device)
     texts_P1 = lengths_P2.sum(1, keepdim=True)
@@ -125,8 +121,6 @@ def make_batches(lengths_P2: np.ndarray, vocab: int, device: str) -> dict[str, d
 
 def _rows(lengths_P2, vocab: int, share: float) -> tuple[dict, Any]:
     """Fields of rows whose sides have these lengths, unmasked, with the labels of those predicted; (P, T) places."""
-    import torch
-
     device = lengths_P2.device
     ends_P2 = (lengths_P2 + 2).cumsum(1)
     place_T = torch.arange(int(ends_P2.max()), device=device)
@@ -157,8 +151,6 @@ def _masked(fields: dict, vocab: int) -> dict:
 
 def _sides(rows: dict, place_PT: Any, vocab: int, share: float) -> dict[str, dict]:
     """The sides of unmasked rows apart, `<s> x </s>` and `<s> y </s>`, each masked anew."""
-    import torch
-
     sides = {}
     for number, side in enumerate("xy"):
         is_side_PT = rows["segment_ids"] == number
@@ -254,8 +246,6 @@ def floats_kept(name: str, size: Size, positions: int, predicted: dict[str, int]
     `LOGITS_AT_ONCE` at most, and a (V, d) gradient beside them where there are more. `predicted` are labels by
     sub-batch.
     """
-    from modeling.masked_lm import LOGITS_AT_ONCE
-
     layers, d, vocab = size
     kept = {"tlm": 16 * layers + 2} | dict.fromkeys(("ca_mlm_pairs", "ca_mlm_segments"), (16 + 22) * layers + 4)
     sub_batches = STEPS["veco"][name].sub_batches
@@ -264,42 +254,16 @@ def floats_kept(name: str, size: Size, positions: int, predicted: dict[str, int]
     return positions * d * sum(kept[key] for key in sub_batches) + 4 * d * number + logits
 
 
-@contextmanager
-def layer_calls(model: Any) -> Iterator[dict[tuple[int, bool], int]]:
-    """Counts encoder-layer calls while it is open: (rows, with cross-attention?) -> number of calls."""
-    calls: dict[tuple[int, bool], int] = {}
-
-    def count(rows: int, crosses: bool) -> None:
-        if crosses:  # a hook of the layer has counted this call as one without
-            calls[rows, False] -= 1
-        calls[rows, crosses] = calls.get((rows, crosses), 0) + 1
-
-    handles = []
-    for layer in model.roberta.encoder.layer:
-        handles.append(layer.register_forward_pre_hook(lambda _, inputs: count(inputs[0].shape[0], False)))
-        if layer.crossattention is not None:
-            cross = layer.crossattention
-            handles.append(cross.register_forward_pre_hook(lambda _, inputs: count(inputs[0].shape[0], True)))
-    yield calls
-    for handle in handles:
-        handle.remove()
-
-
 def measure(name: str, size: Size, lengths_P2: np.ndarray, rounds: int, device: str) -> dict[str, dict]:
     """The steps of one model: time with padding and without, memory, and how often each H was computed."""
-    import torch
-
-    from bench._steps import skip_padding
-
     torch.manual_seed(0)
     model = make_model(name, size, int(1.2 * lengths_P2.sum(1).max()) + 16).to(device)
     batches, steps = make_batches(lengths_P2, size.vocab, device), STEPS[name]
-    skips = skip_padding(model)
-    paths = {"skipped": True, "padded": False} if skips else {"padded": False}
+    paths = {"skipped": True, "padded": False}
 
     def way(step: Step, skip: bool) -> Callable[[int], Any]:
         def once(number: int) -> dict:
-            skip_padding(model, skip)
+            model.set_skip_padding(skip)
             return run(model, step, batches)
 
         return once
@@ -307,16 +271,10 @@ def measure(name: str, size: Size, lengths_P2: np.ndarray, rounds: int, device: 
     ways = {(key, path): way(step, skip) for path, skip in paths.items() for key, step in steps.items()}
     found: dict[str, dict] = {}
     for key in steps:  # also the warm-up, after which every parameter has its gradient
-        with layer_calls(model) as calls:
-            losses = {path: ways[key, path](0) for path in paths}
-        for loss in losses["padded"]:
-            assert torch.allclose(losses[next(iter(paths))][loss], losses["padded"][loss], atol=1e-3), (key, loss)
-        calls = {call: number // len(paths) for call, number in calls.items() if number}
-        found[key] = {"predictions": {loss: len(values) for loss, values in losses["padded"].items()}}
-        if name == "veco" and not skips:
-            found[key]["layer_calls"] = [
-                {"calls": number, "rows": rows, "cross_attention": cross} for (rows, cross), number in calls.items()
-            ]
+        skipped, padded = (ways[key, path](0) for path in paths)
+        for loss in padded:
+            assert torch.allclose(skipped[loss], padded[loss], atol=1e-3), (key, loss)
+        found[key] = {"predictions": {loss: len(values) for loss, values in padded.items()}}
     memory = {key: peak_bytes(lambda key=key: ways[key](0), device) / 2**20 for key in ways}
     seconds = interleaved(ways, rounds, warm_up=False)
     queries = found.get("tlm + dwa", {"predictions": {"dwa": 0}})["predictions"].get("dwa", 0)
@@ -330,8 +288,7 @@ def measure(name: str, size: Size, lengths_P2: np.ndarray, rounds: int, device: 
             if step.against:
                 row[f"ratio_{path}"] = median_ratio(seconds[key, path], seconds[step.against, path])
                 row[f"memory_ratio_{path}"] = memory[key, path] / memory[step.against, path]
-        if skips:
-            row["padding_costs"] = median_ratio(seconds[key, "padded"], seconds[key, "skipped"])
+        row["padding_costs"] = median_ratio(seconds[key, "padded"], seconds[key, "skipped"])
         if step.against:
             row["against"] = step.against
             own, other = (flops_of(one, size, batches, layers, queries) for one in (key, step.against))
@@ -366,9 +323,8 @@ def show_model(title: str, steps: dict[str, dict]) -> None:
     notes = []
     if "tlm, then dwa" in steps:
         for path in ("skipped", "padded"):
-            if f"ratio_{path}" in steps["tlm, then dwa"]:
-                gain = steps["tlm, then dwa"][f"ratio_{path}"] / steps["tlm + dwa"][f"ratio_{path}"]
-                notes.append(f"padding {path}: one forward for TLM and DWA is {gain:.2f} times as fast as one for each")
+            gain = steps["tlm, then dwa"][f"ratio_{path}"] / steps["tlm + dwa"][f"ratio_{path}"]
+            notes.append(f"padding {path}: one forward for TLM and DWA is {gain:.2f} times as fast as one for each")
     show(title, columns, rows, notes)
 
 
@@ -386,13 +342,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
             "rounds": (7, "interleaved rounds"),
         },
     )
-    parser.add_argument("--models", nargs="+", choices=STEPS, default=list(STEPS), help="whose steps (default: all)")
-    return parser.parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError as `check_sizes`."""
+    flags = parser.parse_args(argv)
     check_sizes(flags)
+    return flags
 
 
 def draw_lengths(pairs: int, longest: int) -> np.ndarray:
@@ -403,13 +355,12 @@ def draw_lengths(pairs: int, longest: int) -> np.ndarray:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
+        flags = read_flags(argv)
         size, lengths_P2 = Size(flags.layers, flags.hidden, flags.vocab), draw_lengths(flags.pairs, flags.length)
         device = device_name()
         models = {}
-        for name in flags.models:
+        for name in STEPS:
             models[name] = in_fresh_process(measure, name, size, lengths_P2, flags.rounds, device)
             title = (
                 f"{name}: forward and backward of {flags.pairs} pairs of {lengths_P2.sum(1).mean():.0f} tokens, "

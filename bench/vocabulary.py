@@ -17,9 +17,13 @@ import statistics
 from typing import Any
 
 import numpy as np
+import torch
+from accelerate.utils import send_to_device
+from torch import nn
 
 from bench._common import (
     check_sizes,
+    compared,
     device_name,
     in_fresh_process,
     interleaved,
@@ -30,6 +34,9 @@ from bench._common import (
     write_results,
 )
 from bench._flops import Size
+from bench._steps import OurStep, made_up_examples, made_up_tokenizer, metaxlm, missing_gradients, our_batch
+from modeling.masked_lm import LOGITS_AT_ONCE, linear_cross_entropy
+from pretraining.trainable import clear_gradients
 from zoo_core.recipes import user_errors
 
 NAME = "vocabulary"
@@ -41,37 +48,15 @@ WHOLE, COMPILED = "as it is", "torch.compile"
 
 def full_rows(size: Size, flags: argparse.Namespace) -> Any:
     """An MLM batch of rows without padding, and the tokenizer that masked it."""
-    from bench._steps import made_up_examples, made_up_tokenizer, our_batch
-
     tokenizer = made_up_tokenizer(size.vocab)
     lengths = np.full((flags.rows, 1), flags.length - 2)
     examples = made_up_examples(lengths, size.vocab, np.random.default_rng(0))
     return our_batch(tokenizer, examples, "mlm"), tokenizer
 
 
-def make_model(size: Size, length: int) -> Any:
-    """MetaXLM with random weights, without dropout of attention weights."""
-    import torch
-
-    from bench._steps import dropout
-    from modeling.configuration_metaxlm import MetaXlmConfig
-    from modeling.modeling_metaxlm import MetaXlmForPreTraining
-
-    torch.manual_seed(0)
-    return MetaXlmForPreTraining(MetaXlmConfig(**size.config(length, **dropout(0.0)))).to(device_name()).train()
-
-
 def measure_shares(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """The tokens of a step, with their share of the time and memory of all."""
-    import torch
-    from accelerate.utils import send_to_device
-    from torch import nn
-
-    from bench._steps import OurStep
-    from modeling.masked_lm import LOGITS_AT_ONCE, linear_cross_entropy
-    from pretraining.trainable import clear_gradients
-
-    model = make_model(size, flags.length)
+    model = metaxlm(size, flags.length, 0.0)
     batch, tokenizer = full_rows(size, flags)
     batch = send_to_device(batch, device_name())
     step = OurStep(model, tokenizer, "fp32", "mlm")
@@ -140,11 +125,7 @@ def measure_shares(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]
 
 def measure_memory(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """MiB that stay: weights, gradients and both moments, of embedding and head and of the rest; and the peak above."""
-    from accelerate.utils import send_to_device
-
-    from bench._steps import OurStep, missing_gradients
-
-    model = make_model(size, flags.length)
+    model = metaxlm(size, flags.length, 0.0)
     batch, tokenizer = full_rows(size, flags)
     step = OurStep(model, tokenizer, "fp32", "mlm")
     batch = send_to_device(batch, device_name())
@@ -160,9 +141,7 @@ def measure_memory(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]
 
 def measure_adamw(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """An optimizer's step on the model's parameters; both in the same memory, one after the other."""
-    import torch
-
-    model = make_model(size, flags.length)
+    model = metaxlm(size, flags.length, 0.0)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e-4)
     optimizers = {
@@ -176,22 +155,11 @@ def measure_adamw(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]]
     seconds = interleaved(
         {name: lambda _, o=optimizer: o.step() for name, optimizer in optimizers.items()}, flags.rounds
     )
-    return [
-        {
-            "way": name,
-            "seconds": statistics.median(values),
-            "ratio": median_ratio(values, seconds[FUSED]) if name != FUSED else None,
-        }
-        for name, values in seconds.items()
-    ]
+    return compared(seconds, FUSED)
 
 
 def cross_entropies() -> dict[str, Any]:
     """Summed loss of (hidden, weight, bias, labels) by the ways that this torch has."""
-    from torch import nn
-
-    from modeling.masked_lm import linear_cross_entropy
-
     functions = {
         OURS: lambda h, w, b, y: linear_cross_entropy(h, w, b, y)[0],
         FULL: lambda h, w, b, y: nn.functional.cross_entropy(nn.functional.linear(h, w, b), y, reduction="sum"),
@@ -212,8 +180,6 @@ def cross_entropies() -> dict[str, Any]:
 
 def measure_cross_entropy(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """Loss, seconds and peak memory of forward and backward, on the same states."""
-    import torch
-
     torch.manual_seed(0)
     device = device_name()
     weight_VH = (0.02 * torch.randn(size.vocab, size.hidden, device=device)).requires_grad_()
@@ -244,24 +210,12 @@ def measure_cross_entropy(size: Size, flags: argparse.Namespace) -> list[dict[st
     for name in ways:
         assert abs(losses[name] - losses[FULL]) < 1e-3, f"not the same loss: {losses}"
         assert torch.allclose(gradients[name], gradients[FULL], atol=1e-4), f"not the same gradient: {name}"
-    return [
-        {
-            "way": name,
-            "seconds": statistics.median(values),
-            "ratio": median_ratio(values, seconds[OURS]) if name != OURS else None,
-            "mib": memory[name],
-            "loss": losses[name],
-        }
-        for name, values in seconds.items()
-    ]
+    return [row | {"mib": memory[row["way"]], "loss": losses[row["way"]]} for row in compared(seconds, OURS)]
 
 
 def measure_compile(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """Forward and backward of one batch, compiled and not; the same weights."""
-    import torch
-    from accelerate.utils import send_to_device
-
-    model = make_model(size, flags.length).eval()  # without dropout the losses can be compared
+    model = metaxlm(size, flags.length, 0.0).eval()  # without dropout the losses can be compared
     batch, _ = full_rows(size, flags)
     batch = send_to_device(batch, device_name())
     batch["mlm"].pop("languages")
@@ -282,7 +236,7 @@ def measure_compile(size: Size, flags: argparse.Namespace) -> list[dict[str, Any
         {
             "way": name,
             "seconds": statistics.median(values),
-            "ratio": median_ratio(seconds[WHOLE], values) if name != WHOLE else None,
+            "ratio": None if name == WHOLE else median_ratio(seconds[WHOLE], values),
         }
         for name, values in seconds.items()
     ]
@@ -323,19 +277,15 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         },
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
-    return parser.parse_args(argv)
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises ValueError as `check_sizes`."""
+    flags = parser.parse_args(argv)
     check_sizes(flags)
+    return flags
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
     with user_errors():
-        check_flags(flags)
+        flags = read_flags(argv)
         size, parts = Size(flags.layers, flags.hidden, flags.vocab), {}
         chosen = [*flags.parts, *(["memory"] if "shares" in flags.parts else [])]
         for part in sorted(chosen, key=list(MEASURES).index):

@@ -87,4 +87,4 @@ def test_sizes_that_cannot_be_measured_are_refused(flag, value):
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(bench.__file__).parent.glob("[!_]*.py")))
 def test_the_defaults_can_be_measured(name):
     module = importlib.import_module(f"bench.{name}")
-    module.check_flags(module.read_flags([]))
+    module.read_flags([])

@@ -116,8 +116,7 @@ def activate(words: list[str]) -> None:
 
 def only_flags(words: list[str]) -> None:
     """A benchmark's flags: its measurements are too long for a test, and its own tests run it small."""
-    bench = importlib.import_module(words[2])
-    bench.check_flags(bench.read_flags(words[3:]))
+    importlib.import_module(words[2]).read_flags(words[3:])
 
 
 def planted(words: list[str]) -> None:
