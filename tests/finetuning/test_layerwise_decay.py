@@ -61,8 +61,7 @@ def rates(trainer):
     return found
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "head"), list(zip(MODELS, (*HEADS, HEADS[0]), strict=True)))
 def test_every_rate_is_the_formulas_along_the_whole_schedule(name, head, tmp_path):
     trainer = trainer_of(build(name, head), tmp_path)
     plain = Trainer(model=trainer.model, args=trainer.args)

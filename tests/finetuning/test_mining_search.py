@@ -49,8 +49,8 @@ def pairs_of(mined):
 
 
 @pytest.mark.parametrize("k", [1, 4, 100])  # more than either pool holds: all of it
-@pytest.mark.parametrize(("sources", "targets"), [(1, 1), (1, 9), (7, 5), (40, 31), (31, 40)])
-@pytest.mark.parametrize("size", [1, 8, 1000])
+@pytest.mark.parametrize(("sources", "targets"), [(1, 9), (7, 5), (31, 40)])
+@pytest.mark.parametrize("size", [8, 1000])
 def test_pairs_and_margins_are_those_of_the_definition(sources, targets, k, size):
     generator = torch.Generator().manual_seed(sources + targets)
     source, target = alike(sources, generator), alike(targets, generator)
@@ -80,8 +80,8 @@ def test_a_pair_that_only_the_target_proposes_is_found():
     assert sorted(pairs_of(mine(source, target, 1))) == [(0, 0), (1, 1)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-@pytest.mark.parametrize("k", [1, 2, 4, 7])
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("k", [1, 4])
 def test_of_equal_vectors_the_first_are_neighbors_and_pairs_whatever_the_chunks(k, size):
     # cosines are exactly 0 or 1; axis 1 is nobody's on the other side
     source = torch.eye(4)[[2, 0, 2, 1, 0]] * torch.tensor([1.0, 2, 3, 4, 5])[:, None]
