@@ -2,11 +2,7 @@
 
 import contextlib
 import io
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,11 +35,12 @@ def tiny_model(sample_tokenizer, tmp_path_factory):
     return folder
 
 
-def topics_recipe(corpus, model, folder):
-    """Overrides of a recipe: topics of the sample corpus, English to German and Chinese, two seeds of five steps."""
-    table = f"path: {corpus}, label_column: topic"
-    return [
-        f"model={model}",
+@pytest.fixture(scope="session")
+def topics_recipe(sample_corpus_dir, tiny_model):
+    """topics_recipe(folder) -> overrides: topics of the sample corpus, English to German and Chinese, two seeds."""
+    table = f"path: {sample_corpus_dir}, label_column: topic"
+    return lambda folder: [
+        f"model={tiny_model}",
         f"output_dir={folder}",
         "task=topics",
         f"train=[{{{table}, config: en}}]",
@@ -59,8 +56,8 @@ def topics_recipe(corpus, model, folder):
 
 
 @pytest.fixture
-def topics(sample_corpus_dir, tiny_model, tmp_path):
-    return topics_recipe(sample_corpus_dir, tiny_model, tmp_path / "out")
+def topics(topics_recipe, tmp_path):
+    return topics_recipe(tmp_path / "out")
 
 
 @pytest.fixture(scope="session")
@@ -78,10 +75,10 @@ def printed_by():
 
 
 @pytest.fixture(scope="session")
-def topics_run(sample_corpus_dir, tiny_model, printed_by, tmp_path_factory):
+def topics_run(topics_recipe, printed_by, tmp_path_factory):
     """Folder of the run of `topics`, for reading alone, and what it printed."""
     folder = tmp_path_factory.mktemp("topics") / "out"
-    return folder, printed_by(topics_recipe(sample_corpus_dir, tiny_model, folder))
+    return folder, printed_by(topics_recipe(folder))
 
 
 @pytest.fixture(scope="session")
@@ -133,48 +130,48 @@ def drawn(undrawn, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def captions_recipe():
-    """captions_recipe(corpus, model, folder) -> overrides: English to German, one seed of six steps; and of dev."""
-    return translation_recipe
-
-
-def translation_recipe(corpus, model, folder):
+def captions_recipe(sample_corpus_dir, tiny_veco):
+    """captions_recipe(folder) -> overrides: the sample corpus, English to German, one seed of six steps."""
 
     def table(split):
         return (
-            f"[{{path: {corpus}, config: en, source_column: text, target_column: text, join_on: id, "
-            f"target: {{path: {corpus}, config: de, split: '{split}'}}, split: '{split}'}}]"
+            f"[{{path: {sample_corpus_dir}, config: en, source_column: text, target_column: text, join_on: id, "
+            f"target: {{path: {sample_corpus_dir}, config: de, split: '{split}'}}, split: '{split}'}}]"
         )
 
-    return [
-        "kind=translation",
-        f"model={model}",
-        f"output_dir={folder}",
-        "task=sample",
-        "source_language=en",
-        "target_language=de",
-        f"train={table('train')}",
-        f"test={table('test[:30]')}",
-        "max_source_length=48",
-        "max_target_length=48",
-        "max_test_examples=3",
-        "training.max_tokens=1000",
-        "training.learning_rate=1e-2",
-        "training.max_steps=6",
-        "evaluate_every_steps=2",
-        "generation.beams=2",
-    ], [f"dev={table('test[30:]')}", "max_dev_examples=12"]
+    def recipe(folder, with_dev=True):
+        dev = [f"dev={table('test[30:]')}", "max_dev_examples=12"]
+        return [
+            "kind=translation",
+            f"model={tiny_veco}",
+            f"output_dir={folder}",
+            "task=sample",
+            "source_language=en",
+            "target_language=de",
+            f"train={table('train')}",
+            f"test={table('test[:30]')}",
+            *(dev if with_dev else []),
+            "max_source_length=48",
+            "max_target_length=48",
+            "max_test_examples=3",
+            "training.max_tokens=1000",
+            "training.learning_rate=1e-2",
+            "training.max_steps=6",
+            "evaluate_every_steps=2",
+            "generation.beams=2",
+        ]
+
+    return recipe
 
 
 @pytest.fixture
-def captions(sample_corpus_dir, tiny_veco, tmp_path):
-    return translation_recipe(sample_corpus_dir, tiny_veco, tmp_path / "out")[0]
+def captions(captions_recipe, tmp_path):
+    return captions_recipe(tmp_path / "out", with_dev=False)
 
 
 @pytest.fixture
-def dev_captions(sample_corpus_dir, tiny_veco, tmp_path):
-    """The overrides of `captions` with development pairs."""
-    return sum(translation_recipe(sample_corpus_dir, tiny_veco, tmp_path / "out"), [])
+def dev_captions(captions_recipe, tmp_path):
+    return captions_recipe(tmp_path / "out")
 
 
 @pytest.fixture
@@ -201,30 +198,3 @@ def refused(capsys):
         return capsys.readouterr().err
 
     return message
-
-
-@pytest.fixture
-def in_two_processes(tmp_path):
-    """in_two_processes(*arguments) -> what finetuning/run.py says in two processes that know each other; both end."""
-
-    def run(*arguments):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-        command = [sys.executable, "-m", "finetuning.run", *arguments]
-        with (tmp_path / "said").open("w+", encoding="utf-8") as said:
-            started = []
-            for rank in ("0", "1"):
-                own = {"RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"}
-                started.append(subprocess.Popen(command, env=os.environ | shared | own, stdout=said, stderr=said))
-            try:
-                codes = {process.wait(timeout=600) for process in started}
-            finally:
-                for process in started:
-                    process.kill()
-            said.seek(0)
-            text = said.read()
-        assert len(codes) == 1 and codes <= {0, 2}, text
-        return text
-
-    return run

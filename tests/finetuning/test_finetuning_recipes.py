@@ -23,6 +23,7 @@ from zoo_core.recipes import load_recipe
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
 NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+KIND_OF = {name: kind_of(["--config", str(RECIPES / f"{name}.yaml")]) for name in NAMES}
 TRAINED = ("classification", "tagging", "question_answering")
 TRANSLATED = "_translate_train_all"
 
@@ -62,11 +63,12 @@ LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa
 @functools.cache  # for reading alone
 def load(name, *overrides):
     path = str(RECIPES / f"{name}.yaml")
-    recipe = load_recipe(KINDS[kind_of(["--config", path])].recipe_class, path, ["model=somewhere", *overrides])
+    recipe = load_recipe(KINDS[KIND_OF[name]].recipe_class, path, ["model=somewhere", *overrides])
     complete_published(recipe)  # refuses what is no row
     return recipe
 
 
+@functools.cache
 def own_fields(name):
     """What stands in the file itself."""
     return yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -77,7 +79,7 @@ def head(name):
 
 
 def of_kinds(*kinds):
-    return [name for name in NAMES if kind_of(["--config", str(RECIPES / f"{name}.yaml")]) in kinds]
+    return [name for name in NAMES if KIND_OF[name] in kinds]
 
 
 @pytest.mark.slow

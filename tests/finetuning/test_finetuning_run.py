@@ -204,23 +204,6 @@ def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, topics_run
     assert any("was not evaluated" in warning for warning in results["warnings"])
 
 
-@pytest.mark.slow
-def test_two_processes_are_the_same_update(topics, tmp_path, in_two_processes):
-    """And train the rows of the embeddings that either of them uses, where one process is told to train all."""
-    # all rows at once, so that both runs see the same examples in a step
-    rows = ["max_train_examples=40", "selection=last", "training.batch_size=40", "training.weight_decay=0.1"]
-    one = [*topics, *rows, "seeds=[1]", "training.max_steps=2"]
-    main([*one, "training.used_rows_only=false"])
-    in_two_processes(*one, f"output_dir={tmp_path / 'two'}")
-    whole, split = weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1")
-    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
-    one_scores, two_scores = (
-        json.loads((tmp_path / name / "seed-1" / "scores.json").read_text()) for name in ("out", "two")
-    )
-    assert one_scores["scores"] == two_scores["scores"] and one_scores["steps"] == two_scores["steps"]
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
-
-
 def test_a_batch_that_cannot_be_split_is_refused(topics, refused):
     message = refused([*topics, "training.batch_size=10", "training.gradient_accumulation_steps=4"])
     assert "training.batch_size is 10" in message and "multiple of 4" in message

@@ -153,11 +153,6 @@ def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
         trainer.create_optimizer()
 
 
-@pytest.mark.parametrize("decay", [0, 1.2])
-def test_a_decay_out_of_range_is_refused(topics, refused, decay):
-    assert f"training.layerwise_decay is {float(decay)}" in refused([*topics, f"training.layerwise_decay={decay}"])
-
-
 @pytest.mark.slow
 def test_a_translation_run_decays_too(captions, tmp_path, monkeypatch):
     seen = []

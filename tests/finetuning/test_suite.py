@@ -53,8 +53,8 @@ tasks:
         encoding="utf-8",
     )
 
-    def run(*arguments, of=main):
-        of(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
+    def run(*arguments):
+        main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
 
     return run
 
@@ -135,21 +135,6 @@ def test_a_suite_is_run_in_parts_and_makes_one_table(suite, failed, tmp_path, ti
     suite(batch)
     assert "to do" not in capsys.readouterr().out
     assert "that run kept no models" in refused([*shared, f"model={tiny_model}", start])
-
-
-@pytest.mark.slow
-def test_two_processes_run_what_trains_and_what_does_not(suite, tmp_path, in_two_processes):
-    path = tmp_path / "suite.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text + text.splitlines()[-1].replace("retrieval,", "more,", 1) + "\n", encoding="utf-8")
-
-    def one_fails(arguments):
-        # what the main process alone finds out, the other one has to know, or it waits for ever
-        failed = in_two_processes(*arguments, "retrieval.pairs.0.languages=[de]", "retrieval.max_length=2")
-        assert "retrieval failed" in failed
-
-    suite(of=one_fails)
-    assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "more"]
 
 
 @pytest.mark.slow

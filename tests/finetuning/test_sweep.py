@@ -149,7 +149,8 @@ def test_points_with_other_data_are_not_compared(topics, sample_corpus_dir, tmp_
     corpus = tmp_path / "corpus"
     shutil.copytree(sample_corpus_dir, corpus)
     grid = "sweep={training.learning_rate: [1e-3, 1e-2]}"
-    argv = [*topics, grid, "--sweep", "seeds=[1]", f"train.0.path={corpus}", "training.max_steps=2"]
+    argv = [*topics, grid, "--sweep", "seeds=[1]", f"train.0.path={corpus}", "training.max_steps=1"]
+    argv += ["evaluate_every_steps=1"]
     main(argv)
     out = tmp_path / "out"
     facts = read_json(out / "run.json")
