@@ -1,10 +1,13 @@
 """A tiny XLM-R with the sample corpus' tokenizer, and a recipe that fine-tunes it in a second."""
 
-import subprocess
-import sys
+import contextlib
+import io
+import shutil
+from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
 
@@ -32,13 +35,13 @@ def tiny_model(sample_tokenizer, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def topics(sample_corpus_dir, tiny_model, tmp_path):
-    """Overrides of a recipe: topics of the sample corpus, English to German and Chinese, two seeds of five steps."""
+@pytest.fixture(scope="session")
+def topics_recipe(sample_corpus_dir, tiny_model):
+    """topics_recipe(folder) -> overrides: topics of the sample corpus, English to German and Chinese, two seeds."""
     table = f"path: {sample_corpus_dir}, label_column: topic"
-    return [
+    return lambda folder: [
         f"model={tiny_model}",
-        f"output_dir={tmp_path / 'out'}",
+        f"output_dir={folder}",
         "task=topics",
         f"train=[{{{table}, config: en}}]",
         f"evaluation=[{{{table}, config: '{{language}}', languages: [en, de, zh]}}]",
@@ -52,84 +55,123 @@ def topics(sample_corpus_dir, tiny_model, tmp_path):
     ]
 
 
-@pytest.fixture(scope="session")
-def tiny_veco(sample_tokenizer, tmp_path_factory):
-    """Folder of a random VECO of 2 layers of 32, as pre-training would leave it."""
-    from modeling.configuration_veco import VecoConfig
-    from modeling.modeling_veco import VecoForPreTraining
-
-    folder = tmp_path_factory.mktemp("tiny_veco") / "model"
-    set_seed(0)
-    config = VecoConfig(
-        vocab_size=len(sample_tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=66,
-    )
-    VecoForPreTraining(config).save_pretrained(folder)
-    sample_tokenizer.save_pretrained(folder)
-    return folder
+@pytest.fixture
+def topics(topics_recipe, tmp_path):
+    return topics_recipe(tmp_path / "out")
 
 
 @pytest.fixture(scope="session")
-def plug_in_veco(sample_tokenizer, tmp_path_factory):
-    """Folder of a random VECO of 2 layers of 32, as pre-training would leave it, that tells texts apart."""
-    from modeling.configuration_veco import VecoConfig
-    from modeling.modeling_veco import VecoForPreTraining
+def printed_by():
+    """printed_by(arguments) -> what finetuning/run.py prints with them; for fixtures whose run several tests read."""
 
-    folder = tmp_path_factory.mktemp("plug_in_veco") / "model"
-    set_seed(0)
-    config = VecoConfig(
-        vocab_size=len(sample_tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=66,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.2,  # texts differ from the start
-    )
-    VecoForPreTraining(config).save_pretrained(folder)
-    sample_tokenizer.save_pretrained(folder)
-    return folder
+    def printed(arguments):
+        from finetuning.run import main
+
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            main(arguments)
+        return stream.getvalue()
+
+    return printed
 
 
-@pytest.fixture
-def captions(sample_corpus_dir, tiny_veco, tmp_path):
-    """Overrides of a translation recipe: the sample corpus, English to German, one seed of six steps."""
-    table = (
-        f"path: {sample_corpus_dir}, config: en, source_column: text, target_column: text, join_on: id, "
-        f"target: {{path: {sample_corpus_dir}, config: de, split: SPLIT}}, split: SPLIT"
-    )
-    return [
-        "kind=translation",
-        f"model={tiny_veco}",
-        f"output_dir={tmp_path / 'out'}",
-        "task=sample",
-        "source_language=en",
-        "target_language=de",
-        f"train=[{{{table.replace('SPLIT', 'train')}}}]",
-        f"test=[{{{table.replace('SPLIT', 'test')}}}]",
-        "max_source_length=48",
-        "max_target_length=48",
-        "max_test_examples=3",
-        "training.max_tokens=1000",
-        "training.learning_rate=1e-2",
-        "training.max_steps=6",
-        "evaluate_every_steps=2",
-        "generation.beams=2",
-    ]
+@pytest.fixture(scope="session")
+def topics_run(topics_recipe, printed_by, tmp_path_factory):
+    """Folder of the run of `topics`, for reading alone, and what it printed."""
+    folder = tmp_path_factory.mktemp("topics") / "out"
+    return folder, printed_by(topics_recipe(folder))
+
+
+@pytest.fixture(scope="session")
+def tiny_veco(zoo_model_dir):
+    return zoo_model_dir("veco", num_hidden_layers=2, max_position_embeddings=66, initializer_range=0.02)
+
+
+@pytest.fixture(scope="session")
+def plug_in_veco(zoo_model_dir):
+    """Folder of a VECO that tells texts apart from the start."""
+    dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return zoo_model_dir("veco", num_hidden_layers=2, max_position_embeddings=66, initializer_range=0.2, **dropout)
+
+
+@pytest.fixture(scope="session")
+def change_weights():
+    """change_weights(model, share=0.3) adds a share of themselves, in another order, to the weights of a folder."""
+
+    def change(model, share=0.3):
+        tensors = {name: w + share * w.flip(0) for name, w in load_file(model / "model.safetensors").items()}
+        save_file(tensors, model / "model.safetensors", {"format": "pt"})
+
+    return change
 
 
 @pytest.fixture
-def dev_captions(captions):
-    """The overrides of `captions` with the test's second half as development pairs, and its first as test."""
-    test = next(item for item in captions if item.startswith("test="))
-    halves = [test.replace("split: test", f"split: 'test[{part}]'") for part in (":30", "30:")]
-    return [*captions, halves[0], "dev" + halves[1].removeprefix("test"), "max_dev_examples=12"]
+def two_seeds(tiny_model, change_weights, tmp_path):
+    """`model` override of two models that differ in their weights, as seeds of a pre-training do; 1 is tiny_model."""
+    for seed in (1, 2):
+        shutil.copytree(tiny_model, tmp_path / f"run-{seed}" / "model")
+    change_weights(tmp_path / "run-2" / "model")
+    return f"model={tmp_path}/run-{{seed}}/model"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn():
+    """Plots are files without a picture, as drawing one takes half a second, but where a test asks for `drawn`."""
+    from matplotlib.figure import Figure
+
+    save = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).write_bytes(b"\x89PNG"))
+        yield save
+
+
+@pytest.fixture
+def drawn(undrawn, monkeypatch):
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", undrawn)
+
+
+@pytest.fixture(scope="session")
+def captions_recipe(sample_corpus_dir, tiny_veco):
+    """captions_recipe(folder) -> overrides: the sample corpus, English to German, one seed of six steps."""
+
+    def table(split):
+        return (
+            f"[{{path: {sample_corpus_dir}, config: en, source_column: text, target_column: text, join_on: id, "
+            f"target: {{path: {sample_corpus_dir}, config: de, split: '{split}'}}, split: '{split}'}}]"
+        )
+
+    def recipe(folder, with_dev=True):
+        dev = [f"dev={table('test[30:]')}", "max_dev_examples=12"]
+        return [
+            "kind=translation",
+            f"model={tiny_veco}",
+            f"output_dir={folder}",
+            "task=sample",
+            "source_language=en",
+            "target_language=de",
+            f"train={table('train')}",
+            f"test={table('test[:30]')}",
+            *(dev if with_dev else []),
+            "max_source_length=48",
+            "max_target_length=48",
+            "max_test_examples=3",
+            "training.max_tokens=1000",
+            "training.learning_rate=1e-2",
+            "training.max_steps=6",
+            "evaluate_every_steps=2",
+            "generation.beams=2",
+        ]
+
+    return recipe
+
+
+@pytest.fixture
+def captions(captions_recipe, tmp_path):
+    return captions_recipe(tmp_path / "out", with_dev=False)
+
+
+@pytest.fixture
+def dev_captions(captions_recipe, tmp_path):
+    return captions_recipe(tmp_path / "out")
 
 
 @pytest.fixture
@@ -156,29 +198,3 @@ def refused(capsys):
         return capsys.readouterr().err
 
     return message
-
-
-@pytest.fixture
-def in_two_processes(tmp_path):
-    """in_two_processes(*arguments) -> finetuning/run.py with them, ended, in two processes that know each other."""
-    program = (
-        "import torch.multiprocessing as mp, os, sys\n"
-        "def work(rank, arguments, port):\n"
-        "    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',"
-        " MASTER_PORT=port, ACCELERATE_USE_CPU='true')\n"
-        "    from finetuning.run import main\n"
-        "    main(arguments)\n"
-        "if __name__ == '__main__':\n"
-        "    import socket\n"
-        "    with socket.socket() as s:\n"
-        "        s.bind(('127.0.0.1', 0)); port = str(s.getsockname()[1])\n"
-        "    mp.spawn(work, (sys.argv[1:], port), nprocs=2)\n"
-    )
-    script = tmp_path / "two.py"
-    script.write_text(program)
-
-    def run(*arguments, check=True):
-        command = [sys.executable, script, *arguments]
-        return subprocess.run(command, check=check, capture_output=True, text=True, encoding="utf-8")
-
-    return run

@@ -11,6 +11,7 @@ import pytest
 
 from finetuning.align import command
 from finetuning.align import output as alignment_output
+from finetuning.align import pairs as pairs_module
 from finetuning.align.command import main
 
 PAIRS = [
@@ -195,20 +196,19 @@ def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [0, 1, 63, 64, 100, 128, 199, 200])
-def test_a_killed_run_is_gone_on_with(run, many, tmp_path, kept):
+def test_a_killed_run_is_gone_on_with(run, many, tmp_path):
     whole, links = tmp_path / "whole.txt", tmp_path / "links.txt"
     run(many, "--output", whole, "--batch-size", "1")
     lines = whole.read_bytes().splitlines(keepends=True)
     state = json.loads((tmp_path / "whole.txt.word-align.json").read_text())
     state |= {"lines": 0, "digest": "", "is_complete": False}
-    (tmp_path / "links.txt.word-align.json").write_text(json.dumps(state))
-    links.write_bytes(b"".join(lines[:kept]) + (lines[kept][:2] if kept < 200 else b""))
-
-    err = run(many, "--output", links, "--batch-size", "1", "--resume").err
-    assert links.read_bytes() == whole.read_bytes()
-    assert ("after 64 of earlier runs" in err) == (kept in (64, 100))  # a chunk is 64 batches
-    assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
+    for kept in (1, 64, 100, 200):
+        (tmp_path / "links.txt.word-align.json").write_text(json.dumps(state))
+        links.write_bytes(b"".join(lines[:kept]) + (lines[kept][:2] if kept < 200 else b""))
+        err = run(many, "--output", links, "--batch-size", "1", "--resume").err
+        assert links.read_bytes() == whole.read_bytes()
+        assert ("after 64 of earlier runs" in err) == (kept in (64, 100))  # a chunk is 64 batches
+        assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
 
 
 def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path):
@@ -223,38 +223,32 @@ def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, 
 def test_resume_refuses_other_settings_other_model_and_other_input(run, refused, many, tmp_path, tiny_veco):
     links, other = tmp_path / "links.txt", tmp_path / "other.txt"
     run(many, "--output", links)
-    assert "made with other settings: method: ot -> mutual." in refused(
-        many, "--output", links, "--resume", "--method", "mutual"
-    )
-    assert "other settings: model: sha256:" in refused(many, "--output", links, "--resume", model=tiny_veco)
-    assert "output_format: pharaoh -> json" in refused(many, "--output", links, "--resume", "--output-format", "json")
-    lines = many.read_text().splitlines(keepends=True)
-    other.write_text("".join(["x ||| y\n", *lines[1:]]))
-    assert "is not the input of the run to go on with: its first 200 lines differ" in refused(
-        other, "--output", links, "--resume"
-    )
-    other.write_text("".join(lines[:150]))
-    assert "it has only 150 lines" in refused(other, "--output", links, "--resume")
-    other.write_text("".join(["x ||| y\n", *lines[1:], *lines]))  # longer, too
-    assert "its first 200 lines differ" in refused(other, "--output", links, "--resume")
-    before = links.read_bytes()
+    resumed = ("--output", links, "--resume")
+    assert "method: ot -> mutual" in refused(many, *resumed, "--method", "mutual", "--output-format", "json")
+    assert "model: sha256:" in refused(many, *resumed, model=tiny_veco)
+    lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
+    for text, message in (
+        (["x ||| y\n", *lines[1:], *lines], "its first 200 lines differ"),
+        (lines[:150], "it has only 150 lines"),
+    ):
+        other.write_text("".join(text))
+        assert message in refused(other, *resumed)
     (tmp_path / "links.txt.word-align.json").unlink()
-    assert "links.txt.word-align.json beside it is missing" in refused(many, "--output", links, "--resume")
+    assert "links.txt.word-align.json beside it is missing" in refused(many, *resumed)
     assert links.read_bytes() == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 16, 64])
-def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch, batch_size):
+def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch):
     monkeypatch.setattr(alignment_output, "SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(pairs_module, "DIGEST_EVERY", 64)
     saved = []
     write_json = alignment_output.write_json
     monkeypatch.setattr(
         alignment_output, "write_json", lambda path, state: (saved.append(state), write_json(path, state))
     )
-    many.write_text(many.read_text() * 12)
-    run(many, "--output", tmp_path / "links.txt", "--batch-size", batch_size)
-    assert [state["lines"] for state in saved] == [0, 1024, 2048, 2400, 2400]
+    run(many, "--output", tmp_path / "links.txt", "--batch-size", "1")
+    assert [state["lines"] for state in saved] == [0, 64, 128, 192, 200, 200]
 
 
 @pytest.fixture
@@ -279,19 +273,19 @@ def stop_after(run, monkeypatch, capsys):
     return stopped
 
 
-@pytest.mark.parametrize("batch_size", [16, 64])
-def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, tmp_path, batch_size):
+@pytest.mark.slow
+def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs_module, "DIGEST_EVERY", 64)
     links = tmp_path / "links.txt"
-    many.write_text(many.read_text() * 12)
-    arguments = (many, "--output", links, "--batch-size", batch_size)
-    stop_after(1100, *arguments)
+    arguments = (many, "--output", links, "--batch-size", "1")
+    stop_after(150, *arguments)
     lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
     many.write_text("".join(["x ||| y\n", *lines[1:]]))
-    assert "is not the input of the run to go on with: its first 1,024 lines differ" in refused(*arguments, "--resume")
+    assert "its first 64 lines differ" in refused(*arguments, "--resume")
     assert before.startswith(links.read_bytes())
     many.write_text("".join(lines))
     run(*arguments, "--resume")
-    assert links.read_text() == run(many, "--batch-size", batch_size).out
+    assert links.read_text() == run(many).out
 
 
 def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_after, many, tmp_path, monkeypatch):
@@ -347,9 +341,7 @@ def test_layers_are_swept(run, pairs, gold, tmp_path):
     out, err = run(pairs, "--gold", gold, "--sweep-layers", "--plot", tmp_path / "layers.png")
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["0", "1", "2"]
     assert "has the lowest AER" in out
-    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
-    assert "layers.png" in out
-    assert "written" not in run(pairs, "--gold", gold, "--sweep-layers").out
+    assert (tmp_path / "layers.png").is_file() and "layers.png" in out
 
 
 def test_gold_for_other_sentences_and_without_a_base_is_refused(refused, pairs, tmp_path):
@@ -383,23 +375,19 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--resume"], "--resume is given without --output: only a file can be gone on with. Add --output."),
-        (["--resume", "--output", "x", "--html", "y"], "--resume is given with --html.*Leave out --resume or --html"),
-        (["--resume", "--output", "x", "--gold", "y"], "--resume is given with --gold"),
+        (["--resume"], "--resume is given without --output"),
+        (["--resume", "--output", "x", "--html", "y"], "Leave out --resume or --html"),
         (["--sweep-layers"], "--sweep-layers is given without --gold"),
-        (["--sweep-layers", "--gold", "x", "--output", "y"], "with --output: it scores layers and writes no links"),
-        (["--sweep-layers", "--gold", "x", "--html", "y"], "with --html: it scores layers and writes no links"),
-        (["--sweep-layers", "--gold", "x", "--layer", "1"], "with --layer: it takes every layer"),
+        (["--sweep-layers", "--gold", "x", "--output", "y"], "with --output"),
+        (["--sweep-layers", "--gold", "x", "--layer", "1"], "with --layer"),
         (["--plot", "x"], "--plot is given without --sweep-layers"),
         (["--gold-base", "1"], "--gold-base is given without --gold"),
         (["--html-limit", "5"], "--html-limit is given without --html"),
-        (["--keys", "de", "en"], "--keys is given with text input .*only JSONL has keys"),
-        (["--sweep-layers", "--gold", "x", "--probabilities"], "--sweep-layers is given with --probabilities"),
-        (["--sweep-layers", "--gold", "x", "--output-format", "pharaoh"], "given with --output-format"),
-        (["--pre-split", "--gold", "x"], "--pre-split is given with --gold: gold links count words"),
+        (["--keys", "de", "en"], "--keys is given with text input"),
+        (["--pre-split", "--gold", "x"], "--pre-split is given with --gold"),
         (["--batch-size", "0"], "'0' is no whole number from 1 on"),
         (["--matching", "threshold"], "'threshold' is not of the form NAME=VALUE"),
-        (["--method", "giza"], "invalid choice: 'giza'"),
+        (["--method", "giza"], "giza"),
     ],
 )
 def test_options_that_contradict_each_other(refused, pairs, arguments, message):

@@ -88,7 +88,7 @@ def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
     assert rows[0][-1] == "best (chosen on this gold) of mutual", "of equal layers the first"
 
 
-def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch):
+def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch, drawn):
     from matplotlib.axes import Axes
 
     drawn, bands = {}, []

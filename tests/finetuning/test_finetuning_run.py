@@ -1,5 +1,6 @@
 """finetuning/run.py from the command line to results, resumed, and what it refuses."""
 
+import contextlib
 import csv
 import json
 import shutil
@@ -41,9 +42,8 @@ def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
 
 
-def test_a_run_leaves_results_that_agree_with_each_other(topics, tmp_path, capsys):
-    main(topics)
-    out = tmp_path / "out"
+def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
+    out, printed = topics_run
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1", "seed-2",
     }  # fmt: skip
@@ -68,16 +68,13 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics, tmp_path, capsy
     }
     page = (out / "results.md").read_text(encoding="utf-8")
     assert all(f"| {language} | {mean:.1f} ± " in page for language, mean in means.items())
-    assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
     recipe = load_recipe(Recipe, str(out / "recipe.yaml"), [])
     assert recipe.evaluation[0].languages == ["en", "de", "zh"] and recipe.seeds == [1, 2]
-    assert "Seed 2: 216 training rows" in capsys.readouterr().out
+    assert "Seed 2: 216 training rows" in printed
 
 
-@pytest.mark.slow
-def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics, tmp_path, sample_corpus_dir):
-    main([*topics, "seeds=[1]"])
-    folder = tmp_path / "out" / "seed-1" / "model"
+def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, sample_corpus_dir):
+    folder = topics_run[0] / "seed-1" / "model"
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     lines = (sample_corpus_dir / "de" / "test.jsonl").read_text(encoding="utf-8").splitlines()
@@ -100,41 +97,28 @@ def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", [4, 8])  # in the middle of the first seed (of 5 steps) and of the second
-def test_a_killed_run_goes_on_to_the_same_weights(topics, tmp_path, monkeypatch, update):
-    main([*topics, f"output_dir={tmp_path / 'whole'}"])
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, update, [])
-        main(topics)
-    out, calls = tmp_path / "out", []
-    finished = out / "seed-1" / "scores.json"
-    before = finished.stat().st_mtime_ns if finished.exists() else None
-    with monkeypatch.context() as patch:
-        kill_at(patch, None, calls)
-        main([*topics, "--resume"])
-    assert before in (None, finished.stat().st_mtime_ns)
-    # checkpoints lie at steps 2, 4: the killed seed goes on from there, a finished one is not trained again
-    assert calls == ([2, 3, 4] + [0, 1, 2, 3, 4] if update == 4 else [2, 3, 4])
+def test_a_killed_run_goes_on_to_the_same_weights_and_seeds_can_be_added(topics, topics_run, tmp_path, monkeypatch):
+    def run(update, *more):
+        calls = []
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            kill_at(patch, update, calls)
+            main([*topics, *more])
+        return calls
+
+    # of 5 steps a seed; checkpoints lie at steps 2 and 4: a killed seed goes on from there
+    assert run(4) == [0, 1, 2, 3]
+    assert run(7, "--resume") == [2, 3, 4] + [0, 1, 2, 3]
+    out = tmp_path / "out"
+    before = (out / "seed-1" / "scores.json").stat().st_mtime_ns
+    assert run(None, "--resume") == [2, 3, 4]
+    assert before == (out / "seed-1" / "scores.json").stat().st_mtime_ns
     for seed in ("seed-1", "seed-2"):
-        whole, resumed = weights(tmp_path / "whole" / seed), weights(out / seed)
+        whole, resumed = weights(topics_run[0] / seed), weights(out / seed)
         assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
-    whole, resumed = (read_results(path) for path in (tmp_path / "whole", out))
-    assert whole["scores"] == resumed["scores"]
-    assert len(json.loads((out / "run.json").read_text())["sessions"]) == 2
-
-
-@pytest.mark.slow
-def test_a_run_killed_between_seeds_goes_on_with_the_next_and_seeds_can_be_added(topics, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, 6, [])
-        main(topics)
-    calls = []
-    with monkeypatch.context() as patch:
-        kill_at(patch, None, calls)
-        main([*topics, "--resume"])
-        main([*topics, "seeds=[1, 2, 3]", "--resume"])
-    assert calls == [0, 1, 2, 3, 4] * 2
-    assert read_results(tmp_path / "out")["seeds"] == [1, 2, 3]
+    assert read_results(topics_run[0])["scores"] == read_results(out)["scores"]
+    assert len(json.loads((out / "run.json").read_text())["sessions"]) == 3
+    assert run(None, "seeds=[1, 2, 3]", "--resume") == [0, 1, 2, 3, 4]
+    assert read_results(out)["seeds"] == [1, 2, 3]
 
 
 def test_half_written_checkpoints_are_passed_over(tmp_path):
@@ -148,39 +132,26 @@ def test_half_written_checkpoints_are_passed_over(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, capsys, refused):
-    model = tmp_path / "model"
-    shutil.copytree(tiny_model, model)
-    topics = [*topics, f"model={model}", "seeds=[1]", "training.max_steps=1"]
+def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample_corpus_dir, change_weights, refused):
+    model, corpus = shutil.copytree(tiny_model, tmp_path / "model"), shutil.copytree(sample_corpus_dir, tmp_path / "in")
+    test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
+    topics = [*topics, f"model={model}", f"evaluation=[{test}]", "seeds=[1]", "training.max_steps=1"]
     main(topics)
-    capsys.readouterr()
-    assert "is not empty" in refused(topics) and "--resume"
+    message = refused(topics)
+    assert "is not empty" in message and "--resume" in message
     message = refused([*topics, "--resume", "training.batch_size=24", "max_length=20"])
-    assert "another recipe: max_length: 24 -> 20; training.batch_size: 48 -> 24" in message
-    tensors = load_file(model / "model.safetensors")
-    name = next(iter(tensors))
-    tensors[name] = tensors[name] + 1
-    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    assert "max_length: 24 -> 20; training.batch_size: 48 -> 24" in message
+    file = corpus / "zh" / "test.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(lines[1:]), encoding="utf-8")
+    assert "evaluation_data.1.rows: 60 -> 59" in refused([*topics, "--resume"])
+    change_weights(model)
     assert "weights of" in refused([*topics, "--resume"])
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "notes.txt").write_text("mine")
     assert "holds no run" in refused([*topics, f"output_dir={foreign}", "--resume"])
     assert "is a file" in refused([*topics, f"output_dir={foreign / 'notes.txt'}"])
-
-
-@pytest.mark.slow
-def test_changed_data_are_noticed(topics, tmp_path, sample_corpus_dir, refused):
-    corpus = tmp_path / "corpus"
-    shutil.copytree(sample_corpus_dir, corpus)
-    test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
-    topics = [*topics, f"evaluation=[{test}]", "seeds=[1]", "training.max_steps=1"]
-    main(topics)
-    file = corpus / "zh" / "test.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    file.write_text("".join(lines[1:]), encoding="utf-8")
-    message = refused([*topics, "--resume"])
-    assert "data have changed" in message and "evaluation_data.1.rows: 60 -> 59" in message
 
 
 def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, refused):
@@ -212,14 +183,12 @@ def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sa
     renamed = {name.replace("roberta.encoder", "bert.encoder"): tensor for name, tensor in tensors.items()}
     save_file(renamed, foreign / "model.safetensors", {"format": "pt"})
     assert "lacks 32 weights of the encoder" in refused([*topics, f"model={foreign}"])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, tmp_path):
-    main([*topics, "seeds=[1]", "training.max_steps=1"])
-    first = tmp_path / "out" / "seed-1" / "model"
-    config = json.loads((first / "config.json").read_text())
-    assert config["fine_tuned_on"] == ["topics (zero_shot)"]
+def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, topics_run, tmp_path):
+    first = topics_run[0] / "seed-1" / "model"
     # the head of the second task has another number of labels
     rows = tmp_path / "rows.tsv"
     rows.write_text("text\tlabel\n" + "".join(f"word {i}\t{'ab'[i % 2]}\n" for i in range(20)))
@@ -227,39 +196,12 @@ def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, tmp_path):
         f"train=[{{path: {rows}}}]",
         f"evaluation=[{{path: {shutil.copy(rows, tmp_path / 'de.tsv')}, languages: [de]}}]",
     ]
-    main(
-        [*topics, *tables, f"model={first}", f"output_dir={tmp_path / 'second'}", "task=second", "training.max_steps=1"]
-    )
-    results = read_results(tmp_path / "second")
+    main([*topics, *tables, f"model={first}", "task=second", "seeds=[1]", "training.max_steps=1"])
+    results = read_results(tmp_path / "out")
     assert results["protocol"]["fine_tuned_before"] == ["topics (zero_shot)"]
     assert results["protocol"]["labels"] == ["a", "b"]
     assert results.transfer_gap is None
     assert any("was not evaluated" in warning for warning in results["warnings"])
-
-
-@pytest.mark.slow
-def test_accumulated_micro_batches_are_the_same_update(topics, tmp_path):
-    one = [*topics, "seeds=[1]", "selection=last", "training.max_steps=2", "training.max_grad_norm=0.01"]
-    main(one)
-    main([*one, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
-    whole, split = weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1")
-    # the clipped norm sees the scale of the gradient, which Adam alone would hide
-    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
-
-
-@pytest.mark.slow
-def test_two_processes_are_the_same_update(topics, tmp_path, in_two_processes):
-    # all 240 rows at once, so that both runs see the same examples in a step
-    one = [*topics, "seeds=[1]", "selection=last", "training.batch_size=240", "training.max_steps=1"]
-    main(one)
-    in_two_processes(*one, f"output_dir={tmp_path / 'two'}")
-    whole, split = weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1")
-    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
-    one_scores, two_scores = (
-        json.loads((tmp_path / name / "seed-1" / "scores.json").read_text()) for name in ("out", "two")
-    )
-    assert one_scores["scores"] == two_scores["scores"] and one_scores["steps"] == two_scores["steps"]
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
 def test_a_batch_that_cannot_be_split_is_refused(topics, refused):
@@ -279,27 +221,3 @@ def test_help_teaches_without_loading_torch():
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "training.layerwise_decay" in shown.stdout and "--resume" in shown.stdout
     assert "| torch" not in shown.stderr
-
-
-@pytest.mark.slow
-def test_a_model_of_the_zoo_keeps_its_code(topics, tmp_path, sample_tokenizer):
-    from modeling.configuration_veco import VecoConfig
-    from modeling.modeling_veco import VecoForPreTraining
-
-    config = VecoConfig(
-        vocab_size=len(sample_tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=34,
-    )
-    folder = tmp_path / "veco"
-    VecoForPreTraining(config).save_pretrained(folder)
-    sample_tokenizer.save_pretrained(folder)
-    main([*topics, f"model={folder}", "seeds=[1]", "training.max_steps=1"])
-    tuned = tmp_path / "out" / "seed-1" / "model"
-    saved = json.loads((tuned / "config.json").read_text())
-    assert saved["architectures"] == ["VecoForSequenceClassification"]
-    assert saved["auto_map"]["AutoModel"] == "modeling_veco.VecoModel"
-    assert {"modeling_veco.py", "encoder.py", "task_heads.py"} <= {path.name for path in tuned.iterdir()}

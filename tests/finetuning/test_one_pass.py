@@ -10,14 +10,10 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers.utils import logging
 
-from finetuning import trainer as trainer_module
 from finetuning.checkpoints import describe_model
 from finetuning.data.task_tables import TaskData
-from finetuning.recipe import Recipe
 from finetuning.results.table import read_results
 from finetuning.run import main
-from finetuning.running import run_by_language
-from finetuning.tasks.classification import task as classification
 from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.tagging import task as tagging
@@ -75,7 +71,6 @@ def words(topics, sample_corpus_dir, tmp_path):
 
 
 KINDS = {
-    "topics": (classification, Recipe),
     "words": (tagging, TaggingRecipe),
     "questions": (question_answering, QuestionAnsweringRecipe),
 }
@@ -142,40 +137,26 @@ def test_predictions_come_back_to_their_rows_from_batches_of_any_width():
 
 
 @pytest.mark.slow
-def test_evaluated_rows_are_not_read_by_a_run_that_only_selects(topics, tmp_path, monkeypatch):
-    parts, score = [], classification.KIND.score
-    watched = lambda recipe, data, part, *more: parts.append(part) or score(recipe, data, part, *more)  # noqa: E731
-    monkeypatch.setattr(classification, "KIND", trainer_module.Kind(**{**vars(classification.KIND), "score": watched}))
-    records = run_by_language(load_recipe(Recipe, None, topics), False, ["test"], evaluate=False)
-    assert set(parts) == {"dev"} and not (tmp_path / "out" / "results.json").exists()
-    assert [record["seed"] for record in records] == [1, 2]
-    assert all(record["scores"] == record["all_scores"] == {} for record in records)
-    assert all(0 <= record["selection_score"] <= 100 for record in records)
-
-
-@pytest.mark.slow
-def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, tmp_path):
-    main(topics)
-    main([*topics, f"output_dir={tmp_path / 'again'}", "seeds=[2, 1]"])
+def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, topics_run, tmp_path):
+    main([*topics, "seeds=[2, 1]"])
 
     def of(folder, seed):
-        record = json.loads((tmp_path / folder / f"seed-{seed}" / "scores.json").read_text(encoding="utf-8"))
+        record = json.loads((folder / f"seed-{seed}" / "scores.json").read_text(encoding="utf-8"))
         losses = [entry["eval_loss"] for entry in record["history"] if "eval_loss" in entry]
-        tensors = load_file(tmp_path / folder / f"seed-{seed}" / "model" / "model.safetensors")
+        tensors = load_file(folder / f"seed-{seed}" / "model" / "model.safetensors")
         return (record["scores"], record["selected_step"], losses), tensors
 
     for seed in (1, 2):  # also where the seeds come in another order
-        (first, weights), (second, other) = of("out", seed), of("again", seed)
+        (first, weights), (second, other) = of(topics_run[0], seed), of(tmp_path / "out", seed)
         assert first == second and all(torch.equal(weights[name], other[name]) for name in weights)
-    (first, weights), (second, other) = of("out", 1), of("out", 2)
+    (first, weights), (second, other) = of(topics_run[0], 1), of(topics_run[0], 2)
     assert first[2] != second[2]  # of all steps, not the scores alone, which may be equal by chance
     assert not any(torch.equal(weights[name], other[name]) for name in weights if "classifier" in name)
 
 
 @pytest.mark.slow
-def test_what_is_not_read_from_the_model_is_said(topics, tmp_path, tiny_model, capsys):
-    main([*topics, "training.max_steps=1"])
-    out = tmp_path / "out"
+def test_what_is_not_read_from_the_model_is_said(topics, topics_run, tmp_path, capsys):
+    out, printed = topics_run
     fresh = read_results(out)["protocol"]["fresh_parameters"]
     names = [
         "classifier.dense.bias",
@@ -186,12 +167,12 @@ def test_what_is_not_read_from_the_model_is_said(topics, tmp_path, tiny_model, c
     labels = len(read_results(out)["protocol"]["labels"])
     assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
     said = f"{fresh['count']:,} fresh parameters, drawn from the seed: {', '.join(names)}"
-    printed = capsys.readouterr().out
+    printed = " ".join(printed.split())
     assert f"Seed 1: {said}" in printed and f"Seed 2: {said}" in printed
     assert f"fresh parameters: {fresh['count']:,}, drawn from each seed" in (out / "results.md").read_text()
 
     tuned = out / "seed-1" / "model"  # whose head is of this task
-    main([*topics, f"model={tuned}", f"output_dir={tmp_path / 'second'}", "seeds=[1]", "training.max_steps=1"])
-    protocol = read_results(tmp_path / "second")["protocol"]
+    main([*topics, f"model={tuned}", "seeds=[1]", "training.max_steps=1"])
+    protocol = read_results(tmp_path / "out")["protocol"]
     assert protocol["fresh_parameters"] == {"count": 0, "names": [], "seeds": [1]}
     assert f"Seed 1: no fresh parameters: the head, too, is read from {tuned}" in capsys.readouterr().out

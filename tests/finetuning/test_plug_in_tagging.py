@@ -140,7 +140,7 @@ def test_each_window_stands_beside_the_whole_translation_whose_labels_count_once
 @pytest.fixture
 def plug_in_people(plug_in_veco, tmp_path):
     """Overrides of a plug-in tagging recipe, one seed of twelve steps."""
-    for name, count in (("train", 48), ("dev", 6), ("test", 9)):
+    for name, count in (("train", 48), ("test", 9)):
         Dataset.from_list(sentences(count)).to_parquet(tmp_path / f"{name}.parquet")
     tables = {"train": {"path": f"{tmp_path}/train.parquet", **BOTH}}
     tables["evaluation"] = {"path": f"{tmp_path}/test.parquet", **WORDS}
@@ -204,29 +204,10 @@ def test_a_run_leaves_scores_that_the_saved_model_gives_beside_the_translations(
     assert short == [[model.config.id2label[number] for number in one.argmax(-1).tolist()] for one in beside]
 
 
-def test_both_sides_are_learned_from_in_one_update_however_their_words_are_divided(plug_in_people, tmp_path):
+@pytest.mark.slow
+def test_an_update_is_the_same_however_the_words_of_both_sides_are_divided(plug_in_people, tmp_path):
     one = [*plug_in_people, "training.max_steps=2", "training.max_grad_norm=0.01"]
     main(one)
     main([*one, f"output_dir={tmp_path / 'four'}", "training.gradient_accumulation_steps=4"])
-    # the labels of the translations are learned from: others of them give another model
-    Dataset.from_list([{**row, "labels_en": row["labels_en"][::-1]} for row in sentences(48)]).to_parquet(
-        tmp_path / "train.parquet"
-    )
-    main([*one, f"output_dir={tmp_path / 'other'}"])
-    whole, split, other = (
-        load_file(tmp_path / name / "seed-1" / "model" / "model.safetensors") for name in ("out", "four", "other")
-    )
+    whole, split = (load_file(tmp_path / name / "seed-1" / "model" / "model.safetensors") for name in ("out", "four"))
     assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
-    assert not torch.allclose(whole["classifier.weight"], other["classifier.weight"], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_selection_reads_development_rows_with_their_translations(plug_in_people, tmp_path):
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for split, count in (("validation", 6), ("test", 9)):
-        Dataset.from_list(sentences(count)).to_parquet(folder / f"{split}.parquet")
-    table = {**X, **WORDS, "path": str(folder), "languages": ["de"], "split": "test", "dev_split": "validation"}
-    main([*plug_in_people, f"evaluation={json.dumps([table])}", "selection=mean_dev", "evaluate_every_steps=6"])
-    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text(encoding="utf-8"))
-    assert record["selection_score"] == max(entry["eval_de_f1"] for entry in record["history"] if "eval_de_f1" in entry)

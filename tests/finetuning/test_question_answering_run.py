@@ -6,16 +6,11 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from finetuning.data.table_checks import check_tables
-from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
-from finetuning.tasks.question_answering.task import KIND, place, read
-from finetuning.trainer import check_setting
+from finetuning.tasks.question_answering.task import place, read
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "ernie_m"
@@ -65,35 +60,48 @@ def places(sample_corpus_dir, tiny_model, tmp_path):
     ]
 
 
-def results_of(folder):
-    return read_results(folder)
-
-
 @pytest.mark.slow
-def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path):
-    main([*places, "training.layerwise_decay=0.8"])
+def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model_dir):
+    # num_labels: left over from a classifier
+    model = zoo_model_dir("ernie_m", num_hidden_layers=1, max_position_embeddings=66, num_labels=3)
+    rows = [
+        f"model={model}",
+        f"train=[{{path: {tmp_path}/zh.jsonl, languages: [en], {TABLE}}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de], {TABLE}}}]",
+        *("selection=source_dev", "dev_fraction=0.3", "evaluate_every_steps=1"),
+        *("training.max_steps=3", "training.layerwise_decay=0.8"),
+    ]
+    main([*places, *rows])
     out = tmp_path / "out"
-    results = results_of(out)
-    assert list(results.languages) == ["en", "de", "zh"] and results.metrics == ["f1", "exact_match"]
+    results = read_results(out)
+    assert list(results.languages) == ["en", "de"] and results.metrics == ["f1", "exact_match"]
     protocol = results["protocol"]
-    assert protocol["metric"]["name"] == "f1" and protocol["evaluated_rows"] == {"en": 12, "de": 12, "zh": 12}
+    assert protocol["metric"]["name"] == "f1" and protocol["evaluated_rows"] == {"en": 12, "de": 12}
     assert protocol["windows"]["evaluation"]["de"] > protocol["split_texts"]["evaluation"]["de"] > 0
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert {(row["metric"], row["language"]) for row in rows} == {
-        (metric, language) for metric in ("f1", "exact_match") for language in ("en", "de", "zh")
+        found = list(csv.DictReader(stream))
+    assert {(row["metric"], row["language"]) for row in found} == {
+        (metric, language) for metric in ("f1", "exact_match") for language in ("en", "de")
     }
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| language | f1 | exact_match |" in page
     assert "F1 and exact match of mlqa" in page and "one every 12 tokens of a context" in page
-    assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
-    config = json.loads((out / "seed-1" / "model" / "config.json").read_text())
-    assert config["architectures"] == ["XLMRobertaForQuestionAnswering"]
+
+    record = json.loads((out / "seed-1" / "scores.json").read_text())
+    looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
+    assert set(looked_at) == {1, 2, 3}
+    assert record["selection_score"] == max(looked_at.values()) == looked_at[record["selected_step"]]
+    assert protocol["selection"]["rows"] == {"en": 4}
+
+    tuned = out / "seed-1" / "model"
+    assert json.loads((tuned / "config.json").read_text())["architectures"] == ["ErnieMForQuestionAnswering"]
+    assert {"modeling_ernie_m.py", "task_heads.py"} <= {path.name for path in tuned.iterdir()}
 
 
+@pytest.mark.slow
 def test_what_is_learned_by_heart_is_scored_as_right(places, tmp_path):
     # the same rows under two names: labels, windows, order of prediction, offsets and metric have to fit together
-    rows = [json.loads(line) for line in (tmp_path / "en.jsonl").read_text(encoding="utf-8").splitlines()[:5]]
+    rows = [json.loads(line) for line in (tmp_path / "en.jsonl").read_text(encoding="utf-8").splitlines()[:4]]
     for name in ("few", "twin"):
         write_rows(tmp_path / f"{name}.jsonl", rows)
     main(
@@ -101,88 +109,26 @@ def test_what_is_learned_by_heart_is_scored_as_right(places, tmp_path):
             *places,
             f"train=[{{path: {tmp_path}/twin.jsonl, {TABLE}}}]",
             f"evaluation=[{{path: {tmp_path}/few.jsonl, languages: [en], {TABLE}}}]",
-            "training.epochs=30",
+            "training.epochs=25",
             "training.learning_rate=1e-2",
         ]
     )
-    assert results_of(tmp_path / "out").languages["en"]["mean"] == 100
-
-
-def weights(folder):
-    return load_file(folder / "seed-1" / "model" / "model.safetensors")
-
-
-@pytest.mark.slow
-def test_accumulated_micro_batches_are_the_same_update(places, tmp_path):
-    one = [*places, "training.max_steps=2", "training.max_grad_norm=0.01"]
-    main(one)
-    main([*one, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
-    whole, split = weights(tmp_path / "out"), weights(tmp_path / "two")
-    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
-
-
-def test_the_checkpoint_that_is_best_by_f1_on_development_rows_is_evaluated(places, tmp_path):
-    table = f"path: '{tmp_path}/{{language}}.jsonl', languages: [en, de], {TABLE}"
-    rows = [
-        f"train=[{{path: {tmp_path}/zh.jsonl, languages: [en], {TABLE}}}]",
-        f"evaluation=[{{{table}}}]",
-        "selection=source_dev",
-        "dev_fraction=0.3",
-        "evaluate_every_steps=1",
-        "training.max_steps=3",
-    ]
-    main([*places, *rows])
-    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
-    found = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
-    assert set(found) == {1, 2, 3} and record["selection_score"] == max(found.values())
-    assert found[record["selected_step"]] == record["selection_score"]
-    assert results_of(tmp_path / "out")["protocol"]["selection"]["rows"] == {"en": 4}
+    assert read_results(tmp_path / "out").languages["en"]["mean"] == 100
 
 
 def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer_are_left_out(places, tmp_path):
     translated = [row_of("5 ?", "fünf 5 50 da", "50"), row_of("6 ?", "sechs da", "60"), row_of("7 ?", "7 70", "70")]
     translated[2]["answers"]["answer_start"] = [1]
     write_rows(tmp_path / "translated.jsonl", translated)
-    tables = (
-        f"{{path: {tmp_path}/en-dev.jsonl, {TABLE}}}, {{path: {tmp_path}/translated.jsonl, languages: [de], {TABLE}}}"
-    )
-    main(
-        [
-            *places,
-            f"train=[{tables}]",
-            "setting=translate_train_all",
-            "translations_from=ours",
-            "training.max_steps=1",
-        ]
-    )
-    results = results_of(tmp_path / "out")
-    assert results["protocol"]["training_rows"] == 5 and results["protocol"]["left_out_rows"] == {"de": 1}
-    warnings = "\n".join(results["warnings"])
+    german = f"{{path: {tmp_path}/translated.jsonl, languages: [de], {TABLE}}}"
+    train = f"train=[{{path: {tmp_path}/en-dev.jsonl, {TABLE}}}, {german}]"
+    setting = ["setting=translate_train_all", "translations_from=ours"]
+    data = read(load_recipe(QuestionAnsweringRecipe, None, [*places, train, *setting]))
+    assert len(data.train) == data.protocol["training_rows"] == 5 and data.protocol["left_out_rows"] == {"de": 1}
+    warnings = "\n".join(data.warnings)
     assert "1 training rows were left out: their answer is not in their context" in warnings
     assert "language de: 1 of 3 rows have an answer that does not stand where answer_start says" in warnings
     assert "language de: 1 of 3 rows have no answer that is in the context" in warnings
-
-
-def test_a_model_of_the_zoo_is_fine_tuned_and_keeps_its_code(places, tmp_path, sample_tokenizer):
-    from modeling.configuration_ernie_m import ErnieMConfig
-    from modeling.modeling_ernie_m import ErnieMForPreTraining
-
-    config = ErnieMConfig(
-        vocab_size=len(sample_tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=66,
-        num_labels=3,  # left over from a classifier
-    )
-    folder = tmp_path / "ernie_m"
-    ErnieMForPreTraining(config).save_pretrained(folder)
-    sample_tokenizer.save_pretrained(folder)
-    main([*places, f"model={folder}", "training.max_steps=2", "training.layerwise_decay=0.8"])
-    tuned = tmp_path / "out" / "seed-1" / "model"
-    assert json.loads((tuned / "config.json").read_text())["architectures"] == ["ErnieMForQuestionAnswering"]
-    assert {"modeling_ernie_m.py", "task_heads.py"} <= {path.name for path in tuned.iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -265,24 +211,9 @@ def test_languages_that_the_metric_does_not_know_are_refused_before_training(tmp
         read_rows(tmp_path, row_of("q", "a b", "b"), language="ru", more=["metric=mlqa"])
 
 
-@pytest.mark.parametrize("name", ["mlqa", "mlqa_large"])
-def test_recipes_parse_and_print_the_published_averages(name):
-    path = RECIPES / f"{name}.yaml"
-    recipe = load_recipe(QuestionAnsweringRecipe, str(path), ["model=somewhere"])
-    check_setting(recipe, KIND)
-    check_tables(recipe)
-    assert recipe.output_dir == f"runs/ernie_m/{name}"
-    header = path.read_text(encoding="utf-8").split("\n\n")[0]
-    assert f"--config finetuning/recipes/ernie_m/{name}.yaml" in header
-    complete_published(recipe)
-    f1, exact = recipe.published.languages, recipe.published.further["exact_match"]
-    assert list(f1) == list(exact) == recipe.evaluation[0].languages
-    # a mistyped figure would move the mean by more than the rounding
-    assert sum(f1.values()) / 7 == pytest.approx(recipe.published.average, abs=0.06)
-    assert sum(exact.values()) / 7 == pytest.approx({"mlqa": 50.2, "mlqa_large": 55.3}[name], abs=0.06)
-
-
-def test_what_cannot_be_run_is_refused(places, refused):
-    assert "doc_stride is 40" in refused([*places, "doc_stride=40"])
-    assert "n_best is 0, which is out of range" in refused([*places, "n_best=0"])
-    assert "Did you mean 'doc_stride'" in refused([*places, "doc_strides=3"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("doc_stride=40", "doc_stride is 40"), ("n_best=0", "n_best is 0"), ("doc_strides=3", "'doc_stride'")],
+)
+def test_what_cannot_be_run_is_refused(places, refused, change, message):
+    assert message in refused([*places, change])

@@ -185,7 +185,7 @@ def test_format_1_is_read_as_the_table(tmp_path):
         load_results(tmp_path / "results.json")
 
 
-def test_every_figure_of_the_page_is_in_the_json(tmp_path):
+def test_every_figure_of_the_page_is_in_the_json(tmp_path, drawn):
     found = results()
     write_results(found, tmp_path)
     assert load_results(tmp_path / "results.json") == found

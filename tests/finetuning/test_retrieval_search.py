@@ -4,7 +4,6 @@ from typing import get_args
 
 import pytest
 import torch
-from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.seeds import load_metric
@@ -27,29 +26,6 @@ def encoder_of(tiny_model):
     model, tokenizer = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False), None
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     return lambda **options: SentenceEncoder(model.eval(), tokenizer, **{"batch_size": 2, **options})
-
-
-@pytest.mark.parametrize(("sources", "targets"), [(1, 1), (7, 5), (8, 12), (9, 4), (30, 31)])
-@pytest.mark.parametrize("size", [1, 4, 100])
-def test_the_search_finds_what_the_whole_product_says(sources, targets, size):
-    generator = torch.Generator().manual_seed(sources)
-    source, target = (torch.randn(count, 6, generator=generator) for count in (sources, targets))
-    cosines = F.normalize(source.double(), dim=-1) @ F.normalize(target.double(), dim=-1).T
-    found = nearest(source, target, size=size)
-    assert [of.tolist() for of in found] == [cosines.argmax(1).tolist(), cosines.argmax(0).tolist()]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 100])
-def test_of_equally_near_ones_the_first_is_found_whatever_the_chunks(size):
-    # axes, so that cosines are exactly 0 or 1; lengths say nothing
-    source = torch.eye(4)[[2, 0, 2, 1, 0]] * torch.tensor([1.0, 2, 3, 4, 5])[:, None]
-    target = torch.eye(4)[[3, 2, 0, 2, 0, 3, 0]]
-    forward, backward = nearest(source, target, size=size)
-    assert forward.tolist() == [1, 2, 1, 0, 2]  # axis 1 is nobody's: all are equally far, and the first is taken
-    assert backward.tolist() == [0, 0, 1, 0, 1, 0, 1]
-    assert (forward.tolist(), backward.tolist()) == tuple(
-        of.tolist() for of in ((F.normalize(source) @ target.T).argmax(1), (F.normalize(source) @ target.T).argmax(0))
-    )
 
 
 def test_a_vector_of_nothing_is_near_to_nothing():

@@ -1,18 +1,19 @@
-"""Models of the zoo compute nothing at padding, in training, evaluation, alignment, retrieval and translation: the same
-scores, links, vectors and weights as with padding."""
+"""Models of the zoo compute nothing at padding, in training, alignment and retrieval: the same links and vectors."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from finetuning import checkpoints, trainer
 from finetuning.align import command as align
 from finetuning.checkpoints import load_pretrained, without_padding
-from finetuning.results.table import read_results
-from finetuning.run import main
+from finetuning.tasks.classification import task as classification
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from finetuning.tasks.translation import model as translation_model
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from zoo_core.recipes import load_recipe
 
 TEXTS = ["A dog.", "The house on the hill is red, and the one beside it is white.", "I read.", "Two men ride to town."]
 
@@ -30,36 +31,12 @@ def padded(monkeypatch):
     return pad
 
 
-def results_of(folder, seed=1):
-    results = read_results(folder)
-    weights = load_file(folder / f"seed-{seed}" / "model" / "model.safetensors")
-    # softmax does not see a key's bias: its gradient is rounding error, which AdamW makes large
-    return results, {name: weight for name, weight in weights.items() if not name.endswith("key.bias")}
-
-
-@pytest.mark.slow
-def test_scores_and_weights_of_a_run_are_the_same(topics, plug_in_veco, tmp_path, padded):
-    settings = [f"model={plug_in_veco}", "seeds=[1]", "training.learning_rate=1e-3"]
-    main([*topics, *settings, f"output_dir={tmp_path / 'ours'}"])
-    passed = padded()
-    main([*topics, *settings, f"output_dir={tmp_path / 'padded'}"])
-    assert [model.skip_padding for model in passed] == [False]
-    (ours, weights), (other, padded_weights) = (results_of(tmp_path / name) for name in ("ours", "padded"))
-    assert ours.languages == other.languages
-    torch.testing.assert_close(weights, padded_weights, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_translations_and_weights_are_the_same(captions, plug_in_veco, tmp_path, padded):
-    settings = [f"model={plug_in_veco}", "training.learning_rate=1e-3"]
-    main([*captions, *settings, f"output_dir={tmp_path / 'ours'}"])
-    passed = padded()
-    main([*captions, *settings, f"output_dir={tmp_path / 'padded'}"])
-    assert [model.skip_padding for model in passed] == [False]
-    (ours, weights), (other, padded_weights) = (results_of(tmp_path / name) for name in ("ours", "padded"))
-    torch.testing.assert_close(weights, padded_weights, rtol=1e-3, atol=1e-5)
-    written = [(tmp_path / name / "seed-1" / "test.en-de.hypothesis.txt").read_text() for name in ("ours", "padded")]
-    assert written[0] == written[1]
+def test_models_that_are_trained_are_told_not_to(captions, plug_in_veco):
+    data = SimpleNamespace(label_names=["a", "b"], protocol={})
+    assert trainer.load_model(classification.KIND, data, str(plug_in_veco), 1, []).skip_padding
+    config = AutoConfig.from_pretrained(plug_in_veco, trust_remote_code=True)
+    recipe = load_recipe(TranslationRecipe, None, captions)
+    assert translation_model.build_model(recipe, str(plug_in_veco), config, 1).skip_padding
 
 
 def test_links_are_the_same(plug_in_veco, tmp_path, padded):

@@ -5,20 +5,12 @@ import json
 import shutil
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 import finetuning.running
-from finetuning.experiments.step_curves import main
-from finetuning.results.table import read_results
+from finetuning.experiments.step_curves import main, panels_of
+from finetuning.results.table import Results, read_results
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "selection=last", "seeds=[1]", "max_evaluation_examples=9")
-
-
-def perturb(model):
-    """Other weights in a model folder."""
-    tensors = load_file(model / "model.safetensors")
-    name = sorted(tensors)[0]
-    save_file({**tensors, name: tensors[name] + 1}, model / "model.safetensors", {"format": "pt"})
 
 
 @pytest.fixture
@@ -64,26 +56,26 @@ def executed(monkeypatch):
 
 @pytest.mark.slow
 def test_every_checkpoint_is_run_once_and_stands_in_the_curve(recipe, pretrained, executed, tmp_path, capsys):
-    xlm, meta = pretrained("xlm", (20, 4), 30), pretrained("meta", (4,), 4)
+    xlm, meta = pretrained("xlm", (4,), 20), pretrained("meta", (4,), 4)
     asked = [*recipe, "--run", "XLM", str(xlm), "--run", "MetaXLM", str(meta)]
     main(asked)
     # the final model of the second run is that of its last checkpoint
-    assert executed == [["XLM", "step-4"], ["XLM", "step-20"], ["XLM", "step-30"], ["MetaXLM", "step-4"]]
-    assert "[4/4] MetaXLM, step 4" in capsys.readouterr().out
+    assert executed == [["XLM", "step-4"], ["XLM", "step-20"], ["MetaXLM", "step-4"]]
+    assert "[3/3] MetaXLM, step 4" in capsys.readouterr().out
     out = tmp_path / "curves"
     curves = json.loads((out / "curves.json").read_text(encoding="utf-8"))["curves"]
     others, source, gap = "mean of 2 other languages", "en", "transfer gap (en - others)"
-    assert list(curves) == [others, source, gap] and list(curves[gap]["XLM"]) == ["4", "20", "30"]
+    assert list(curves) == [others, source, gap] and list(curves[gap]["XLM"]) == ["4", "20"]
     results = read_results(out / "MetaXLM" / "step-4")
     assert curves[source]["MetaXLM"]["4"]["scores"] == results.languages["en"]["scores"]
     assert curves[gap]["MetaXLM"]["4"]["mean"] == pytest.approx(results.transfer_gap)
     page = (out / "curves.md").read_text(encoding="utf-8")
     assert f"| run | {others} | en | {gap} |" in page
-    assert page.count("| MetaXLM, step") == 1 and page.count("| XLM, step") == 3
+    assert page.count("| MetaXLM, step") == 1 and page.count("| XLM, step") == 2
     with (out / "curves.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 4 * 3 and {row["step"] for row in rows} == {"4", "20", "30"}
-    assert (out / "curves.png").stat().st_size > 5000
+    assert len(rows) == 3 * 3 and {row["step"] for row in rows} == {"4", "20"}
+    assert (out / "curves.png").is_file()
     assert not (out / "XLM" / "step-4" / "seed-1" / "model").exists(), "models are kept on demand"
 
     del executed[:]
@@ -99,9 +91,9 @@ def test_every_checkpoint_is_run_once_and_stands_in_the_curve(recipe, pretrained
 
 
 @pytest.mark.slow
-def test_seeds_of_pretraining_are_pooled_at_the_steps_that_all_have(recipe, pretrained, tmp_path):
+def test_seeds_of_pretraining_are_pooled_at_the_steps_that_all_have(recipe, pretrained, change_weights, tmp_path):
     first, second = pretrained("xlm-1", (2, 4, 6), 0), pretrained("xlm-2", (4, 6, 8), 0)
-    perturb(second / "checkpoints" / "step-4" / "model")
+    change_weights(second / "checkpoints" / "step-4" / "model")
     main([*recipe, "--run", "XLM", str(first), str(second), "--steps", "4", "seeds=[3]"])
     curves = json.loads((tmp_path / "curves" / "curves.json").read_text(encoding="utf-8"))["curves"]
     found = [read_results(tmp_path / "curves" / "XLM" / name / "step-4") for name in ("xlm-1", "xlm-2")]
@@ -109,47 +101,45 @@ def test_seeds_of_pretraining_are_pooled_at_the_steps_that_all_have(recipe, pret
     assert curves["en"]["XLM"]["4"]["scores"] == [s for r in found for s in r.languages["en"]["scores"]]
 
 
-def test_what_is_scored_without_training_has_its_average(pretrained, sample_corpus_dir, tmp_path):
-    config = tmp_path / "links.yaml"
-    config.write_text(
-        f"kind: word_alignment\ntask: links\noutput_dir: x\nbatch_size: 4\npairs:\n"
-        f"- {{source_language: en, target_language: de, path: '{sample_corpus_dir}/alignments', source: en-de.txt,"
-        " gold: en-de.gold}\n"
-    )
-    run = pretrained("xlm", (2, 4), 0)
-    asked = ["--config", str(config), "--output", str(tmp_path / "out"), "--run", "XLM", str(run)]
-    main(asked)
-    found = json.loads((tmp_path / "out" / "curves.json").read_text(encoding="utf-8"))
-    assert list(found["curves"]) == ["average"] and list(found["curves"]["average"]["XLM"]) == ["2", "4"]
-    main(asked)
-    assert "| run | average |" in (tmp_path / "out" / "curves.md").read_text(encoding="utf-8")
+def test_what_is_scored_without_training_has_its_average():
+    rows = [{"language": "en-de", "seed": 1, "metric": "aer", "value": 20.0}]
+    results = Results({"seeds": [1], "scores": rows, "protocol": {"metric": {"name": "aer"}}})
+    assert list(panels_of(results)) == ["average"]
 
 
-@pytest.mark.slow
-def test_finished_runs_of_something_else_are_refused(recipe, pretrained, executed, tmp_path, capsys):
-    def message(*arguments):
+@pytest.fixture
+def message(recipe, capsys):
+    """message(*arguments) -> that with which the command refuses them."""
+
+    def refused(*arguments):
         capsys.readouterr()
         with pytest.raises(SystemExit):
             main([*recipe, *arguments])
         return " ".join(capsys.readouterr().err.split())
 
+    return refused
+
+
+@pytest.mark.slow
+def test_finished_runs_of_something_else_are_refused(recipe, pretrained, executed, change_weights, message, tmp_path):
     run = pretrained("xlm", (2, 4), 0)
     asked = ["--run", "XLM", str(run), "max_length=20"]
-    main([*recipe, *asked])
     # a run that fails in the middle keeps those before it
-    shutil.rmtree(tmp_path / "curves" / "XLM" / "step-4")
     (run / "checkpoints" / "step-4" / "model" / "tokenizer.json").unlink()
     error = message(*asked)
     assert "XLM, step 4" in error and "holds no tokenizer" in error and "the same command goes on here" in error
     del executed[:]
     assert "another recipe: max_length: 20 -> 16" in message(*asked, "max_length=16")
-    perturb(run / "checkpoints" / "step-2" / "model")
+    change_weights(run / "checkpoints" / "step-2" / "model")
     assert "weights of" in message(*asked) and not executed
 
+
+def test_what_makes_no_curve_is_refused(pretrained, message, tmp_path):
+    run = pretrained("xlm", (2, 4), 0)
+    asked = ["--run", "XLM", str(run)]
     assert "model is another one in each run" in message(*asked, "model=x")
-    assert "output_dir is another one" in message(*asked, "output_dir=x")
     assert "no model of that step: [2, 4]" in message(*asked, "--steps", "3")
-    assert "--steps has 'two', which is no number" in message(*asked, "--steps", "2", "two")
+    assert "--steps has 'two'" in message(*asked, "--steps", "2", "two")
     (tmp_path / "file").touch()
     assert "is a file" in message(*asked, "--output", str(tmp_path / "file"))
     assert "has no folder" in message("--run", "XLM")

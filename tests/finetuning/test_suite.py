@@ -53,8 +53,8 @@ tasks:
         encoding="utf-8",
     )
 
-    def run(*arguments, of=main):
-        of(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
+    def run(*arguments):
+        main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
 
     return run
 
@@ -63,11 +63,45 @@ def results(tmp_path, task=""):
     return load_results(tmp_path / "out" / task / "results.json")
 
 
+@pytest.fixture
+def failed(suite, capsys):
+    """failed(*arguments) -> the message with which a suite ends."""
+
+    def message(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            suite(*arguments)
+        assert stopped.value.code == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    return message
+
+
+def changed_copy(model, place):
+    """A model folder whose weights are read as another model's."""
+    other = shutil.copytree(model, place)
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    write_json(other / "config.json", {**config, "note": 1})
+    return other
+
+
 @pytest.mark.slow
-def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
-    suite("topics.training.batch_size=4")
+def test_a_suite_is_run_in_parts_and_makes_one_table(suite, failed, tmp_path, tiny_model, capsys, refused):
+    batch = "topics.training.batch_size=4"
+    suite("--tasks", "topics", batch)
+    scores = tmp_path / "out" / "topics" / "seed-1" / "scores.json"
+    before = scores.stat().st_mtime_ns
+    (run,) = results(tmp_path)["runs"].values()
+    assert run["missing"] == ["further", "retrieval"]
+    assert "§" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    other = changed_copy(tiny_model, tmp_path / "other")
+    assert "were not run with the same model" in failed("--tasks", "retrieval", batch, f"model={other}")
+    shutil.rmtree(tmp_path / "out" / "retrieval", ignore_errors=True)
+
+    suite(batch)
     shown = capsys.readouterr().out
-    assert shown.index("[1/3] topics, to do") < shown.index("[2/3] further") < shown.index("[3/3] retrieval")
+    assert shown.index("[1/3] topics, finished") < shown.index("[2/3] further, to do") < shown.index("[3/3] retrieval")
+    assert scores.stat().st_mtime_ns == before
     record = results(tmp_path)
     (run,) = record["runs"].values()
     assert list(run["tasks"]) == ["further", "topics", "retrieval"] and run["missing"] == []
@@ -87,57 +121,28 @@ def test_a_suite_runs_all_tasks_and_makes_one_table(suite, tmp_path, capsys):
     assert (tmp_path / "out/topics/seed-1/model").is_dir() and not (tmp_path / "out/further/seed-1/model").exists()
     page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
     assert "| model | further | topics | retrieval |" in page and "‡ the model was fine-tuned" in page
-    assert (tmp_path / "out" / "results.png").stat().st_size > 5000
     rows = (tmp_path / "out" / "results.csv").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 1 + 2 + 2 + 6  # languages of two tasks, and two pairs with three scores of the reported layer
 
-
-@pytest.mark.slow
-def test_two_processes_run_what_trains_and_what_does_not(suite, tmp_path, in_two_processes):
-    def one_fails(arguments):
-        # what the main process alone finds out, the other one has to know, or it waits for ever
-        done = in_two_processes(*arguments, "retrieval.pairs.0.languages=[de]", "retrieval.max_length=2", check=False)
-        assert "retrieval failed" in done.stderr and done.returncode
-
-    suite(of=one_fails)
-    assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics"]
-    shutil.rmtree(tmp_path / "out" / "retrieval", ignore_errors=True)
-    suite(of=lambda arguments: in_two_processes(*arguments))
-    assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "retrieval"]
-
-
-@pytest.mark.slow
-def test_what_is_finished_is_not_run_again(suite, tmp_path, capsys):
-    suite("--tasks", "topics")
-    scores = tmp_path / "out" / "topics" / "seed-1" / "scores.json"
-    before = scores.stat().st_mtime_ns
-    (run,) = results(tmp_path)["runs"].values()
-    assert run["missing"] == ["further", "retrieval"]
-    assert "§" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
-    capsys.readouterr()
-    suite()
-    shown = capsys.readouterr().out
-    assert "topics, finished" in shown and "further, to do" in shown and scores.stat().st_mtime_ns == before
-    with pytest.raises(SystemExit):
-        suite("training.learning_rate=1e-3")
-    assert "started with another recipe" in capsys.readouterr().err
+    assert "started with another recipe" in failed(batch, "training.learning_rate=1e-3")
+    # `init_from` wants a finished run of the same model
+    shared = ["--config", str(tmp_path / "topics.yaml"), *FAST, f"output_dir={tmp_path / 'chained'}"]
+    start = f"init_from={tmp_path / 'out' / 'topics'}"
+    assert "was fine-tuned from" in refused([*shared, f"model={other}", start])
+    assert "there is no results.json" in refused([*shared, f"model={tiny_model}", "init_from=nothing"])
     # a model may be deleted once everything that starts from it is done
     shutil.rmtree(tmp_path / "out" / "topics" / "seed-1" / "model")
-    suite()
+    suite(batch)
     assert "to do" not in capsys.readouterr().out
+    assert "that run kept no models" in refused([*shared, f"model={tiny_model}", start])
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_is_told_and_the_others_are_run(suite, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        suite("topics.train.0.label_column=subject")
-    assert stopped.value.code == 2
-    error = " ".join(capsys.readouterr().err.split())
+def test_a_task_that_fails_is_told_and_the_others_are_run(suite, failed, tmp_path):
+    error = failed("topics.train.0.label_column=subject")
     assert "topics failed:" in error and "further starts from topics, which has failed" in error
     (run,) = results(tmp_path)["runs"].values()
     assert list(run["tasks"]) == ["retrieval"]
-    suite()
-    assert list(next(iter(results(tmp_path)["runs"].values()))["tasks"]) == ["further", "topics", "retrieval"]
 
 
 @pytest.mark.slow
@@ -170,25 +175,20 @@ def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_
         (("topics.training.epoch=1",), "unknown field training.epoch"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_runs(suite, tmp_path, capsys, arguments, message):
-    with pytest.raises(SystemExit):
-        suite(*arguments)
-    assert message in " ".join(capsys.readouterr().err.split())
+def test_what_cannot_be_meant_is_refused_before_anything_runs(failed, tmp_path, arguments, message):
+    assert message in failed(*arguments)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_something_else_is_left_alone(suite, tmp_path, tiny_model, capsys):
+def test_a_folder_of_something_else_is_left_alone(suite, failed, tmp_path, tiny_model, refused):
     before = sorted(path.name for path in tiny_model.iterdir())
-    with pytest.raises(SystemExit):
-        suite(f"output_dir={tiny_model}")
-    assert "holds something else" in " ".join(capsys.readouterr().err.split())
+    assert "holds something else" in failed(f"output_dir={tiny_model}")
     assert sorted(path.name for path in tiny_model.iterdir()) == before
     suite("--tasks", "retrieval")
     path = tmp_path / "other.yaml"
     path.write_text("name: other\ntasks: [{name: b, category: c, recipe: retrieval.yaml}]", encoding="utf-8")
-    with pytest.raises(SystemExit):
-        main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"])
-    assert "holds the suite two kinds" in " ".join(capsys.readouterr().err.split())
+    message = refused(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"])
+    assert "holds the suite two kinds" in " ".join(message.split())
 
 
 def test_data_are_checked_without_training(suite, tmp_path, capsys):
@@ -197,11 +197,9 @@ def test_data_are_checked_without_training(suite, tmp_path, capsys):
     assert all(name in shown for name in ("topics", "further", "retrieval")) and not (tmp_path / "out").exists()
 
 
-def test_a_suite_without_a_model_and_one_that_is_not_there(capsys):
-    for arguments, message in ((["sample"], "model=runs/"), (["xtrem", "model=m"], "Did you mean 'xtreme'")):
-        with pytest.raises(SystemExit):
-            main(["--suite", *arguments])
-        assert message in " ".join(capsys.readouterr().err.split())
+@pytest.mark.parametrize(("arguments", "message"), [(["sample"], "model=runs/"), (["xtrem", "model=m"], "'xtreme'")])
+def test_a_suite_without_a_model_and_one_that_is_not_there(refused, arguments, message):
+    assert message in " ".join(refused(["--suite", *arguments]).split())
 
 
 def test_a_chain_is_run_from_its_first_link(tmp_path, tiny_model):
@@ -214,25 +212,14 @@ def test_a_chain_is_run_from_its_first_link(tmp_path, tiny_model):
 
 
 @pytest.mark.slow
-def test_seeds_that_are_added_to_a_source_are_noticed(suite, tmp_path, capsys):
-    suite("topics.seeds=[1,2]")
+def test_seeds_that_are_added_to_a_source_are_noticed(suite, failed, tmp_path):
+    only = ("--tasks", "topics", "further", "topics.seeds=[1,2]")
+    suite(*only)
     record = results(tmp_path, "topics")
     record["protocol"]["selection"]["scores"] = [1.0, 9.0]
     write_json(tmp_path / "out" / "topics" / "results.json", record)
-    with pytest.raises(SystemExit):
-        suite("topics.seeds=[1,2]")
-    assert "further failed" in (shown := " ".join(capsys.readouterr().err.split())) and "seeds were added" in shown
-
-
-@pytest.mark.slow
-def test_tasks_of_two_models_are_not_put_into_one_table(suite, tmp_path, tiny_model, capsys):
-    suite("--tasks", "topics")
-    other = shutil.copytree(tiny_model, tmp_path / "other")
-    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
-    write_json(other / "config.json", {**config, "note": 1})
-    with pytest.raises(SystemExit):
-        suite("--tasks", "retrieval", f"model={other}")
-    assert "were not run with the same model" in " ".join(capsys.readouterr().err.split())
+    shown = failed(*only)
+    assert "further failed" in shown and "seeds were added" in shown
 
 
 def test_what_has_no_language_to_score_by_is_refused(tmp_path, tiny_model):
@@ -249,28 +236,6 @@ def test_tasks_that_start_from_each_other_are_refused(tmp_path):
     path.write_text(f"name: circle\ntasks: [{', '.join(tasks)}]", encoding="utf-8")
     with pytest.raises(ValueError, match="Task a of suite circle starts from 'b'"):
         load_suite(str(path))
-
-
-@pytest.mark.slow
-def test_init_from_wants_a_finished_run_of_the_same_model(suite, tmp_path, tiny_model, capsys):
-    suite("--tasks", "topics")
-    other = shutil.copytree(tiny_model, tmp_path / "other")
-    (other / "config.json").write_text(
-        (other / "config.json").read_text(encoding="utf-8").replace('"hidden_act"', '"note": 1, "hidden_act"'), "utf-8"
-    )
-    shared = ["--config", str(tmp_path / "topics.yaml"), *FAST, f"output_dir={tmp_path / 'chained'}"]
-    start = f"init_from={tmp_path / 'out' / 'topics'}"
-    for arguments, message in (
-        ([f"model={other}", start], "was fine-tuned from"),
-        ([f"model={tiny_model}", f"init_from={tmp_path / 'nothing'}"], "there is no results.json"),
-    ):
-        with pytest.raises(SystemExit):
-            main([*shared, *arguments])
-        assert message in " ".join(capsys.readouterr().err.split())
-    shutil.rmtree(tmp_path / "out" / "topics" / "seed-1" / "model")
-    with pytest.raises(SystemExit):
-        main([*shared, f"model={tiny_model}", start])
-    assert "that run kept no models" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ published:
   paper: P
   table: T
   row: R
-  languages: {{en books: 80.0, en dvd: 70.0, ja books: 60.0, ja dvd: 50.0, fr dvd: 10.0}}
-  average_over: [en books, en dvd, ja books, ja dvd]
+  languages: {{en dvd: 80.0, ja dvd: 50.0, fr dvd: 10.0}}
+  average_over: [en dvd, ja dvd]
   average: 65.0
 """
 
@@ -57,31 +57,30 @@ def reviews(tiny_model, tmp_path):
 
 @pytest.mark.slow
 def test_each_language_and_domain_has_runs_of_its_own(reviews, tmp_path, capsys):
-    main([*reviews, "--languages", "en", "ja", "--domains", "books", "dvd"])
+    main([*reviews, "--languages", "en", "ja", "--domains", "dvd"])
     out = tmp_path / "out"
     found = json.loads((out / "supervised.json").read_text(encoding="utf-8"))
     value = {row["cell"]: row["value"] for row in found["scores"]}
-    assert list(value) == ["en books", "en dvd", "ja books", "ja dvd"]
-    for cell, rows in (("en books", (12, 8)), ("ja dvd", (12 + 3, 8 + 3))):
+    assert list(value) == ["en dvd", "ja dvd"]
+    for cell, figure in (("en dvd", 80.0), ("ja dvd", 50.0)):
         run = read_results(out / "XLM" / cell.replace(" ", "-"))
         language, domain = cell.split()
         protocol = run["protocol"]
         assert run["setting"] == "supervised" and list(run.languages) == [language]
-        assert (protocol["training_rows"], protocol["evaluated_rows"][language]) == rows
+        assert (protocol["training_rows"], protocol["evaluated_rows"][language]) == (12 + 3, 8 + 3)
         for entry in (*protocol["training_data"], *protocol["evaluation_data"]):
             assert entry["where"] == {"domain": domain} and entry["path"].endswith({"en": "/en", "ja": "/jp"}[language])
-        figure = {"en books": 80.0, "ja dvd": 50.0}[cell]
         assert run["published"][0]["figures"] == {"accuracy": {language: figure}}
         assert [value[cell]] == run.languages[language]["scores"]
     page = (out / "supervised.md").read_text(encoding="utf-8")
     assert "| trained and tested on | XLM | P, T, R |" in page
     assert page.count("| 65.0 |") == 1 and page.count("| 80.0 |") == 1 and "10.0 |" not in page
-    assert f"| average | {sum(value.values()) / 4:.1f} | 65.0 |" in page
-    assert (out / "supervised.png").stat().st_size > 5000
-    page = (out / "XLM" / "en-books" / "results.md").read_text(encoding="utf-8")
-    assert "[domain: books] train" in page
+    assert f"| average | {sum(value.values()) / 2:.1f} | 65.0 |" in page
+    assert (out / "supervised.png").is_file()
+    page = (out / "XLM" / "en-dvd" / "results.md").read_text(encoding="utf-8")
+    assert "[domain: dvd] train" in page
     capsys.readouterr()
-    main([*reviews, "--languages", "en", "--domains", "books"])
+    main([*reviews, "--languages", "en", "--domains", "dvd"])
     assert "1 finished before, 0 to do" in capsys.readouterr().out
     page = (out / "supervised.md").read_text(encoding="utf-8")
     assert "65.0" not in page, "an average over other cells is not shown"

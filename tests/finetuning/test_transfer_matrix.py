@@ -38,7 +38,7 @@ def refusal(recipe, tiny_model, capsys):
 
 
 @pytest.mark.slow
-def test_each_language_is_the_source_once(recipe, tiny_model, tmp_path, capsys):
+def test_each_language_is_the_source_once(recipe, tiny_model, tmp_path, capsys, drawn):
     other = shutil.copytree(tiny_model, tmp_path / "other")
     asked = [*recipe, "--model", f"XLM={tiny_model}", "--model", f"MetaXLM={other}", "--languages", "zh", "en"]
     main([*asked, "training.learning_rate=1e-3"])  # an override after a list

@@ -45,7 +45,7 @@ def files(captions, tmp_path):
 
 def test_two_tables_are_joined_on_their_ids(captions, sample_corpus_dir):
     data = read(recipe_of(captions, "max_test_examples=0"))
-    assert (len(data.train), len(data.test["en-de"])) == (240, 60)
+    assert (len(data.train), len(data.test["en-de"])) == (240, 30)
     rows = {}
     for language in ("en", "de"):
         lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()

@@ -1,6 +1,7 @@
 """Translation runs from the command line to results, resumed, divided, and what they refuse."""
 
 import ast
+import contextlib
 import json
 import math
 import shutil
@@ -9,13 +10,14 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DistilBertConfig, MarianConfig
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DistilBertConfig, MarianConfig
 
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import kind_of
-from finetuning.tasks.translation.model import average_weights, check_architecture
+from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.task import encode, read
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from hub_cards.card import write_card
 from modeling.modeling_veco import VecoForConditionalGeneration
@@ -34,10 +36,20 @@ def same(one, other, tolerance=0.0):
     return one.keys() == other.keys() and all(torch.allclose(one[k], other[k], rtol=0, atol=tolerance) for k in one)
 
 
+SHARED = ["seeds=[1, 2]", "dev_bleu_examples=4", "training.max_steps=4", "training.gradient_accumulation_steps=2"]
+SHARED += ["training.dropout=0.1", "training.max_tokens=2000", "generation.max_tokens=60"]
+
+
+@pytest.fixture(scope="module")
+def base(printed_by, captions_recipe, tmp_path_factory):
+    """Folder of a run of two seeds, for reading alone, and what it printed."""
+    out = tmp_path_factory.mktemp("base") / "out"
+    return out, printed_by([*captions_recipe(out), *SHARED])
+
+
 @pytest.mark.slow
-def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path, capsys):
-    main([*dev_captions, "seeds=[1, 2]", "dev_bleu_examples=4", "training.max_steps=3"])
-    out = tmp_path / "out"
+def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
+    out, printed = base
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "bleu.png", "seed-1", "seed-2",
     }  # fmt: skip
@@ -50,11 +62,10 @@ def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path,
     signatures = results["protocol"]["metric"]["signatures"]["en-de"]
     assert "case:mixed" in signatures["sacrebleu"] and "tok:13a" in signatures["sacrebleu"]
     assert "case:lc" in signatures["bleu"]
-    # evaluated every 2 steps, and after the last
-    assert [point["step"] for point in results["curve"]["1"]] == [2, 3]
+    assert [point["step"] for point in results["curve"]["1"]] == [2, 4]
     assert all(point["loss"] > 0 and point["bleu"] >= 0 for curve in results["curve"].values() for point in curve)
-    assert results["protocol"]["selection"]["selected_steps"] == [3, 3]
-    assert results["hyperparameters"]["updates"] == [3, 3]
+    assert results["protocol"]["selection"]["selected_steps"] == [4, 4]
+    assert results["hyperparameters"]["updates"] == [4, 4]
     assert any("at most 3 pairs" in warning for warning in results["warnings"])
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| pair | sacreBLEU |" in page and signatures["sacrebleu"] in page
@@ -65,7 +76,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path,
             for name in ("source", "reference", "hypothesis")
         }
         assert {len(lines) for lines in texts.values()} == {3}
-    assert "sacreBLEU" in capsys.readouterr().out
+    assert "sacreBLEU" in printed
     model = out / "seed-1" / "model"
     card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
     assert "AutoModelForSeq2SeqLM.from_pretrained" in card and "pipeline_tag: translation" in card
@@ -79,9 +90,8 @@ def test_a_run_leaves_results_that_agree_with_each_other(dev_captions, tmp_path,
 
 
 @pytest.mark.slow
-def test_translations_are_those_of_the_saved_model_on_the_sources(captions, tmp_path):
-    main(captions)
-    folder = tmp_path / "out" / "seed-1"
+def test_translations_are_those_of_the_saved_model_on_the_sources(base):
+    folder = base[0] / "seed-1"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model", trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert model.config.fine_tuned_on == ["sample (translation)"]
@@ -113,27 +123,33 @@ def test_it_learns_a_small_set_by_heart(captions, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", [3, 9])  # in the middle of the first seed (of 6 steps) and of the second
-def test_a_killed_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch, update):
-    arguments = [*captions, "seeds=[1, 2]", "training.dropout=0.1", "training.gradient_accumulation_steps=2"]
-    arguments = [*arguments, "training.max_tokens=2000"]  # an epoch of fewer steps than the run
-    main([*arguments, f"output_dir={tmp_path / 'whole'}"])
-    steps, step = [], TranslationTrainer.training_step
+def test_a_killed_run_goes_on_to_the_same_weights(dev_captions, base, tmp_path, monkeypatch, refused):
+    step = TranslationTrainer.training_step
 
-    def killed(self, *args, **kwargs):
-        steps.append(self.state.global_step)
-        if len(steps) == 2 * update:
-            raise Killed
-        return step(self, *args, **kwargs)
+    def run(kill_at, *more):
+        """The steps of a run that stops in its `kill_at`-th micro-batch."""
+        steps = []
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(TranslationTrainer, "training_step", killed)
-        main(arguments)
-    main([*arguments, "--resume"])
+        def counted(self, *args, **kwargs):
+            steps.append(self.state.global_step)
+            if len(steps) == kill_at:
+                raise Killed
+            return step(self, *args, **kwargs)
+
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            patch.setattr(TranslationTrainer, "training_step", counted)
+            main([*dev_captions, *SHARED, *more])
+        return steps[::2]
+
+    assert run(6) == [0, 1, 2]  # in the third step of four, after the first checkpoint
+    assert run(6, "--resume") == [2, 3, 0]  # in the first step of the second seed
+    run(None, "--resume")
     for seed in (1, 2):
-        assert same(weights(tmp_path / "whole" / f"seed-{seed}"), weights(tmp_path / "out" / f"seed-{seed}"))
-    scores = [read_results(tmp_path / name)["scores"] for name in ("whole", "out")]
-    assert scores[0] == scores[1]
+        assert same(weights(base[0] / f"seed-{seed}"), weights(tmp_path / "out" / f"seed-{seed}"))
+    assert read_results(base[0])["scores"] == read_results(tmp_path / "out")["scores"]
+    arguments = [*dev_captions, *SHARED]
+    assert "is not empty" in refused(arguments)
+    assert "decoder_layers: None -> 1" in refused([*arguments, "--resume", "decoder_layers=1"])
 
 
 @pytest.mark.slow
@@ -141,27 +157,21 @@ def test_a_run_that_was_stopped_while_it_translated_is_not_trained_further(capti
     def killed(*args, **kwargs):
         raise Killed
 
+    short = [*captions, "training.max_steps=2"]
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(TranslationTrainer, "translate", killed)
-        main(captions)
+        main(short)
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTrainer, "training_step", killed)
-        main([*captions, "--resume"])
+        main([*short, "--resume"])
     record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
-    assert record["steps"] == record["selected_step"] == 6
+    assert record["steps"] == record["selected_step"] == 2
 
 
 # Clipping sees the scale of the gradient, which Adam alone would hide. Without warm-up the first step counts. A
 # gradient of hardly more than rounding error, whose rest depends on what is summed together, moves little.
 ONE_UPDATE = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.label_smoothing=0.2"]
 ONE_UPDATE += ["training.dropout=0", "training.attention_dropout=0", "training.warmup_steps=0", "training.epsilon=1e-6"]
-
-
-@pytest.mark.slow
-def test_accumulated_micro_batches_are_the_same_update(captions, tmp_path):
-    main([*captions, *ONE_UPDATE])
-    main([*captions, *ONE_UPDATE, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=4"])
-    assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
 
 
 @pytest.mark.slow
@@ -173,27 +183,12 @@ def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(capti
 
 
 @pytest.mark.slow
-def test_two_processes_are_the_same_update_and_give_the_same_scores(dev_captions, tmp_path, in_two_processes):
-    arguments = [*dev_captions, *ONE_UPDATE, "dev_bleu_examples=4", "generation.max_tokens=60"]
-    main(arguments)
-    in_two_processes(*arguments, f"output_dir={tmp_path / 'two'}")
-    assert same(weights(tmp_path / "out" / "seed-1"), weights(tmp_path / "two" / "seed-1"), 1e-5)
-    one, two = (json.loads((tmp_path / name / "seed-1" / "scores.json").read_text()) for name in ("out", "two"))
-    assert one["all_scores"] == two["all_scores"]
-    for first, second in zip(one["curve"], two["curve"], strict=True):
-        assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
-
-
-@pytest.mark.slow
-def test_the_loss_of_dev_is_the_mean_over_its_tokens(dev_captions, tmp_path):
-    main([*dev_captions, "generation.max_tokens=60"])
-    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
-    folder = tmp_path / "out" / "seed-1" / "model"
+def test_the_loss_of_dev_is_the_mean_over_its_tokens(base):
+    record = json.loads((base[0] / "seed-1" / "scores.json").read_text())
+    folder = base[0] / "seed-1" / "model"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    from finetuning.tasks.translation.task import encode, read
-
-    recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
+    recipe = load_recipe(TranslationRecipe, str(base[0] / "recipe.yaml"), [])
     total = count = 0
     for row in encode(read(recipe), tokenizer, recipe).dev["en-de"]:
         with torch.no_grad():
@@ -264,7 +259,7 @@ def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
 
 @pytest.mark.slow
 def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
-    main([*captions, "decoder_layers=1", "tie_decoder=false", "task=first"])
+    main([*captions, "decoder_layers=1", "tie_decoder=false", "task=first", "training.max_steps=1"])
     first = tmp_path / "out" / "seed-1" / "model"
     second = [*captions, f"model={first}", f"output_dir={tmp_path / 'second'}", "training.max_steps=1"]
     main([*second, "training.learning_rate=1e-12", "training.dropout=0.3"])
@@ -279,11 +274,6 @@ def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     for out in ("out", "second"):  # built by a recipe, and as it was
         found = read_results(tmp_path / out)["hyperparameters"]
         assert {name: found[name] for name in decoder} == decoder and "decoder_layer_selection" not in found
-    shutil.rmtree(tmp_path / "second")
-    main([*second, "initialize=random", "training.learning_rate=1e-12", "training.dropout=0.2"])
-    config = json.loads((tmp_path / "second" / "seed-1" / "model" / "config.json").read_text())
-    assert (config["decoder_layers"], config["hidden_dropout_prob"]) == (1, 0.2)
-    assert not same(weights(tmp_path / "second" / "seed-1"), stored, 1e-3)
     for contradiction in ("decoder_layers=2", "decoder_layer_selection=first", "tie_decoder=true"):
         name, _, value = contradiction.partition("=")
         message = refused([*second, contradiction])
@@ -293,15 +283,16 @@ def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     check_architecture(load_recipe(TranslationRecipe, None, [*second, *confirmed]))
 
 
-@pytest.mark.slow
-def test_random_weights_are_drawn_from_the_seed(captions, tmp_path):
-    still = [*captions, "training.max_steps=1", "training.learning_rate=1e-12"]
-    main([*still, "initialize=random", "seeds=[1, 2]"])
-    main([*still, f"output_dir={tmp_path / 'again'}", "initialize=random"])
-    main([*still, f"output_dir={tmp_path / 'veco'}"])
-    one, two = (weights(tmp_path / "out" / f"seed-{seed}") for seed in (1, 2))
-    assert not same(one, two, 1e-3) and same(one, weights(tmp_path / "again" / "seed-1"))
-    assert not same(one, weights(tmp_path / "veco" / "seed-1"), 1e-3)
+def test_random_weights_are_drawn_from_the_seed(captions, tiny_veco):
+    config = AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True)
+
+    def built(seed, start):
+        recipe = load_recipe(TranslationRecipe, None, [*captions, f"initialize={start}"])
+        return build_model(recipe, str(tiny_veco), config, seed).state_dict()
+
+    one, two, again = (built(seed, "random") for seed in (1, 2, 1))
+    assert not same(one, two, 1e-3) and same(one, again)
+    assert not same(one, built(1, "pretrained"), 1e-3)
 
 
 @pytest.mark.slow
@@ -311,7 +302,7 @@ def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_pat
     mono = f"{{path: {sample_corpus_dir}, config: de, source_column: text, target_column: text, {masked},"
     mono += " predict: masked, source_language: de}"
     both = train.replace("[{", "[{" + masked + ", ").replace("}]", f"}}, {mono}]")
-    main([*captions, both, "training.max_steps=12", "training.precision=bf16"])
+    main([*captions, both, "training.max_steps=2", "training.precision=bf16"])
     results = read_results(tmp_path / "out")
     assert [table["languages"] for table in results["protocol"]["training_data"]] == [["en-de"], ["de-de"]]
     assert results["protocol"]["training_data"][1]["predict"] == "masked"
@@ -373,11 +364,3 @@ def test_models_that_do_not_fit_are_refused(captions, tiny_veco, tmp_path, refus
     DistilBertConfig().save_pretrained(foreign)
     assert "is of type distilbert, whose configuration has no" in refused([*captions, f"model={foreign}"])
     assert "Model folder not found" in refused([*captions, f"model={tmp_path / 'modle'}"])
-
-
-@pytest.mark.slow
-def test_results_of_two_recipes_are_not_mixed(captions, refused):
-    main(captions)
-    assert "is not empty" in refused(captions)
-    message = refused([*captions, "--resume", "decoder_layers=1"])
-    assert "was started with another recipe: decoder_layers: None -> 1" in message

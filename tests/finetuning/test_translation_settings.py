@@ -24,26 +24,22 @@ def record_of(folder):
 
 @pytest.mark.slow
 def test_label_smoothing_is_part_of_the_loss(captions, tmp_path, tiny_veco, sample_tokenizer):
-    losses = []
-    for smoothing in (0.0, 0.5):
-        out = tmp_path / f"out-{smoothing}"
-        one = [f"output_dir={out}", "training.max_steps=1", f"training.label_smoothing={smoothing}", *NO_DROPOUT]
-        main([*captions, *one])
-        recipe = load_recipe(TranslationRecipe, str(out / "recipe.yaml"), [])
-        data = encode(read(recipe), sample_tokenizer, recipe)
-        layout = layout_of(sample_tokenizer, decoder_start_id=2)
-        rows = Examples(data.train, layout).__getitems__(
-            [(int(r), 0, True) for r in make_plan(recipe, data, 1).updates(0)[0]]
-        )
-        model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
-        expected = model(**collate(rows, layout), label_smoothing=smoothing).loss.item()
-        losses.append(record_of(out)["history"][-1]["train_loss"])
-        assert losses[-1] == pytest.approx(expected, rel=1e-5)
-    assert abs(losses[0] - losses[1]) > 1e-4 * losses[0]
+    main([*captions, "training.max_steps=1", "training.label_smoothing=0.5", *NO_DROPOUT])
+    recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
+    data = encode(read(recipe), sample_tokenizer, recipe)
+    layout = layout_of(sample_tokenizer, decoder_start_id=2)
+    rows = Examples(data.train, layout).__getitems__(
+        [(int(r), 0, True) for r in make_plan(recipe, data, 1).updates(0)[0]]
+    )
+    model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
+    plain, smoothed = (model(**collate(rows, layout), label_smoothing=share).loss.item() for share in (0.0, 0.5))
+    assert record_of(tmp_path / "out")["history"][-1]["train_loss"] == pytest.approx(smoothed, rel=1e-5)
+    assert abs(plain - smoothed) > 1e-4 * plain
 
 
 @pytest.mark.slow
-def test_dev_and_test_are_searched_with_beams_of_their_own(dev_captions, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("beams", "seen"), [(1, (1, 1.0)), (3, (3, 0.5))])
+def test_dev_and_test_are_searched_with_beams_of_their_own(dev_captions, tmp_path, monkeypatch, beams, seen):
     calls, generate = [], VecoForConditionalGeneration.generate
 
     def watched(self, *args, **kwargs):
@@ -51,14 +47,11 @@ def test_dev_and_test_are_searched_with_beams_of_their_own(dev_captions, tmp_pat
         return generate(self, *args, **kwargs)
 
     monkeypatch.setattr(VecoForConditionalGeneration, "generate", watched)
-    search = ["generation.beams=4", "generation.length_penalty=0.5", "training.max_steps=1"]
-    for number, (beams, seen) in enumerate([(1, (1, 1.0)), (3, (3, 0.5))]):
-        calls.clear()
-        out = f"output_dir={tmp_path / str(number)}"
-        main([*dev_captions, *search, out, "dev_bleu_examples=2", f"dev_beams={beams}"])
-        assert list(dict.fromkeys(calls)) == [seen, (4, 0.5)]
-        settings = (tmp_path / str(number) / "seed-1" / "model" / "generation_config.json").read_text()
-        assert (json.loads(settings)["num_beams"], json.loads(settings)["length_penalty"]) == (4, 0.5)
+    search = ["generation.beams=4", "generation.length_penalty=0.5", "training.max_steps=1", "dev_bleu_examples=2"]
+    main([*dev_captions, *search, f"dev_beams={beams}", "max_test_examples=1"])
+    assert list(dict.fromkeys(calls)) == [seen, (4, 0.5)]
+    settings = json.loads((tmp_path / "out" / "seed-1" / "model" / "generation_config.json").read_text())
+    assert (settings["num_beams"], settings["length_penalty"]) == (4, 0.5)
 
 
 @pytest.mark.slow
@@ -77,10 +70,10 @@ def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
 
 @pytest.mark.slow
 def test_epochs_are_updates_in_place_of_max_steps(captions, tmp_path, capsys):
-    two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0"]
-    main([*captions, *two_and_a_half, "training.max_tokens=2000", "selection=average", "average_checkpoints=3"])
+    two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0", "max_train_examples=60"]
+    main([*captions, *two_and_a_half, "training.max_tokens=1000", "selection=average", "average_checkpoints=3"])
     record, printed = record_of(tmp_path / "out"), capsys.readouterr().out
-    epoch = int(printed.partition("240 pairs, ")[2].partition(" steps an epoch")[0])
+    epoch = int(printed.partition("60 pairs, ")[2].partition(" steps an epoch")[0])
     assert epoch > 1 and record["steps"] == -(-5 * epoch // 2)
     assert record["selected_step"] == [epoch, 2 * epoch, record["steps"]]
 
