@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedTokenizerFast
 
-from pretraining import run
+from pretraining import run, tracking
 from pretraining.checkpoints import checkpoints_of
 from pretraining.data.corpora import phase_corpora, training_batches
 from pretraining.recipe import Recipe
@@ -157,8 +157,10 @@ def recipe_file(tmp_path, sample_tokenizer_dir, sample_corpus_dir):
 
 
 @pytest.fixture
-def train(recipe_file):
+def train(recipe_file, request, monkeypatch):
     """The command of a user, in this process: `train("phases.0.steps=2", "--resume")`."""
+    if "draws" not in request.node.name:  # it takes longer than all the rest of these runs
+        monkeypatch.setattr(tracking, "plot_curves", lambda folder: None)
 
     def command(*arguments):
         AcceleratorState._reset_state()

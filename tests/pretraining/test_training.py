@@ -8,20 +8,12 @@ import yaml
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
-from pretraining import tracking
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.data.corpora import load_corpora, training_batches
 from pretraining.recipe import Recipe
 from pretraining.start.initialization import load_tokenizer
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
-
-
-@pytest.fixture(autouse=True)
-def undrawn(request, monkeypatch):
-    """Drawing takes longer than all the rest of these runs."""
-    if "draws" not in request.node.name:
-        monkeypatch.setattr(tracking, "plot_curves", lambda folder: None)
 
 
 def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recipe_file, tmp_path):
