@@ -206,7 +206,7 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
     from transformers import AutoTokenizer
 
     from modeling import convert_ernie_m, convert_veco
-    from pretraining import run
+    from pretraining import run, tracking
     from pretraining.tools import controlled_pair
 
     top = tmp_path_factory.mktemp("documentation")
@@ -260,7 +260,9 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
         # a run of two steps and its evaluations, for each of those that are compared
         smoke = ("--config", "pretraining/recipes/xlm_align/smoke.yaml", "save_every_steps=1")
         short = [f"phases.{n}.{field}" for n in (0, 1) for field in ("steps=1", "warmup_steps=0")]
-        in_process(run.main, *smoke, *short, "keep_checkpoints=0", "evaluation.every_steps=1")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tracking, "plot_curves", lambda folder: None)  # most of the time of such a run
+            in_process(run.main, *smoke, *short, "keep_checkpoints=0", "evaluation.every_steps=1")
         curves = ("xlm", "metaxlm", "xlm-base", "metaxlm-base", "ernie_m-pseudo-0.05", "ernie_m-pseudo-0.2")
         for name in ("controlled_pair-mlm-tlm", "controlled_pair-veco", *curves):
             shutil.copytree("runs/xlm_align-smoke", f"runs/{name}", dirs_exist_ok=True)
@@ -286,6 +288,17 @@ def place(prepared, tmp_path, monkeypatch) -> Path:
     (tmp_path / "shared").symlink_to(prepared.parent / "shared")
     monkeypatch.chdir(copy)
     return copy
+
+
+@pytest.fixture
+def shallow(place, sample_tokenizer) -> Callable[[str], None]:
+    """Gives the model of a folder two layers: more are only more of the same to what takes seconds for each."""
+
+    def make(folder: str) -> None:
+        shutil.rmtree(place / folder)
+        save_model(place / folder, sample_tokenizer, "xlm_align", num_hidden_layers=2)
+
+    return make
 
 
 @pytest.fixture

@@ -15,12 +15,14 @@ import datasets
 import pytest
 import torch
 import yaml
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedTokenizerFast
 
-from pretraining import run
+from pretraining import run, tracking
 from pretraining.checkpoints import checkpoints_of
 from pretraining.data.corpora import phase_corpora, training_batches
 from pretraining.recipe import Recipe
@@ -155,8 +157,10 @@ def recipe_file(tmp_path, sample_tokenizer_dir, sample_corpus_dir):
 
 
 @pytest.fixture
-def train(recipe_file):
+def train(recipe_file, request, monkeypatch):
     """The command of a user, in this process: `train("phases.0.steps=2", "--resume")`."""
+    if "draws" not in request.node.name:  # it takes longer than all the rest of these runs
+        monkeypatch.setattr(tracking, "plot_curves", lambda folder: None)
 
     def command(*arguments):
         AcceleratorState._reset_state()
@@ -211,39 +215,19 @@ def cut_back():
     return copy
 
 
-def accelerate_launch(*options: str) -> list[str]:
+def launched(by: str | None) -> list[dict[str, str]]:
+    """The environment of each process: of one, or of two that `accelerate launch` starts with a configuration `by` of
+    pretraining/accelerate."""
+    if by is None:
+        return [{}]
     with socket.socket() as server:  # of the system: a run in this process seeds `random`
         server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-    return [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", str(port), *options]
-
-
-@pytest.fixture
-def launch(recipe_file, pytestconfig):
-    """The command of a user, in processes of its own: `launch("--resume", processes=2, VARIABLE="of the environment")`.
-
-    `by` is a configuration of pretraining/accelerate; `script` stands in for pretraining/run.py; `fails`: it stops;
-    `seconds`: that it may take.
-    """
-
-    def command(*arguments, processes=1, by="ddp", script="pretraining/run.py", fails=False, seconds=None, **variables):
-        launcher = [sys.executable]
-        if processes > 1:
-            config = ("--config_file", f"pretraining/accelerate/{by}.yaml")
-            launcher = accelerate_launch(*config, "--num_processes", str(processes))
-        root = str(pytestconfig.rootpath)
-        done = subprocess.run(
-            [*launcher, str(script), "--config", str(recipe_file), *map(str, arguments)],
-            cwd=root,
-            env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": root} | variables,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-        )
-        assert (done.returncode != 0) == fails, done.stderr[-8000:]
-        return done
-
-    return command
+        port = str(server.getsockname()[1])
+    flags = f"--config_file pretraining/accelerate/{by}.yaml --num_processes 2 --main_process_port {port} run.py"
+    options, *_ = _validate_launch_command(launch_command_parser().parse_args(flags.split()))
+    common = {name: value for name, value in prepare_multi_gpu_env(options).items() if name not in os.environ}
+    common |= dict(ACCELERATE_USE_CPU="true", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    return [common | {"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "x"} for rank in "01"]
 
 
 @pytest.fixture
@@ -265,7 +249,7 @@ from pathlib import Path
 from unittest.mock import MagicMock
 import matplotlib.figure
 from transformers import AutoTokenizer
-from modeling import modeling_xlm_align
+from modeling import modeling_ernie_m, modeling_metaxlm, modeling_veco, modeling_xlm_align
 from pretraining.data.tokenized import encode_texts
 from pretraining import run, training
 
@@ -276,27 +260,28 @@ encode_texts(["a word"], AutoTokenizer.from_pretrained(sys.argv[1]))
 drawn = {"savefig": lambda path, **settings: Path(path).write_bytes(b"drawn")}
 matplotlib.figure.Figure = lambda **settings: MagicMock(**drawn)
 
+def start(job):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+    signal.alarm(300)  # what hangs ends
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1), os.dup2(log, 2)
+    try:
+        exec(job["fault"], {"arguments": job["arguments"]})
+        run.main(job["arguments"])
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    sys.exit(0)
+
 for line in sys.stdin:
-    job = json.loads(line)
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-        signal.alarm(900)  # what hangs ends
-        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1), os.dup2(log, 2)
-        code = 1
-        try:
-            exec(job["fault"], {})
-            run.main(job["arguments"])
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    job, children = json.loads(line), []
+    for environment in job["environments"]:
+        children.append(os.fork())
+        if not children[-1]:
+            os.environ.update(environment)
+            start(job)
+    print(json.dumps(children), flush=True)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
 """
 
 # Calls `told` with every event of Python's that opens, makes, renames or removes something in the run folder.
@@ -324,43 +309,43 @@ def told(event):
 
 
 class Run:
-    """A run of the command in a process of its own: `pid`, what it has printed, and how it ends."""
+    """A run of the command in processes of its own: `pids`, what they have printed, and how they end."""
 
-    def __init__(self, pid: int, log: Path, wait):
-        self.pid, self.log, self._wait, self._code = pid, log, wait, None
+    def __init__(self, pids: list[int], log: Path, wait):
+        self.pids, self.log, self._wait, self._codes = pids, log, wait, None
 
     def printed(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def wait(self) -> int:
-        """The exit code, or the signal with a minus."""
-        if self._code is None:
-            self._code = self._wait()
-        return self._code
+        """The exit code, or the signal with a minus: that of all its processes."""
+        self._codes = self._codes or self._wait()
+        assert len(set(self._codes)) == 1, (self._codes, self.printed()[-3000:])
+        return self._codes[0]
 
-    def has_ended(self) -> bool:
-        stat = Path(f"/proc/{self.pid}/stat")
-        try:
-            return self._code is not None or stat.read_text().rpartition(")")[2].split()[0] == "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return True
+    def runs(self, pid: int) -> bool:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return not self._codes and state != "Z"
+        return False
 
     def until(self, condition) -> None:
         """Waits until `condition(what it has printed)`; fails where the run ends before."""
         while not condition(self.printed()):
-            assert not self.has_ended(), f"the run has ended\n{self.printed()[-3000:]}"
+            assert all(map(self.runs, self.pids)), f"the run has ended\n{self.printed()[-3000:]}"
             time.sleep(0.01)  # leaves the processor to the run
 
     def end(self) -> None:
         """Kills it where it still runs: the next run can begin."""
-        if not self.has_ended():
-            os.kill(self.pid, signal.SIGKILL)
-        self.wait()
+        for pid in filter(self.runs, self.pids):
+            os.kill(pid, signal.SIGKILL)
+        self._codes = self._codes or self._wait()
 
 
 @pytest.fixture(scope="session")
 def fork_server(pytestconfig, sample_tokenizer_dir):
-    """Starts runs fast, one at a time: `fork_server(arguments, log, fault)`; `fault` is Python to be run before."""
+    """Starts runs fast, one at a time: `fork_server(arguments, log, fault, by)`; `fault` is Python to be run before,
+    which may change `arguments`; of `by`, see `launched`."""
     environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
     server = subprocess.Popen(
         [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)],
@@ -371,10 +356,11 @@ def fork_server(pytestconfig, sample_tokenizer_dir):
         stdout=subprocess.PIPE,
     )
 
-    def start(arguments: list[str], log: Path, fault: str = "") -> Run:
-        server.stdin.write(json.dumps({"arguments": arguments, "log": str(log), "fault": fault}) + "\n")
+    def start(arguments: list[str], log: Path, fault: str = "", by: str | None = None) -> Run:
+        job = {"arguments": arguments, "log": str(log), "fault": fault, "environments": launched(by)}
+        server.stdin.write(json.dumps(job) + "\n")
         server.stdin.flush()
-        return Run(int(server.stdout.readline()), log, lambda: int(server.stdout.readline()))
+        return Run(json.loads(server.stdout.readline()), log, lambda: json.loads(server.stdout.readline()))
 
     with server:
         yield start
@@ -383,13 +369,13 @@ def fork_server(pytestconfig, sample_tokenizer_dir):
 
 @pytest.fixture
 def started(fork_server, recipe_file, tmp_path):
-    """`started("phases.0.steps=2", fault="...")`: the command of a user, in a process of its own that goes on."""
+    """`started("phases.0.steps=2", fault="...", by="ddp")`: the command of a user, in processes of its own."""
     runs = []
 
-    def start(*arguments: str, fault: str = "") -> Run:
+    def start(*arguments: str, fault: str = "", by: str | None = None) -> Run:
         log = tmp_path / "log.txt"
         log.unlink(missing_ok=True)
-        runs.append(fork_server(["--config", str(recipe_file), *arguments], log, fault))
+        runs.append(fork_server(["--config", str(recipe_file), *map(str, arguments)], log, fault, by))
         return runs[-1]
 
     yield start
@@ -397,7 +383,19 @@ def started(fork_server, recipe_file, tmp_path):
         run_.end()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def finished(started):
+    """`finished(...)`: as `started`, and the run ends well."""
+
+    def finish(*arguments: str, **how) -> Run:
+        run_ = started(*arguments, **how)
+        assert run_.wait() == 0, run_.printed()[-3000:]
+        return run_
+
+    return finish
+
+
+@pytest.fixture(scope="session")
 def whole(fork_server, sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory):
     """`whole(*settings)`: the folder of a run that nobody stops, one for the same settings, for reading alone. Beside
     it lies files.jsonl: what it did to files of the folder, in order, as Python's audit events and their arguments."""
@@ -421,38 +419,6 @@ def kill_at_file():
     """`kill_at_file(folder, begin, at)`: a fault that kills a run at its `at`-th event of files in `folder` (see
     `whole`), counted from the first one on that has `begin` in its arguments."""
     return lambda folder, begin, at: FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=begin, at=at)
-
-
-@pytest.fixture
-def two_processes(recipe_file, tmp_path, pytestconfig):
-    """`two_processes(arguments, fault)`: the command under `accelerate launch` with two CPU processes, as a Popen; its
-    output goes to log.txt. `fault` is Python to be run before, in both."""
-    launched = []
-
-    def start(*arguments: str, fault: str = "") -> subprocess.Popen:
-        driver = tmp_path / "driver.py"
-        driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
-        options = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
-        environment = {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(pytestconfig.rootpath)}
-        with (tmp_path / "log.txt").open("w") as log:
-            launched.append(
-                subprocess.Popen(
-                    [*accelerate_launch(*options.split()), str(driver), "--config", str(recipe_file), *arguments],
-                    cwd=pytestconfig.rootpath,
-                    env=os.environ | environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # so that all of it can be ended
-                )
-            )
-        return launched[-1]
-
-    yield start
-    for process in launched:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.fixture(scope="session")

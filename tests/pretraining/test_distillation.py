@@ -183,13 +183,15 @@ def test_answers_are_the_teachers_own_over_the_common_subwords(teacher_dir, samp
     assert german["mlm"]["teacher"]["log_probabilities_NC"].shape == (0, len(theirs))
 
 
-@pytest.mark.slow
-def test_a_model_that_is_its_own_teacher_learns_nothing(train, tmp_path, sample_tokenizer):
+def test_a_model_that_is_its_own_teacher_learns_nothing(zoo_model_dir, sample_tokenizer):
     """A pre-training folder of this zoo as the teacher; where words are masked whole, both read the same."""
-    train("model.type=metaxlm", "phases.0.steps=1")
-    folder = tmp_path / "run" / "model"
+    folder = zoo_model_dir("metaxlm")
     teacher, student = teacher_of(folder, sample_tokenizer), MetaXlmForPreTraining.from_pretrained(folder).eval()
-    fields = batch_of(TEXTS, sample_tokenizer)["mlm"]
+    texts = [
+        TEXTS[0],
+        "It is not the same for us, said the old man at the door.",
+    ]  # no unknown character: it is not sent
+    fields = batch_of(texts, sample_tokenizer)["mlm"]
     every = predict(fields, sample_tokenizer, (fields["special_tokens_mask"] == 0).nonzero().tolist())
     places = [(row, q.columns_N[0]) for row, q in enumerate(teacher._questions(every, [0, 1])) if q.columns_N]
     batch = {"mlm": predict(fields, sample_tokenizer, places)}
@@ -254,29 +256,6 @@ def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir
 # errors
 
 
-KD, AN_ENGLISH = "phases.0.objectives.kd={}", "teacher={path: x, language: en}"
-
-
-@pytest.mark.parametrize(
-    "overrides, named",
-    [
-        ([KD], "phases.0.objectives.kd"),
-        ([AN_ENGLISH], "kd"),
-        ([KD, "teacher={path: x, language: en, temperature: 0}"], "teacher.temperature"),
-        ([KD, AN_ENGLISH], "teacher.path"),
-        ([KD, "teacher={path: x}"], "teacher.language"),
-        ([KD, "TEACHER", "teacher.language=sw"], "'sw'"),
-        ([KD, "TEACHER", "phases.0.corpora=[de, en-de]"], "kd"),
-        ([KD, "TEACHER", "model.type=xlm_align"], "'xlm_align'"),
-        (["TEACHER", "phases.0.objectives={tlm: {batch_size: 8}, kd: {}}"], "kd"),
-        ([KD, "TEACHER", "phases.0.objectives.kd.batch_size=4"], "kd.batch_size"),
-    ],
-)
-def test_recipe_errors(fails, teacher_dir, overrides, named):
-    overrides = [item.replace("TEACHER", f"teacher={{path: {teacher_dir}, language: en}}") for item in overrides]
-    assert named in " ".join(fails("model.type=metaxlm", *overrides).split())
-
-
 @pytest.fixture
 def broken(teacher_dir, tmp_path):
     """A copy of the teacher to break."""
@@ -337,8 +316,8 @@ FAULTS = {  # what is done to the folder, and what the error names
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_folders_that_are_no_teacher(broken, sample_tokenizer, fault):
-    (change, named), folder = FAULTS[fault], broken()
-    change(folder)
+    change, named = FAULTS[fault]
+    change(folder := broken())
     with pytest.raises(ValueError, match=named):
         teacher_of(folder, sample_tokenizer)
 

@@ -1,24 +1,28 @@
-"""Several processes and machines: who sees which example, runs that go on with more or fewer of them, and what
-accelerate is told."""
+"""Several processes, sharded (FSDP2) or not: the steps of one process, who sees which example, and runs that go on with
+more or fewer of them. They are forked with the environment of `accelerate launch`; test_faults.py has it launch some.
+"""
 
 import json
 from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import pytest
+import torch
+import yaml
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from safetensors.torch import load_file
 
 from pretraining import sharding
+from pretraining.checkpoints import newest_checkpoint
+from pretraining.tracking import read_events
 
 pytestmark = pytest.mark.slow
 
-# writes the (objective, corpus, example) of each batch as the loop takes it, a line each, to a file of this process
-RECORDING_DRIVER = """
-import json, os, sys
-from pretraining import run, training
-
+# Writes the (objective, corpus, example) of each batch as the loop takes it, a line each, to a file of this process.
+RECORD_EXAMPLES = """
+import json, os
+from pretraining import training
 batches = training.training_batches
-
 def recorded(corpora, phase, recipe, index, tokenizer, start, processes, rank, *others):
     for number, batch in enumerate(batches(corpora, phase, recipe, index, tokenizer, start, processes, rank, *others)):
         step = start + number // recipe.gradient_accumulation_steps
@@ -27,43 +31,115 @@ def recorded(corpora, phase, recipe, index, tokenizer, start, processes, rank, *
             for name, sub_batch in batch.items()
             for corpus, example in zip(sub_batch["languages"], sub_batch["examples"], strict=True)
         ]
-        with open(f"{os.environ['RECORD']}-{rank}.jsonl", "a") as file:
-            print(json.dumps({"step": step, "seen": seen}), file=file)
+        with open(f"{record}-{{rank}}.jsonl", "a") as file:
+            print(json.dumps({{"step": step, "seen": seen}}), file=file)
         yield batch
-
 training.training_batches = recorded
-run.main(sys.argv[1:])
 """
+# accelerate shards on GPUs only, torch on a CPU too: the run is told that it was launched sharded.
+SHARD = """
+from accelerate import state
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+from pretraining import training
+make, start = state.AcceleratorState.__init__, training.Training._start_phase
+def sharding(self, *args, fsdp_plugin=None, **kwargs):
+    is_first = not state.AcceleratorState._shared_state
+    make(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+    if is_first and fsdp_plugin is not None:
+        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+        state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+def looking(self, index):
+    start(self, index)
+    assert all(isinstance(parameter, DTensor) for parameter in self.model.parameters())
+    held = [p for group in self.optimizer.param_groups for p in group["params"]]
+    assert len(set(held)) == len(held) == sum(p.requires_grad for p in self.model.parameters())
+    print("sharded phase", index)
+    dense = next(module for name, module in self.model.named_modules() if name.endswith("intermediate.dense"))
+    hook = dense.register_forward_hook(lambda module, inputs, output: (hook.remove(), print("in", output.dtype))[1])
+state.AcceleratorState.__init__, training.Training._start_phase = sharding, looking
+"""
+CA_MLM = [
+    f"phases.0.objectives.ca_mlm_{kind}={{batch_size: 8, max_length: 48, mask_probability: 0.25}}"
+    for kind in ("segments", "pairs")
+]
+# of each model; VECO's cross-attention gets no gradient from mlm and tlm, which plain DDP would not bear
+OBJECTIVES = {
+    "mlm-tlm": ["model.type=veco"],
+    "ca-mlm": ["model.type=veco", *CA_MLM],
+    "ernie-m": [
+        "model.type=ernie_m",
+        *(f"phases.0.objectives.{name}={{batch_size: 8, max_length: 96}}" for name in ("camlm", "btmlm")),
+    ],
+    "xlm-align": ["phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"],
+    "metaxlm": ["model.type=metaxlm", "phases.0.objectives.kd={}", "teacher={path: TEACHER, language: en}"],
+}
 
 
-def examples_of(record):
-    """step -> how often each example was seen, by all processes of a run."""
-    seen = defaultdict(Counter)
-    for file in record.parent.glob(f"{record.name}-*.jsonl"):
-        for line in map(json.loads, file.read_text().splitlines()):
-            seen[line["step"]].update(map(tuple, line["seen"]))
-    return seen
+@pytest.fixture
+def sharded(finished):
+    def run(*arguments):
+        done = finished(*arguments, fault=SHARD, by="fsdp2")
+        assert "sharded phase" in done.printed()
+        return done
+
+    return run
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_with_more_or_fewer_processes(launch, difference, cut_back, tmp_path):
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_update_of_two_processes_is_that_of_one(name, whole, finished, sharded, difference, teacher_dir, tmp_path):
+    common = ["phases.0.steps=2", "optimizer.max_grad_norm=0.5", "evaluation={held_out_fraction: 0.1, max_examples: 9}"]
+    settings = [override.replace("TEACHER", str(teacher_dir)) for override in common + OBJECTIVES[name]]
+    one = whole(*settings)
+    finished(*settings, f"output_dir={tmp_path / 'ddp'}", by="ddp")
+    sharded(*settings, f"output_dir={tmp_path / 'fsdp2'}", "gradient_accumulation_steps=2")
+    for two in (tmp_path / "ddp", tmp_path / "fsdp2"):
+        assert difference(one, two) < 1e-5
+        for ours, theirs in zip(read_events(one), read_events(two), strict=True):
+            assert ours.keys() == theirs.keys()
+            for key in ours:
+                if key.startswith(("loss", "held_out", "retrieval")) or key in ("grad_norm", "predictions"):
+                    assert theirs[key] == pytest.approx(ours[key], rel=1e-4, abs=1e-4), key
+        configs = [json.loads((folder / "model" / "config.json").read_text()) for folder in (one, two)]
+        names = [sorted(path.name for path in (folder / "model").iterdir()) for folder in (one, two)]
+        assert configs[0] == configs[1] and names[0] == names[1]
+        assert json.loads((two / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
+
+
+def test_bfloat16_is_that_of_one_process_too(whole, sharded, tmp_path):
+    """Weights, gradients and what travels stay float32; layers compute in bfloat16, here as there."""
+    options = ("precision=bf16", "model.type=metaxlm", "phases.0.steps=2")
+    assert "in torch.bfloat16" in sharded(*options).printed()
+    for ours, theirs in zip(read_events(whole(*options)), read_events(tmp_path / "run"), strict=True):
+        assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-3)
+        assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-2)
+    state = torch.load(newest_checkpoint(tmp_path / "run") / "optimizer.bin", weights_only=True)["state"]
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    kept = [*weights.values(), *(value for entry in state.values() for value in entry.values())]
+    assert all(tensor.dtype == torch.float32 for tensor in kept)
+
+
+def test_a_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_back, tmp_path):
     """And every example is seen once."""
-    driver = tmp_path / "driver.py"
-    driver.write_text(RECORDING_DRIVER)
     common = ("phases.0.steps=4", "save_every_steps=2", "keep_checkpoints=0", "gradient_accumulation_steps=2")
     seen = {}
 
     def run(name, processes, *arguments):
-        record, folder = tmp_path / f"record-{name}", f"output_dir={tmp_path / name}"
-        launch(*common, folder, *arguments, processes=processes, script=driver, RECORD=str(record))
-        assert len(list(tmp_path.glob(f"record-{name}-*"))) == processes
-        seen[name] = examples_of(record)
+        record, by = tmp_path / f"record-{name}", "ddp" if processes == 2 else None
+        finished(
+            *common, f"output_dir={tmp_path / name}", *arguments, fault=RECORD_EXAMPLES.format(record=record), by=by
+        )
+        files = list(tmp_path.glob(f"record-{name}-*"))
+        assert len(files) == processes
+        seen[name] = defaultdict(Counter)  # step -> how often each example was seen, by all processes
+        for line in (json.loads(line) for file in files for line in file.read_text().splitlines()):
+            seen[name][line["step"]].update(map(tuple, line["seen"]))
 
     run("one", 1)
     run("two", 2)
     assert sorted(seen["one"]) == [0, 1, 2, 3]
-    for name, examples in seen["one"].items():
-        assert sum(examples.values()) == 16 and set(examples.values()) == {1}, name  # 8 of mlm, 8 of tlm
+    for step, examples in seen["one"].items():
+        assert sum(examples.values()) == 16 and set(examples.values()) == {1}, step  # 8 of mlm, 8 of tlm
     assert seen["two"] == seen["one"]
     for start, processes in (("one", 2), ("two", 1)):
         name = f"{start}-then-{processes}"
@@ -71,61 +147,76 @@ def test_a_run_goes_on_with_more_or_fewer_processes(launch, difference, cut_back
         run(name, processes, "--resume")
         assert seen[name] == {step: seen["one"][step] for step in (2, 3)}
         assert difference(tmp_path / name, tmp_path / "one") < 1e-5
-        assert difference(tmp_path / name, tmp_path / "two") < 1e-5
 
 
-@pytest.mark.slow
-def test_two_processes_resume_bit_equal(launch, difference, cut_back, tmp_path):
+@pytest.mark.parametrize("by, fault", [("ddp", ""), ("fsdp2", SHARD)])
+def test_two_processes_resume_bit_equal(by, fault, finished, difference, cut_back, tmp_path):
     """Dropout is on: the random states of both come back."""
     options = ("model.config.hidden_dropout_prob=0.1", "save_every_steps=1", "keep_checkpoints=0")
-    launch(*options, f"output_dir={tmp_path / 'whole'}", processes=2)
+    finished(*options, f"output_dir={tmp_path / 'whole'}", fault=fault, by=by)
     cut_back(tmp_path / "whole", 1, tmp_path / "resumed")
-    launch(*options, f"output_dir={tmp_path / 'resumed'}", "--resume", processes=2)
+    finished(*options, f"output_dir={tmp_path / 'resumed'}", "--resume", fault=fault, by=by)
     assert difference(tmp_path / "resumed", tmp_path / "whole") == 0
 
 
-@pytest.mark.slow
-def test_sharding_that_accelerate_has_not_turned_on(launch):
-    assert "turned it on" in " ".join(launch(processes=2, by="fsdp2", fails=True).stderr.split())
+def test_phases_and_resume_sharded_and_not(recipe_file, finished, sharded, difference, cut_back, tmp_path):
+    """VECO's two phases, Adam's moments carried over. Every checkpoint is continued by the other kind of run."""
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
+    recipe["model"] |= {"type": "veco", "gradient_checkpointing": True}
+    names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
+    objectives = {name: settings | {"terms": ["cross"]} for name in names}
+    first = {"name": "cross", "steps": 2, "learning_rate": 1e-3, "trainable": ["*.crossattention.*"]}
+    second = {"name": "all", "steps": 2, "optimizer": "carried", "objectives": {name: settings for name in names}}
+    recipe["phases"] = [first | {"objectives": objectives}, second]
+    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
+    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    finished(f"output_dir={tmp_path / 'whole'}")
+    sharded(f"output_dir={tmp_path / 'sharded'}")
+    for step in (1, 2, 3, 4):
+        checkpoints = [tmp_path / name / "checkpoints" / f"step-{step}" for name in ("whole", "sharded")]
+        assert difference(*checkpoints) < 1e-5
+        whole, theirs = (torch.load(folder / "optimizer.bin", weights_only=True) for folder in checkpoints)
+        assert whole["param_groups"] == theirs["param_groups"] and whole["state"].keys() == theirs["state"].keys()
+        for number, entry in whole["state"].items():
+            for name, value in entry.items():
+                assert torch.allclose(value, theirs["state"][number][name], atol=1e-5), (step, number, name)
+    # in the first phase, and in the second
+    for start, go_on, step in (("sharded", finished, 1), ("whole", sharded, 3)):
+        folder = cut_back(tmp_path / start, step, tmp_path / f"resumed-{start}")
+        go_on(f"output_dir={folder}", "--resume")
+        assert newest_checkpoint(folder).name == "step-4"
+        assert difference(folder, tmp_path / "whole") < 1e-5
 
 
-@pytest.mark.slow
-def test_machines_that_do_not_share_the_run_folder(launch, tmp_path):
-    driver = tmp_path / "driver.py"
-    driver.write_text(
-        "import os, sys\n"
-        "from zoo_core import processes\n"
-        "from pretraining import run\n"
-        "processes.SECONDS_TO_APPEAR = 0\n"
-        f"run.main([*sys.argv[1:], 'output_dir={tmp_path}/of-machine-' + os.environ['RANK']])\n"
+def test_machines_that_do_not_share_the_run_folder(started, tmp_path):
+    fault = (
+        "import os\nfrom zoo_core import processes\nprocesses.SECONDS_TO_APPEAR = 0\n"
+        f"arguments.append('output_dir={tmp_path}/of-machine-' + os.environ['RANK'])\n"
     )
-    launch(processes=2, script=driver, fails=True)
+    assert started(fault=fault, by="ddp").wait() == 2
     assert not (tmp_path / "of-machine-0" / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("name", ["DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
-def test_other_ways_of_sharing_out_are_refused(name, fails, monkeypatch):
-    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
-    assert name.lower() in fails()
+def test_sharding_that_cannot_be_followed_is_refused(started, fails, monkeypatch):
+    run = started(by="fsdp2")  # on a CPU accelerate does not turn it on
+    assert run.wait() == 2 and "turned it on" in " ".join(run.printed().split())
+    for name in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"ACCELERATE_USE_{name}", "true")
+            assert name.lower() in fails()
 
+    def launched(**of):
+        monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")  # the plugin writes it
+        state = SimpleNamespace(fsdp_plugin=FullyShardedDataParallelPlugin(**{"fsdp_version": 2} | of))
+        return SimpleNamespace(distributed_type=DistributedType.FSDP, state=state)
 
-@pytest.mark.parametrize(
-    ("options", "precision", "named"),
-    [
+    sharding.check_sharding(launched(), "bf16")
+    for options, precision, named in (
         ({"fsdp_version": 1}, "fp32", "fsdp_version"),
         ({"cpu_ram_efficient_loading": True}, "fp32", "fsdp_cpu_ram_efficient_loading"),
         ({"activation_checkpointing": True}, "fp32", "fsdp_activation_checkpointing"),
         ({"cpu_offload": True}, "fp32", "fsdp_offload_params"),
         ({}, "fp16", "precision"),
-    ],
-)
-def test_sharding_that_cannot_be_followed_is_refused(options, precision, named, monkeypatch):
-    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")  # the plugin writes it
-
-    def launched(**of):
-        state = SimpleNamespace(fsdp_plugin=FullyShardedDataParallelPlugin(**of))
-        return SimpleNamespace(distributed_type=DistributedType.FSDP, state=state)
-
-    sharding.check_sharding(launched(fsdp_version=2), "bf16")
-    with pytest.raises(ValueError, match=named):
-        sharding.check_sharding(launched(**{"fsdp_version": 2} | options), precision)
+    ):
+        with pytest.raises(ValueError, match=named):
+            sharding.check_sharding(launched(**options), precision)

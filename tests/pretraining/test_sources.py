@@ -95,22 +95,6 @@ def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokeniz
     assert len(list(training_texts(open_sources(recipe), 0.2, max_texts=7))) == 14
 
 
-def test_rows_without_ids_are_held_out_by_number(files, recipe_of, sample_tokenizer):
-    lines = [f"sentence number {number}" for number in range(200)]
-    paths = {lang: files.lines(f"{lang}.txt", lines) for lang in ("en", "de")}
-    recipe = recipe_of(
-        BOTH,
-        monolingual=[{"language": "en", "path": paths["en"]}],
-        bitext=[EN_DE | dict(source={"path": paths["en"]}, target={"path": paths["de"]})],
-        evaluation={"held_out_fraction": 0.1},
-    )
-    mono, pair = load_corpora(recipe, sample_tokenizer)
-    held = {number for number in range(200) if row_key(number) < 0.1 * 2**63}
-    assert mono.counts["held_out"] == pair.counts["held_out"] == len(held) > 5
-    wanted = [encode_texts([lines[number]], sample_tokenizer)[0] for number in sorted(held, key=row_key)]
-    assert [e.sides[0].tolist() for e in mono.held_out] == [e.sides[1].tolist() for e in pair.held_out] == wanted
-
-
 def test_tables_joined_on_another_column_are_held_out_by_it(files, recipe_of, sample_tokenizer):
     rows = [{"id": 1000 - n, "verse": f"v{n}", "text": f"sentence number {n}"} for n in range(100)]
     paths = [files.jsonl(f"{lang}.jsonl", rows) for lang in ("en", "de")]

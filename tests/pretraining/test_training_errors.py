@@ -1,11 +1,17 @@
 """What a training run refuses, when it stops, and what it then leaves."""
 
+import re
 import shutil
 
 import pytest
 
+from modeling.modeling_veco import VecoForConditionalGeneration
+from pretraining.recipe import Recipe
+from pretraining.recipe_checks import check_recipe
+from pretraining.start.initialization import build_config
 from pretraining.tools.train_tokenizer import train_tokenizer
 from pretraining.tracking import read_events
+from zoo_core.recipes import load_recipe
 
 
 @pytest.mark.slow
@@ -28,54 +34,95 @@ MLM = "learning_rate: 0.1, steps: 2, objectives: {mlm: {batch_size: 4}}"
 CARRIED = f"phases=[{{name: a, {MLM}}}, {{name: b, optimizer: carried, {MLM}}}]"
 VECO = ["model.type=veco", "phases.0.objectives.ca_mlm_pairs={batch_size: 4}"]
 DOCUMENTS = "monolingual.0.document_column=id"
+DWA, KD = "phases.0.objectives.dwa={}", "phases.0.objectives.kd={}"
+NO_MASKS = [f"phases.0.objectives.{name}.weight=0" for name in ("mlm", "tlm")]
+BOTH = "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, btmlm: {batch_size: 4, max_length: 48}}"
+ERNIE_M = ["model.type=ernie_m", BOTH]
+METAXLM, TAUGHT = "model.type=metaxlm", ["model.type=metaxlm", KD, "teacher={path: TEACHER, language: en}"]
+REFUSED = [  # (overrides, what is named)
+    (["phases.0.objectives={mlmm: {batch_size: 4}}"], "'mlmm'"),
+    (["phases.0.objectives={}"], "objectives"),
+    (["phases.0.objectives={mlm: {max_length: 64}}"], "phases.0.objectives.mlm.batch_size"),
+    (["bitext=[]"], "`bitext`"),
+    (["phases.0.warmup_steps=10"], "warmup_steps"),
+    (["phases.0.optimizer=carried"], "phases.0.optimizer"),
+    ([CARRIED], "phases.1.learning_rate"),
+    (["optimizer.betas=[2, 3]"], "betas"),
+    (["monolingual.0.size=0"], "monolingual.0.size"),
+    (["phases.0.objectives.mlm.mask_probability=1.5"], "mask_probability"),
+    (["model.config.hiden_size=32"], "'hidden_size'"),
+    (["phases.0.objectives.mlm.max_length=500"], "max_length is 500"),
+    (["evaluation.alignment=true", "evaluation.held_out_fraction=0"], "held_out_fraction"),
+    (["phases.0.objectives.ca_mlm_pairs={batch_size: 4}"], "objectives.ca_mlm_pairs"),
+    ([*VECO, "model.config.cross_attention=false"], "cross_attention"),
+    (["phases.0.objectives.tlm.terms=[cross]"], "terms"),
+    ([*VECO, "phases.0.objectives.ca_mlm_pairs.terms=[crosss]"], "terms"),
+    (["monolingual.0.document_pattern=x"], "document_column"),
+    ([DOCUMENTS, "monolingual.0.document_pattern='('"], "document_pattern"),
+    # dwa
+    ([DWA, "model.type=veco"], "phases.0.objectives.dwa"),
+    (["phases.0.objectives={mlm: {batch_size: 8}, dwa: {}}"], "dwa"),
+    (["phases.0.objectives.dwa={batch_size: 8}"], "dwa.batch_size is 8"),
+    ([DWA, "model.config.alignment_layer=3"], "alignment_layer is 3"),
+    ([DWA, *NO_MASKS, "phases.0.objectives.dwa.weight=0"], "phases.0"),
+    ([DWA, *NO_MASKS, "model.config.query_positions=none"], "model.config.query_positions"),
+    # btmlm
+    ([*ERNIE_M, "model.config.languages=null"], "num_languages"),
+    ([*ERNIE_M, "model.config.mask_token_id=7"], "mask_token_id"),
+    ([*ERNIE_M, "phases.0.objectives.btmlm.pseudo_share=0"], "btmlm.pseudo_share"),
+    ([*ERNIE_M, "phases.0.objectives.btmlm.temperature=-1"], "btmlm.temperature"),
+    ([*ERNIE_M, "phases.0.objectives.mlm.pseudo_share=0.1"], "mlm.pseudo_share"),
+    ([*ERNIE_M, "model.attention=flash_attention_2"], "model.attention"),
+    ([*ERNIE_M, "model.type=veco"], "'veco'"),
+    ([*ERNIE_M, "model.config.num_languages=4"], "num_languages is 4"),
+    ([*ERNIE_M, "model.config.languages=[en, de]"], "'zh'"),
+    ([*ERNIE_M, "evaluation.back_translation=2"], "evaluation.back_translation"),
+    ([*ERNIE_M, "evaluation.back_translation=0.2"], "evaluation.held_out_fraction"),
+    # kd
+    ([METAXLM, KD], "phases.0.objectives.kd"),
+    ([METAXLM, "teacher={path: x, language: en}"], "kd"),
+    ([METAXLM, KD, "teacher={path: x, language: en, temperature: 0}"], "teacher.temperature"),
+    ([METAXLM, KD, "teacher={path: x}"], "teacher.language"),
+    ([*TAUGHT, "model.type=xlm_align"], "'xlm_align'"),
+    ([*TAUGHT, "phases.0.objectives={tlm: {batch_size: 8}, kd: {}}"], "kd"),
+    ([*TAUGHT, "phases.0.objectives.kd.batch_size=4"], "kd.batch_size"),
+]
+STOPPED = [  # by what is read or made
+    (["tokenizer=runs/no/such/folder"], "tokenizer"),
+    (["phases.0.objectives={mlm: {batch_size: 1, max_length: 64, mask_probability: 1e-7}}"], "predicts no"),
+    (["phases.0.trainable=['*crosattention*']"], "*crosattention*"),
+    (["model.type=veco", "phases.0.trainable=['*.crossattention.*']"], "(mlm, tlm)"),
+    (["phases.0.freeze_body=true", "phases.0.trainable=[roberta.encoder.*]"], "freeze_body"),
+    (["precision=fp16"], "precision"),
+    (["model.attention=flash_attention_2"], "model.attention"),
+    (["gradient_accumulation_steps=9"], "gradient_accumulation_steps"),
+    ([DOCUMENTS, "monolingual.0.document_pattern='^zz'"], "^zz"),
+    ([*ERNIE_M, "bitext=[]"], "btmlm"),
+    ([METAXLM, KD, "teacher={path: x, language: en}"], "teacher.path"),
+    ([*TAUGHT, "teacher.language=sw"], "'sw'"),
+    ([*TAUGHT, "phases.0.corpora=[de, en-de]"], "kd"),
+]
 
 
-@pytest.mark.parametrize(
-    "overrides, named",
-    [
-        (["phases.0.objectives={mlmm: {batch_size: 4}}"], "'mlmm'"),
-        (["phases.0.objectives={}"], "objectives"),
-        (["bitext=[]"], "`bitext`"),
-        (["phases.0.warmup_steps=10"], "warmup_steps"),
-        (["phases.0.optimizer=carried"], "phases.0.optimizer"),
-        ([CARRIED], "phases.1.learning_rate"),
-        (["optimizer.betas=[2, 3]"], "betas"),
-        (["monolingual.0.size=0"], "monolingual.0.size"),
-        (["tokenizer=runs/no/such/folder"], "tokenizer"),
-        (["phases.0.objectives.mlm.mask_probability=1.5"], "mask_probability"),
-        (["phases.0.objectives={mlm: {batch_size: 1, max_length: 64, mask_probability: 1e-7}}"], "predicts no"),
-        (["model.config.hiden_size=32"], "'hidden_size'"),
-        (["phases.0.trainable=['*crosattention*']"], "*crosattention*"),
-        (["model.type=veco", "phases.0.trainable=['*.crossattention.*']"], "(mlm, tlm)"),
-        (["phases.0.freeze_body=true", "phases.0.trainable=[roberta.encoder.*]"], "freeze_body"),
-        (["phases.0.objectives.mlm.max_length=500"], "max_length is 500"),
-        (["precision=fp16"], "precision"),
-        (["model.attention=flash_attention_2"], "model.attention"),
-        (["gradient_accumulation_steps=9"], "gradient_accumulation_steps"),
-        (["evaluation.alignment=true", "evaluation.held_out_fraction=0"], "held_out_fraction"),
-        (["phases.0.objectives.ca_mlm_pairs={batch_size: 4}"], "objectives.ca_mlm_pairs"),
-        ([*VECO, "model.config.cross_attention=false"], "cross_attention"),
-        (["phases.0.objectives.tlm.terms=[cross]"], "terms"),
-        ([*VECO, "phases.0.objectives.ca_mlm_pairs.terms=[crosss]"], "terms"),
-        (["monolingual.0.document_pattern=x"], "document_column"),
-        ([DOCUMENTS, "monolingual.0.document_pattern='('"], "document_pattern"),
-        ([DOCUMENTS, "monolingual.0.document_pattern='^zz'"], "^zz"),
-    ],
-)
-def test_recipe_errors_name_the_field(fails, overrides, named):
+@pytest.mark.parametrize("overrides, named", REFUSED)
+def test_refused_recipes_name_the_field(recipe_file, sample_tokenizer, overrides, named):
+    with pytest.raises(ValueError, match=re.escape(named)):
+        recipe = load_recipe(Recipe, str(recipe_file), overrides)
+        check_recipe(recipe)
+        build_config(recipe, sample_tokenizer)
+
+
+@pytest.mark.parametrize("overrides, named", STOPPED)
+def test_runs_that_cannot_begin_name_the_field(fails, teacher_dir, overrides, named):
+    overrides = [override.replace("TEACHER", str(teacher_dir)) for override in overrides]
     assert named in " ".join(fails(*overrides).split())
 
 
-@pytest.mark.slow
-def test_a_translation_model_is_no_start(train, fails, tmp_path):
-    from modeling.modeling_veco import VecoForConditionalGeneration
-
-    train("model.type=veco", "phases.0.steps=1")
-    folder = tmp_path / "translation"
-    VecoForConditionalGeneration.from_encoder(tmp_path / "run" / "model").save_pretrained(folder)
-    start = [f"model.start_from={folder}", "model.type=veco", f"output_dir={tmp_path / 'never'}"]
+def test_a_translation_model_is_no_start(fails, zoo_model_dir, tmp_path):
+    VecoForConditionalGeneration.from_encoder(zoo_model_dir("veco")).save_pretrained(tmp_path / "translation")
     for config in ("{}", "{cross_attention: true}"):
-        assert "translation model" in fails(*start, f"model.config={config}")
+        start = [f"model.start_from={tmp_path / 'translation'}", "model.type=veco", f"model.config={config}"]
+        assert "translation model" in fails(*start)
 
 
 @pytest.mark.slow

@@ -1,52 +1,34 @@
 """The papers' tables: whether they agree with themselves, and what the reader and the checker refuse."""
 
-import copy
-
 import pytest
 import yaml
 
 from zoo_core import published
 from zoo_core.published import check, find, load, papers
 
-PAPER = {
-    "paper": "P (2021)",
-    "title": "A paper",
-    "url": "https://example.org",
-    "tables": [
-        {
-            "table": "Table 1",
-            "metrics": ["score", "exact_match"],
-            "average_of": ["score", "exact_match"],
-            "columns_are": "tasks",
-            "columns": ["xnli", "mlqa"],
-            "caption": "tasks",
-            "rows": [
-                {
-                    "name": "base",
-                    "scores": {"score": [70.0, 60.0], "exact_match": [None, 40.0]},
-                    "average": {"score": 60.0},
-                }
-            ],
-        },
-        {
-            "table": "Table 2",
-            "task": "xnli",
-            "metrics": ["accuracy"],
-            "columns_are": "languages",
-            "columns": ["en", "de", "sw"],
-            "caption": "languages",
-            "rows": [
-                {"name": "base", "setting": "zero_shot", "scores": {"accuracy": [80.0, 70.0, None]}},
-                {
-                    "name": "large",
-                    "quoted_from": "Q",
-                    "scores": {"accuracy": [80.1, 70.1, 60.1]},
-                    "average": {"accuracy": 70.1},
-                },
-            ],
-        },
-    ],
-}
+PAPER = """
+paper: P (2021)
+title: A paper
+url: https://example.org
+tables:
+- table: Table 1
+  metrics: [score, exact_match]
+  average_of: [score, exact_match]
+  columns_are: tasks
+  columns: [xnli, mlqa]
+  caption: tasks
+  rows:
+  - {name: base, scores: {score: [70.0, 60.0], exact_match: [null, 40.0]}, average: {score: 60.0}}
+- table: Table 2
+  task: xnli
+  metrics: [accuracy]
+  columns_are: languages
+  columns: [en, de, sw]
+  caption: languages
+  rows:
+  - {name: base, setting: zero_shot, scores: {accuracy: [80.0, 70.0, null]}}
+  - {name: large, quoted_from: Q, scores: {accuracy: [80.1, 70.1, 60.1]}, average: {accuracy: 70.1}}
+"""
 
 
 @pytest.fixture
@@ -54,7 +36,7 @@ def write(tmp_path, monkeypatch):
     """Writes a changed paper as the only one known, and returns its name. The change is made in place."""
 
     def write(change):
-        values = copy.deepcopy(PAPER)
+        values = yaml.safe_load(PAPER)
         change(values)
         text = yaml.safe_dump(values, allow_unicode=True, sort_keys=False)
         (tmp_path / "p.yaml").write_text(text, encoding="utf-8")

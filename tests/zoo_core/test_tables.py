@@ -111,71 +111,54 @@ def test_names_of_splits(tmp_path, hub_folder):
         split_names(Table(path=str(hub_folder), config="fr"))
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (Table(path="{}", config="enn"), r"has no config enn. It has: en, de. Did you mean 'en'"),
-        (Table(path="{}"), "has several configurations and none is named. They are: en, de"),
-        (Table(path="{}", config="en", split="tset"), r"config en, has no split tset. It has: train, test. Did you"),
-        (Table(path="{}", config="de", split="test", streaming=True), "has no split test. It has: train. Set `split`"),
-        (Table(path="{}", config="en", split="train[:1]", streaming=True), "Slices cannot be streamed"),
-        (Table(path="{}", config="en", split="train[:1"), "cannot be read: "),
-        (Table(path="{}", config="en", format="text"), "is a folder, and its format is declared as text"),
-        (Table(path="{}", config="en", revision="main"), "revision is .main."),
-        (Table(path="{}x", config="en"), "petsx does not exist.*Did you mean 'pets'"),
-        (Table(path="{}/en", config="en", split="test"), "has no config en. It has: default"),
-        (Table(path="{}/empty"), "It holds no data files"),
-    ],
-)
-def test_errors_of_folders(hub_folder, table, message):
+def test_errors_of_folders(hub_folder):
     (hub_folder / "empty").mkdir()
-    table.path = table.path.format(hub_folder)
-    with pytest.raises(ValueError, match=message):
-        load_table(table)
+    for path, fields, named in (
+        ("", {"config": "enn"}, "no config enn.*'en'"),
+        ("", {}, "en, de"),
+        ("", {"config": "en", "split": "tset"}, "no split tset.*train, test"),
+        ("", {"config": "de", "split": "test", "streaming": True}, "no split test.*train"),
+        ("", {"config": "en", "split": "train[:1]", "streaming": True}, "streamed"),
+        ("", {"config": "en", "split": "train[:1"}, "cannot be read"),
+        ("", {"config": "en", "format": "text"}, "format"),
+        ("", {"config": "en", "revision": "main"}, "revision"),
+        ("x", {"config": "en"}, "petsx.*'pets'"),
+        ("/en", {"config": "en", "split": "test"}, "no config en.*default"),
+        ("/empty", {}, "no data files"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            load_table(Table(path=f"{hub_folder}{path}", **fields))
 
 
-FILE_ERRORS = {
-    "missing": ("news.tx", {}, None, r"news.tx does not exist.*Did you mean 'news.txt'"),
-    "missing_folder": ("no/such/file.txt", {}, None, r"file.txt does not exist"),
+FILE_ERRORS = {  # (name, fields, content, what is named)
+    "missing": ("news.tx", {}, None, "news.tx .*'news.txt'"),
+    "missing_folder": ("no/such/file.txt", {}, None, "file.txt"),
     "empty": ("a.txt", {}, b"", "a.txt is empty"),
     "only_bom": ("a.tsv", {}, b"\xef\xbb\xbf", "a.tsv is empty"),
     "only_header": ("a.tsv", {}, b"id\ttext\n", "a.tsv has no rows"),
-    "latin1_text": ("a.txt", {}, b"one\ntwo\nGr\xfc\xdfe\n", "a.txt, line 3: byte 0xfc is not UTF-8"),
-    "latin1_tsv": ("a.tsv", {}, b"text\nGr\xfc\xdfe\n", "a.tsv, line 2: byte 0xfc is not UTF-8"),
-    "latin1_json": ("a.jsonl", {}, b'{"text": "a"}\n{"text": "\xfc"}\n', "a.jsonl, line 2: byte 0xfc is not UTF-8"),
-    "width": (
-        "a.tsv",
-        {},
-        b"id\ttext\n1\ta\n2\tb\tc\n",
-        r"a.tsv, line 3: 3 columns, and the header has 2 \(id, text\)",
-    ),
-    "header": ("a.tsv", {}, b"text\ttext\n1\ta\n", "line 1: the header is"),
-    "damaged_json": ("a.json", {}, b'{"text": "a"}\n{"text"\n', "a.json cannot be read as json"),
-    "not_parquet": ("a.parquet", {}, b"PAR", "a.parquet cannot be read as parquet"),
-    "no_suffix": ("corpus.en", {}, b"a\n", "ends in .en, which does not say what it holds.*Declare `format`"),
-    "hub_format": ("a.txt", {"format": "hub"}, b"a\n", "is a file, and its format is declared as hub"),
-    "config": ("a.txt", {"config": "en"}, b"a\n", "is a file, and config is 'en'"),
-    "split": ("a.txt", {"split": "test"}, b"a\n", "is a file, and split is 'test'"),
-    "revision": ("a.txt", {"revision": "v1"}, b"a\n", "is a file, and revision is 'v1'"),
+    "latin1_text": ("a.txt", {}, b"one\ntwo\nGr\xfc\xdfe\n", "a.txt, line 3.*0xfc"),
+    "latin1_tsv": ("a.tsv", {}, b"text\nGr\xfc\xdfe\n", "a.tsv, line 2.*0xfc"),
+    "latin1_json": ("a.jsonl", {}, b'{"text": "a"}\n{"text": "\xfc"}\n', "a.jsonl, line 2.*0xfc"),
+    "width": ("a.tsv", {}, b"id\ttext\n1\ta\n2\tb\tc\n", r"a.tsv, line 3.*\(id, text\)"),
+    "header": ("a.tsv", {}, b"text\ttext\n1\ta\n", "line 1"),
+    "damaged_json": ("a.json", {}, b'{"text": "a"}\n{"text"\n', "a.json .*json"),
+    "not_parquet": ("a.parquet", {}, b"PAR", "a.parquet .*parquet"),
+    "no_suffix": ("corpus.en", {}, b"a\n", "`format`"),
+    "hub_format": ("a.txt", {"format": "hub"}, b"a\n", "format .*hub"),
+    "config": ("a.txt", {"config": "en"}, b"a\n", "config is 'en'"),
+    "split": ("a.txt", {"split": "test"}, b"a\n", "split is 'test'"),
+    "revision": ("a.txt", {"revision": "v1"}, b"a\n", "revision is 'v1'"),
 }
-
-
 SEEN_WHEN_READ_IN_FULL = ("only_header", "damaged_json", "latin1_json")
 
 
-@pytest.mark.parametrize(
-    ("case", "streaming"),
-    [(case, False) for case in FILE_ERRORS]
-    + [(case, True) for case in FILE_ERRORS if case not in SEEN_WHEN_READ_IN_FULL],
-)
-def test_errors_of_files(tmp_path, case, streaming):
-    name, fields, content, message = FILE_ERRORS[case]
-    if content is None:
-        write(tmp_path / "news.txt", "a\n")
-    else:
-        write(tmp_path / name, content)
-    with pytest.raises(ValueError, match=message):
-        rows(Table(path=str(tmp_path / name), streaming=streaming, **fields))
+@pytest.mark.parametrize("case", FILE_ERRORS)
+def test_errors_of_files(tmp_path, case):
+    name, fields, content, named = FILE_ERRORS[case]
+    write(tmp_path / ("news.txt" if content is None else name), content or b"")
+    for streaming in (False, True)[: 1 if case in SEEN_WHEN_READ_IN_FULL else 2]:
+        with pytest.raises(ValueError, match=named):
+            rows(Table(path=str(tmp_path / name), streaming=streaming, **fields))
 
 
 def test_an_unreachable_id_is_an_error_with_a_way_out(monkeypatch):

@@ -1,0 +1,487 @@
+"""What stops a run, and that it then goes on to the weights of one that nobody stopped: kill -9, signals, losses that
+are not finite, text that cannot be read, full disks, damaged checkpoints, two runs into one folder."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pretraining.checkpoints import CHECKSUMS, _checksums, checkpoints_of, damage, newest_checkpoint
+from pretraining.interruption import stop_signals
+from pretraining.tracking import read_events
+from zoo_core.provenance import write_json
+
+pytestmark = pytest.mark.slow
+
+STEPS = 6
+# Dropout is on: random states have to come back too. Evaluation and checkpoints at steps of their own.
+WITHOUT_DROPOUT = (
+    f"phases.0.steps={STEPS}",
+    "phases.0.warmup_steps=3",
+    "phases.0.schedule=linear",
+    "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, tlm: {batch_size: 4, max_length: 64}}",
+    "evaluation={held_out_fraction: 0.1, every_steps: 3, max_examples: 8}",
+    "save_every_steps=2",
+    "keep_checkpoints=1",
+)
+SETTINGS = (*WITHOUT_DROPOUT, "model.config.hidden_dropout_prob=0.1")
+
+# Holds the last step but one until a signal has come, to this process or, with `gate`, to another: on a slow machine
+# too, no signal comes too late.
+HOLD = f"""
+import os, time
+from pretraining import interruption, training
+step = training.Training._step
+def held(self, predictions):
+    while self.phase_step == {STEPS} - 2 and not interruption.received() and not os.path.exists({{gate!r}}):
+        time.sleep(0.01)
+    return step(self, predictions)
+training.Training._step = held
+"""
+SIGNAL_IN = """
+import os, signal
+from {module} import {name} as original
+import {module} as module
+from pretraining import training
+def signalled(*arguments, **keywords):
+    os.kill(os.getpid(), signal.{signal})
+    {again}
+    return original(*arguments, **keywords)
+for place in (module, training):
+    if hasattr(place, "{name}"):
+        setattr(place, "{name}", signalled)
+"""
+# To the run, once, and to each worker, as soon as it is there.
+AT_FORK = """
+import os, signal
+from pretraining import interruption
+told = lambda: interruption.received() or os.kill(os.getpid(), signal.SIGTERM)
+os.register_at_fork(after_in_parent=told, after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+"""
+# From micro-batch `at` on, the loss (`loss`) of the first row with a prediction, or the gradient alone, is not finite.
+POISON = """
+from pretraining import training
+build, calls = training.build_model, 0
+def poisoned(*arguments):
+    model = build(*arguments)
+    forward = model.forward
+    def spoilt(**batch):
+        global calls
+        output = forward(**batch)
+        calls += model.training
+        if model.training and calls == {at}:
+            rows = output.batch_rows["mlm"]
+            row = int(rows[0])
+            print("spoilt:", batch["mlm"]["languages"][row], int(batch["mlm"]["examples"][row]), flush=True)
+            if {loss}:
+                output.token_losses["mlm"][rows == row] = float("nan")
+                output.loss = output.loss * float("nan")
+            else:
+                weight = model.get_input_embeddings().weight
+                output.loss = output.loss + (weight.sum() * 0).sqrt() * 0  # 0, of a slope that is none
+        return output
+    model.forward = spoilt
+    return model
+training.build_model = poisoned
+"""
+# What nobody expects: an error in the second step, as where a GPU's memory is full, one in a worker, and one that the
+# system kills
+UNEXPECTED = """
+import multiprocessing, os, signal, time
+from pretraining.data import corpora
+from pretraining import training
+update, made, make = training.Training._step, 0, corpora.MaskedExamples.__getitems__
+def broken(self, predictions):
+    while "{where}" == "killed" and len(multiprocessing.active_children()) == 2:  # while the run waits for no batch
+        time.sleep(0.01)
+    if "{where}" == "step" and self.phase_step == 1:
+        raise RuntimeError("out of memory")
+    return update(self, predictions)
+def missing(self, draws):
+    global made
+    made += 1
+    if "{where}" == "worker" and made == 2:
+        raise KeyError("not there")
+    if "{where}" == "killed" and made == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make(self, draws)
+training.Training._step, corpora.MaskedExamples.__getitems__ = broken, missing
+"""
+# The `at`-th batch that a process makes cannot be read.
+GONE = """
+from pretraining.data import corpora
+made, really = 0, corpora.MaskedExamples.__getitems__
+def gone(self, draws):
+    global made
+    made += 1
+    if made == {at}:
+        raise OSError(5, "gone")
+    return really(self, draws)
+corpora.MaskedExamples.__getitems__ = gone
+"""
+# Writing Python's own files fails as on a full disk: from the `at`-th time on that one of the run folder is opened.
+FULL_DISK = """
+import builtins, errno, io, os, pathlib, sys
+seen, really = 0, builtins.open
+def opened(path, mode="r", *arguments, **keywords):
+    global seen
+    if isinstance(path, (str, os.PathLike)) and {folder!r} in os.fspath(path) and any(c in str(mode) for c in "wa+x"):
+        seen += 1
+        if seen >= {at} and not os.fspath(path).endswith(".lock"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+    return really(path, mode, *arguments, **keywords)
+builtins.open = io.open = opened
+"""
+# The system itself refuses to make files longer than 20,000 bytes from step 4 on, whoever writes them.
+NO_LONG_FILES = """
+import resource, signal
+from pretraining import training
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+make = training.Training._step
+def limited(self, predictions):
+    if self.phase_step == 3:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    return make(self, predictions)
+training.Training._step = limited
+"""
+HOLD_SAVE = """
+import os, time
+from pretraining import training
+really = training.save_checkpoint
+def held(*arguments, **keywords):
+    print("at the gate", flush=True)
+    while not os.path.exists({gate!r}):
+        time.sleep(0.01)
+    return really(*arguments, **keywords)
+training.save_checkpoint = held
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def goes_on(finished, whole, assert_same_run, folder):
+    """The run that was stopped ends as one that nobody stopped."""
+
+    def check(*more):
+        finished(*SETTINGS, *more, *resume(folder))
+        assert_same_run(folder, whole(*SETTINGS, *more))
+
+    return check
+
+
+def resume(folder):
+    return ["--resume"] if (folder / "recipe.yaml").exists() else []
+
+
+def files_of(reference):
+    return [json.loads(line) for line in (reference.parent / "files.jsonl").read_text().splitlines()]
+
+
+def test_kill_9_at_files(started, whole, kill_at_file, goes_on, folder):
+    """At a random file of each checkpoint and after it, before the first one, and while the model is published."""
+    chance, events = random.Random(0), files_of(whole(*SETTINGS))
+
+    def first(name):
+        return next(place for place, event in enumerate(events) if name in " ".join(event))
+
+    kills, kept = [("", chance.randint(1, first(".step-2.tmp")), None)], None
+    for step, following in ((2, ".step-4.tmp"), (4, ".step-6.tmp"), (6, ".model.tmp")):
+        begin, final = f".step-{step}.tmp", f"/checkpoints/step-{step}"
+        start, renamed, end = first(begin), first(final), first(following)
+        # an event is told before it happens: at that of the renaming there is nothing of the final name yet
+        kills.append((begin, chance.randint(1, renamed - start + 1), kept))
+        kept = f"step-{step}"
+        kills.append((final, chance.randint(2, end - renamed), kept))
+    published = next(n for n, event in enumerate(events) if event[0] == "os.rename" and event[2].endswith("/run/model"))
+    kills += [(".model.tmp", chance.randint(1, published - first(".model.tmp") + 1), kept) for _ in range(2)]
+    for begin, at, kept in kills:
+        run = started(*SETTINGS, *resume(folder), fault=kill_at_file(folder, begin, at))
+        assert run.wait() == -signal.SIGKILL, (begin, at, run.printed()[-3000:])
+        newest = newest_checkpoint(folder)
+        assert (newest and newest.name) == kept, (begin, at)
+        assert all(damage(checkpoint) is None for checkpoint in checkpoints_of(folder))
+        assert not (folder / "model").exists()
+    goes_on()
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_at(target):
+    return lambda text: any(int(step) >= target for step in re.findall(r"step (\d+)/", text))
+
+
+@pytest.mark.parametrize("number, workers", [(signal.SIGTERM, 2), (signal.SIGINT, 0)])
+def test_a_signal_at_a_random_moment(started, goes_on, folder, number, workers):
+    """Saves after the step in hand, exits with 143 or 130."""
+    target = random.Random(number + workers).randint(1, STEPS - 2)
+    run = started(*SETTINGS, f"num_workers={workers}", "save_every_steps=0", fault=HOLD.format(gate=""))
+    run.until(is_at(target))
+    children = children_of(run.pids[0]) if workers else []  # workers get it too, as a job scheduler does it
+    os.kill(run.pids[0], number)
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):  # it has nothing more to load
+            os.kill(pid, number)
+    assert run.wait() == 128 + number, run.printed()[-3000:]
+    assert not re.search("Traceback|Exception", run.printed()), run.printed()[-3000:]
+    session = json.loads((folder / "run.json").read_text())["sessions"][-1]
+    assert session["stopped_by"] == number.name and session["stopped_at"] >= target
+    assert newest_checkpoint(folder).name == f"step-{session['stopped_at']}"
+    assert damage(newest_checkpoint(folder)) is None and not (folder / ".lock").exists()
+    goes_on()
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """As SIGINT is in a background job of a shell: a Ctrl-C is for the job in front."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_before_the_first_step_has_nothing_to_save(started, folder):
+    fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="load_corpora", signal="SIGTERM", again="")
+    run = started(*SETTINGS, fault=fault)
+    assert run.wait() == 143
+    assert "Traceback" not in run.printed() and not folder.exists()
+    fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="training_batches", signal="SIGINT", again="")
+    assert started(*SETTINGS, fault=fault).wait() == 130
+    assert not checkpoints_of(folder)
+
+
+def test_a_signal_while_workers_start(started):
+    run = started(*SETTINGS, "num_workers=2", fault=AT_FORK)
+    assert run.wait() == 143, run.printed()[-3000:]
+    assert not re.search("Traceback|Exception", run.printed()), run.printed()[-3000:]
+
+
+def test_a_signal_during_an_evaluation(started, goes_on, folder):
+    """The evaluation is left, and made when the run goes on: once."""
+    fault = SIGNAL_IN.format(module="pretraining.evaluation", name="retrieval_accuracy", signal="SIGTERM", again="")
+    for _ in range(2):  # the second time it is the run that goes on which is stopped in it
+        assert started(*SETTINGS, *resume(folder), fault=fault).wait() == 143
+        assert newest_checkpoint(folder).name == "step-3"
+    goes_on()
+
+
+def test_a_second_signal_stops_at_once(started, folder):
+    again = "os.kill(os.getpid(), signal.SIGTERM)"
+    # held from the start of training on: the first one, in a checkpoint, is only noted
+    fault = SIGNAL_IN.format(module="pretraining.checkpoints", name="save_checkpoint", signal="SIGTERM", again=again)
+    assert started(*SETTINGS, fault=fault).wait() == -signal.SIGTERM
+    assert not checkpoints_of(folder)
+
+
+def check_stopped_and_go_on(folder, target, finished, reference, difference):
+    step = json.loads((folder / "run.json").read_text())["sessions"][-1]["stopped_at"]
+    assert newest_checkpoint(folder).name == f"step-{step}" and step >= target
+    finished(*WITHOUT_DROPOUT, "--resume")  # in one process: dropout is off
+    assert difference(folder, reference) < 1e-5
+    steps = [[event["step"] for event in read_events(path)] for path in (folder, reference)]
+    assert steps[0] == steps[1]
+
+
+def test_a_signal_to_one_of_two_processes_stops_both(started, finished, whole, difference, folder, tmp_path):
+    run = started(*WITHOUT_DROPOUT, "save_every_steps=0", fault=HOLD.format(gate=str(tmp_path / "gate")), by="ddp")
+    run.until(is_at(2))
+    os.kill(run.pids[1], signal.SIGTERM)
+    (tmp_path / "gate").touch()  # for the other one
+    assert run.wait() == 143
+    check_stopped_and_go_on(folder, 2, finished, whole(*WITHOUT_DROPOUT), difference)
+
+
+def test_a_signal_to_the_launcher(finished, whole, difference, recipe_file, folder, tmp_path, pytestconfig):
+    """The command of the documentation, with two processes on a CPU."""
+    driver, log = tmp_path / "driver.py", tmp_path / "launched.txt"
+    fault = HOLD.format(gate=str(tmp_path / "gate"))
+    driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
+    config = "--config_file pretraining/accelerate/ddp.yaml --num_processes 2 --main_process_port 0"
+    command = [sys.executable, "-m", "accelerate.commands.launch", *config.split(), str(driver)]
+    root = str(pytestconfig.rootpath)
+    with log.open("w") as output:
+        launched = subprocess.Popen(
+            [*command, "--config", str(recipe_file), *WITHOUT_DROPOUT, "save_every_steps=0"],
+            cwd=root,
+            env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # so that all of it can be ended
+        )
+    try:
+        while not is_at(1)(log.read_text()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                raise AssertionError(f"{launched.wait(0.1)}\n{log.read_text()[-3000:]}")
+        os.kill(launched.pid, signal.SIGTERM)
+        assert launched.wait() != 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(launched.pid, signal.SIGKILL)
+    check_stopped_and_go_on(folder, 1, finished, whole(*WITHOUT_DROPOUT), difference)
+
+
+@pytest.mark.parametrize("loss, more", [(True, ["precision=bf16", "gradient_accumulation_steps=2"]), (False, [])])
+def test_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, more):
+    """Nothing is learned of it, the batch is named, and the run could go on as if it had not been."""
+    accumulation = len(more) or 1
+    for done in (0, 2)[: 1 + loss]:  # the second time in a run that goes on
+        at = 3 * accumulation
+        run = started(*SETTINGS, *more, *resume(folder), fault=POISON.format(at=at, loss=loss))
+        assert run.wait() == 2
+        printed, kept = run.printed(), newest_checkpoint(folder)
+        assert kept.name == f"step-{done + 2}" and damage(kept) is None and "Traceback" not in printed
+        corpus, example = printed.partition("spoilt: ")[2].split()[:2]
+        report = json.loads((folder / "not_finite.json").read_text())
+        (process,) = report["processes"]
+        assert f"at step {done + 3} " in report["what"] and len(process["examples"]) == accumulation
+        assert int(example) in process["examples"][-1]["mlm"][corpus]
+        if loss:
+            assert process["first"]["micro_batch"] == accumulation - 1
+            assert process["first"]["examples"] == {corpus: [int(example)]}
+        else:
+            assert process["first"] is None
+        assert all(torch.isfinite(weight).all() for weight in load_file(kept / "model" / "model.safetensors").values())
+    goes_on(*more)
+
+
+def test_of_two_processes_one_meets_a_loss_that_is_not_finite(started, finished, folder):
+    """Both stop before the step, and the report says in which it was."""
+    fault = 'import os\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON.format(at=3, loss=True), "    ")
+    assert started(*SETTINGS, fault=fault, by="ddp").wait() == 2
+    assert newest_checkpoint(folder).name == "step-2"
+    processes = json.loads((folder / "not_finite.json").read_text())["processes"]
+    assert [of["first"] is None for of in processes] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "where, by, said", [("step", "ddp", "out of memory"), ("worker", None, "KeyError"), ("killed", None, "at step")]
+)
+def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(started, where, by, said):
+    """Its traceback holds the loader: the workers would be waited for without end."""
+    run = started(*SETTINGS, "num_workers=2", fault=UNEXPECTED.format(where=where), by=by)
+    assert run.wait() > 0 and said in run.printed()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_that_cannot_be_read_stops_the_run_resumably(started, goes_on, folder, workers):
+    run = started(*SETTINGS, f"num_workers={workers}", fault=GONE.format(at=2))
+    # of two workers each makes every other batch: their second ones are 3 and 4
+    step = 2 if workers else 1
+    assert run.wait() == 2
+    assert "gone" in run.printed() and "Traceback" not in run.printed(), run.printed()[-3000:]
+    kept = newest_checkpoint(folder)
+    assert kept.name == f"step-{step}" and damage(kept) is None
+    goes_on()
+
+
+def test_a_full_disk_at_random_writes(started, whole, goes_on, folder):
+    """Of recipe.yaml, run.json, events.jsonl, curves.png, progress.json, checksums.json or the model's small files."""
+    chance, events = random.Random(1), files_of(whole(*SETTINGS))
+    writes = sum(event[0] == "open" and any(letter in event[2] for letter in "wax+") for event in events)
+    for part in range(3):  # at first early, then late: in a run that goes on there is less to write
+        at = chance.randint(1 + writes * part // 6, writes * (part + 1) // 6)
+        run = started(*SETTINGS, *resume(folder), fault=FULL_DISK.format(folder=str(folder), at=at))
+        assert run.wait() == 2
+        printed = run.printed()
+        assert "Traceback" not in printed and "No space left on device" in printed, printed[-3000:]
+        assert all(damage(checkpoint) is None for checkpoint in checkpoints_of(folder))
+        assert not list(folder.glob("checkpoints/.*")) and not (folder / "model").exists()
+    goes_on()
+
+
+def test_the_system_refuses_to_write(started, goes_on, folder):
+    assert started(*SETTINGS, fault=NO_LONG_FILES).wait() == 2
+    assert [path.name for path in checkpoints_of(folder)] == ["step-2"]
+    assert not list((folder / "checkpoints").glob(".*"))
+    goes_on()
+
+
+def spoil(path, kind, chance):
+    """Truncates a file, flips one bit of it, or removes it."""
+    content = bytearray(path.read_bytes())
+    place = chance.randrange(len(content))
+    content[place] ^= 1 << chance.randrange(8)
+    path.unlink()
+    if kind != "removed":
+        path.write_bytes(content if kind == "flipped" else content[:place])
+
+
+def test_damage_is_found_wherever_it_is(tmp_path):
+    chance, names = random.Random(0), ["model/weights.bin", "progress.json", "optimizer.bin"]
+    (tmp_path / "whole" / "model").mkdir(parents=True)
+    for name in names:
+        (tmp_path / "whole" / name).write_bytes(chance.randbytes(3000))
+    write_json(tmp_path / "whole" / CHECKSUMS, _checksums(tmp_path / "whole"))
+    assert damage(tmp_path / "whole") is None
+    for name in names:
+        for kind in ("cut", "flipped", "removed"):
+            folder = shutil.copytree(tmp_path / "whole", tmp_path / name / kind)
+            spoil(folder / name, kind, chance)
+            assert name in damage(folder)
+    for content in (b"", b"{", b"[]", b"{}", b"7", b"\xff"):
+        (tmp_path / "whole" / CHECKSUMS).write_bytes(content)
+        assert CHECKSUMS in damage(tmp_path / "whole")
+
+
+def test_of_damaged_checkpoints_the_one_before_is_used(finished, fails, whole, cut_back, assert_same_run, tmp_path):
+    """The two newest ones are damaged, each in a file and a way of its own."""
+    copied = cut_back(whole(*SETTINGS, "keep_checkpoints=0"), STEPS, tmp_path / "copied")
+    chance, names = random.Random(2), []
+    for checkpoint, kind in zip(checkpoints_of(copied)[-2:], ("cut", "flipped"), strict=True):
+        file = chance.choice(sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != CHECKSUMS))
+        spoil(file, kind, chance)
+        names.append((checkpoint, str(file.relative_to(checkpoint))))
+    run = finished(*SETTINGS, f"output_dir={copied}", "--resume")
+    for checkpoint, name in names:
+        assert name in run.printed() and (checkpoint.parent / f"damaged-{checkpoint.name}").is_dir()
+    sessions = json.loads((copied / "run.json").read_text())["sessions"]
+    assert sessions[-1]["resumed_from"] == "step-2"
+    assert newest_checkpoint(copied).name == "step-6" and damage(newest_checkpoint(copied)) is None
+    assert_same_run(copied, whole(*SETTINGS))
+    # where none is sound, nothing is resumed
+    (newest_checkpoint(copied) / "optimizer.bin").unlink()
+    shutil.rmtree(copied / "model")
+    for _ in range(2):  # it stays so
+        assert "optimizer.bin" in fails(*SETTINGS, f"output_dir={copied}", "--resume")
+        assert len(checkpoints_of(copied)) == 1
+
+
+def test_two_runs_into_one_folder(started, fails, folder, tmp_path):
+    """The second one is refused, and the first one does not notice."""
+    gate = tmp_path / "gate"
+    first = started(*SETTINGS, fault=HOLD_SAVE.format(gate=str(gate)))
+    first.until(lambda printed: "at the gate" in printed)
+    for arguments in ([], ["--resume"]):
+        assert "another run" in fails(*SETTINGS, *arguments)
+    gate.touch()
+    assert first.wait() == 0, first.printed()[-3000:]
+    assert not (folder / ".lock").exists()
+
+
+def test_the_lock_of_a_killed_run_is_free(started, goes_on, folder):
+    """At once, though its data-loading workers live on for some seconds; the file that is left means nothing."""
+    first = started(*SETTINGS, "num_workers=2", fault=HOLD_SAVE.format(gate="never"))
+    first.until(lambda printed: "at the gate" in printed)
+    os.kill(first.pids[0], signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL and (folder / ".lock").exists()
+    goes_on()
+    assert (folder / "model").exists() and not (folder / ".lock").exists()
