@@ -25,7 +25,7 @@ SIZES = {"large": LARGE, "base": BASE}
 PEAKS = {"A100": 312e12, "H100": 989e12}  # dense bf16 FLOP/s of the data sheets; an H200's is the H100's
 FASTEST = "H100"
 # What autograd keeps for the backward of a layer under bf16, in bytes a position and unit of d, without attention
-# weights: counted by tests/bench/test_large_recipe.py.
+# weights: counted by tests/bench/test_counts.py.
 KEPT, KEPT_BY_CROSS = 44, 20
 GIB = 2**30
 

@@ -1,0 +1,71 @@
+"""Every benchmark at a tiny size writes its figures."""
+
+import sys
+
+import pytest
+import torch
+
+from bench.data import PARTS
+
+pytestmark = pytest.mark.slow
+
+
+def test_data(figures, sample_tokenizer_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))  # which the command changes
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    sizes = "--sentences 300 --per_text 2 --vocab 500 --batch 16 --length 32 --updates 4 --rounds 1".split()
+    parts = figures("data", *sizes, "--tokenizer", str(sample_tokenizer_dir), "--workers", "0")["parts"]
+    assert list(parts) == list(PARTS) and all(parts.values())
+
+
+def test_finetuning(figures):
+    sizes = "--layers 1 --hidden 64 --rows 2000 --used 900 --vocab 600 --max_length 40 --batch 8 --updates 3".split()
+    (part,) = figures("finetuning", *sizes, "--evaluated", "5", "--rounds", "1")["parts"].values()
+    assert part["used_rows"] == 900 and all(line["examples_per_second"] > 0 for line in part["ways"])
+
+
+def test_generation(figures):
+    sizes = "--layers 2 --decoder_layers 1 --hidden 64 --vocab 200 --sentences 6 --length 9 --new 5 --rounds 1".split()
+    ways = figures("generation", *sizes)["ways"]
+    assert len(ways) == 4 and all(way["tokens_per_second"] > 0 and way["same"] >= 0.9 for way in ways)
+
+
+def test_masked_lm_step(figures):
+    sizes = "--layers 1 --hidden 64 --vocab 300 --pairs 2 --rounds 1 --batches 1".split()
+    found = figures("masked_lm_step", *sizes, "--parts", "random-fp32")["parts"]["random-fp32"]
+    peer, ours, _ = found["ways"]
+    assert ours["memory_ratio"] == pytest.approx(peer["memory_mib"] / ours["memory_mib"])
+    assert ours["ratio"] == pytest.approx(peer["seconds"][0] / ours["seconds"][0])
+
+
+def test_mfu(figures):
+    sizes = "--layers 1 --hidden 64 --vocab 300 --rows 2 --pairs 3 --packed 32 --bitext 24 --matrix 64 --rounds 1"
+    steps = figures("mfu", *sizes.split(), "--sizes", "base")["steps"]
+    assert list(steps) == ["base, MLM packed 32", "base, TLM bitext 24"]
+    for row in steps.values():
+        assert row["of_measured_peak"] == pytest.approx(row["tera_flops_per_second"] / row["measured_peak_tera"])
+
+
+def test_paper_steps(figures):
+    sizes = "--layers 1 --hidden 64 --vocab 60 --pairs 2 --length 8 --rounds 1".split()
+    models = figures("paper_steps", *sizes)["models"]
+    assert all(row["seconds_skipped"] > 0 for steps in models.values() for row in steps.values())
+    assert models["ernie_m"]["camlm"]["ratio_by_flops"] == 1 < models["ernie_m"]["btmlm"]["ratio_by_flops"]
+
+
+def test_vocabulary(figures, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model: model)  # it takes a minute
+    sizes = "--layers 1 --hidden 64 --vocab 300 --rows 2 --length 16 --predictions 20 --rounds 1".split()
+    parts = figures("vocabulary", *sizes)["parts"]
+    assert sum(row["share"] for row in parts["memory"]) == pytest.approx(1)
+    memory = {row["part"]: row["mib"] * 2**20 for row in parts["memory"]}
+    assert memory["embedding and head"] == 16 * (300 * 64 + 300)  # a matrix and a bias, with gradient and two moments
+
+
+def test_word_alignment(figures, monkeypatch):
+    sizes = "--pairs 8 --batch 4 --hidden 64 --layers 1 --sentence_pairs 3 --rounds 1 --threads 1".split()
+    parts = figures("word_alignment", *sizes)["parts"]
+    assert all(row["ratio"] > 0 for rows in parts.values() for row in rows) and all(parts.values())
+    for name in ("simalign", "ot", "ot.batch", "awesome_align", "awesome_align.modeling"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert not any(figures("word_alignment", *sizes)["parts"].values())
