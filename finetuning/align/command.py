@@ -286,3 +286,7 @@ class Tally:
         if self.split:
             longer = f"{self.split:,} of them are longer than {window:,} positions"
             screen.print(f"{longer}: they were split into {self.windows:,} windows that overlap.")
+
+
+if __name__ == "__main__":
+    main()
