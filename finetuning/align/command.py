@@ -38,10 +38,7 @@ def read_pairs(flags: argparse.Namespace) -> PairReader:
     """The input. Raises ValueError for what `PairReader` refuses, and for keys that nothing is looked up by."""
     reader = PairReader(flags.files, flags.format, **({"keys": tuple(flags.keys)} if flags.keys else {}))
     if flags.keys and reader.format == "text":
-        raise ValueError(
-            f"--keys is given with text input ({reader.name}): only JSONL has keys. Add --format jsonl if it is JSONL, "
-            "or leave out --keys."
-        )
+        raise ValueError(f"--keys is given with text input ({reader.name}): only JSONL has keys.")
     return reader
 
 
@@ -60,19 +57,17 @@ def align(flags: argparse.Namespace) -> None:
         total = len(pairs) if flags.gold else reader.check()
     with screen.status(f"loading {flags.model}"):
         aligner, settings = load_aligner(flags)
-    pairs = iter(pairs)
     if flags.output:
         from modeling.word_alignment import BATCHES_PER_CHUNK
 
-        output.go_on(settings, reader, BATCHES_PER_CHUNK * flags.batch_size)
         with screen.status("passing over the pairs that are aligned"):
-            output.skip(pairs)
+            pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * flags.batch_size)
     tally = Tally()
     found: dict[int, list[tuple[int, int]]] = {}
     try:
         with make_progress(screen, to_stdout=not flags.output) as progress:
             bar = progress.add_task("aligning", total=total, completed=output.lines)
-            for alignment in alignments(aligner, pairs, flags):
+            for alignment in alignments(aligner, iter(pairs), flags):
                 if output.lines in gold:
                     found[output.lines] = alignment.links
                 if page is not None and len(page) < flags.html_limit:
@@ -111,12 +106,8 @@ def align(flags: argparse.Namespace) -> None:
 
 def how_to_go_on(flags: argparse.Namespace) -> str:
     """The command that goes on with the file, in words: scores and a page are of whole runs only."""
-    options = {
-        "--gold": flags.gold,
-        "--gold-base": flags.gold_base is not None,
-        "--html": flags.html,
-        "--html-limit": flags.html_limit != LINES_ON_PAGE,
-    }
+    options = {"--gold": flags.gold, "--gold-base": flags.gold_base is not None, "--html": flags.html}
+    options["--html-limit"] = flags.html_limit != LINES_ON_PAGE
     dropped = [name for name, is_given in options.items() if is_given]
     if not dropped:
         return "the same command and --resume"
@@ -144,9 +135,8 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
     print_table("Word alignment by layer, %", sweep_table(scores, aligner.layer), [])
     best = best_layer(scores[aligner.method])
-    print(
-        f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {aligner.layer}, has {aer[aligner.layer]:.1f}."
-    )
+    default = aligner.layer
+    print(f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {default}, has {aer[default]:.1f}.")
     if flags.plot:
         title = f"{aligner.method}, {aligner.encoding}"
         mark = aligner.layer, f"default: {aligner.layer}"
@@ -187,10 +177,8 @@ def read_with_gold(
     if left_out:
         print(describe_left_out(left_out, flags.gold), file=sys.stderr)
     if len(gold) < len(pairs):
-        print(
-            f"{flags.gold} has links for {len(gold):,} of the {len(pairs):,} sentences; only they are scored.",
-            file=sys.stderr,
-        )
+        of = f"{len(gold):,} of the {len(pairs):,} sentences"
+        print(f"{flags.gold} has links for {of}; only they are scored.", file=sys.stderr)
     return pairs, gold
 
 
@@ -211,18 +199,9 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         AutoModel, path, flags.model, dtype=torch.bfloat16 if flags.precision == "bf16" else torch.float32
     )
     matching = dict(flags.matching)
-    aligner = WordAligner(
-        model.to(device),
-        tokenizer,
-        method=flags.method,
-        layer=flags.layer,
-        encoding=flags.encoding,
-        batch_size=flags.batch_size,
-        window=flags.window,
-        overlap=flags.overlap,
-        **matching,
-    )
     names = ("method", "layer", "encoding", "window", "overlap")
+    given = {name: getattr(flags, name) for name in (*names, "batch_size")}
+    aligner = WordAligner(model.to(device), tokenizer, **given, **matching)
     settings = {
         "model": identity["fingerprint"],
         "tokenizer": flags.tokenizer,
@@ -243,7 +222,7 @@ def _device(name: str | None) -> Any:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"--device {name} cannot be used: {reason}. Give cpu, or leave it out.") from None
+        raise ValueError(f"--device {name} cannot be used: {reason}.") from None
 
 
 @contextlib.contextmanager
@@ -254,10 +233,8 @@ def memory_errors() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"The device ran out of memory: {str(error).splitlines()[0]} A batch of long pairs is encoded at once. "
-            "Lower --batch-size, or --window."
-        ) from None
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"The device ran out of memory: {reason} Lower --batch-size, or --window.") from None
 
 
 def _count(number: int, noun: str) -> str:
@@ -296,7 +273,6 @@ class Tally:
 
     def report(self, screen: Any, path: str | None, lines: int, window: int) -> None:
         """Prints the counts; `lines` of the output, of which this run may have made a part."""
-
         if not self.pairs:
             screen.print(f"{path} is complete: {lines:,} lines. There was nothing left to do.")
             return
@@ -308,10 +284,8 @@ class Tally:
         if self.without_words:
             screen.print(f"{self.without_words:,} of them have a side without words: their lines are empty.")
         if self.split:
-            screen.print(
-                f"{self.split:,} of them are longer than {window:,} positions: they were split into {self.windows:,} "
-                "windows that overlap."
-            )
+            longer = f"{self.split:,} of them are longer than {window:,} positions"
+            screen.print(f"{longer}: they were split into {self.windows:,} windows that overlap.")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
     (alignv2 writes a word without a partner as a link to word 0) are kept as they are: `fit_gold` sorts them out.
     """
     if base not in (None, 0, 1):
-        raise ValueError(f"A gold file that counts from {base!r} is unknown. Files count from 0 or from 1. Give one.")
+        raise ValueError(f"A gold file that counts from {base!r} is unknown: 0 or 1 is meant.")
     lines = _read_lines(Path(path))
     if format == "auto":
         format = _detect(lines, path)
@@ -77,15 +77,11 @@ def fit_gold(
     """
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):
+        raise ValueError(f"{name} has {lines:,} lines, the input {len(lengths):,} sentences: they are not of one text.")
+    if beyond := [sentence for sentence in gold if not 0 <= sentence < len(lengths)]:
         raise ValueError(
-            f"{name} has {lines:,} lines, the input {len(lengths):,} sentences. Give the sentences the links were made "
-            "for, all of them and in their order."
-        )
-    beyond = sorted(sentence for sentence in gold if not 0 <= sentence < len(lengths))
-    if beyond:
-        raise ValueError(
-            f"{name} has links for {len(gold):,} sentences, up to number {beyond[-1] + 1:,}; the input has "
-            f"{len(lengths):,}. Give the sentences the links were made for, all of them and in their order."
+            f"{name} has links for {len(gold):,} sentences, up to number {max(beyond) + 1:,}; the input has "
+            f"{len(lengths):,}: they are not of one text."
         )
     fitting: dict[int, Gold] = {}
     left_out: list[str] = []
@@ -102,8 +98,7 @@ def fit_gold(
     if len(left_out) > total / 2 or len(left_out) > max(LISTED, MAX_SLIPS * total):
         raise ValueError(
             f"{len(left_out):,} of the {total:,} links of {name} point past the words of their sentence "
-            f"({'; '.join(left_out[:3])}; numbers from 1). Check the order of the files, the splitting into words and "
-            "the base."
+            f"({'; '.join(left_out[:3])}; numbers from 1): check the files' order, words and base."
         )
     return fitting, left_out
 
@@ -144,9 +139,7 @@ def _detect(lines: list[str], path: str | Path) -> str:
         return "alignv2"
     if PHARAOH_LINK.fullmatch(first.split()[0]):
         return "pharaoh"
-    raise ValueError(
-        f"{path} is in no known format of gold links: its first line is {first[:60]!r}. Convert it to one of them."
-    )
+    raise ValueError(f"{path} is in no known format of gold links: its first line is {first[:60]!r}.")
 
 
 def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldLinks:
@@ -166,16 +159,17 @@ def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldL
     if base is None:
         if lowest != 0:
             raise ValueError(
-                f"{path} does not show whether its words count from 0 or from 1: no link has a word 0, and either is "
-                "in use. Say which: `--gold-base 1` or `--gold-base 0` (`gold_base` in a recipe)."
+                f"{path} has no link with a word 0: say whether its words count from 0 or from 1 by `--gold-base 1` or "
+                "`--gold-base 0` (`gold_base` in a recipe)."
             )
         base = 0
     if base > lowest:
-        raise ValueError(f"{path} has a word 0, so its words do not count from 1. Every link would shift. Give base 0.")
-    shifted = {
-        sentence: Gold({(i - base, j - base) for i, j in g.sure}, {(i - base, j - base) for i, j in g.possible})
-        for sentence, g in gold.items()
-    }
+        raise ValueError(f"{path} has a word 0, so its words do not count from 1.")
+
+    def from_0(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        return {(i - base, j - base) for i, j in links}
+
+    shifted = {sentence: Gold(from_0(of.sure), from_0(of.possible)) for sentence, of in gold.items()}
     return GoldLinks(shifted, lines=len(lines))
 
 
@@ -195,8 +189,5 @@ def _read_alignv2(lines: list[str], path: str | Path, base: int | None) -> GoldL
     if base is None:
         base = 0 if 0 in gold else 1
     if base == 1 and 0 in gold:
-        raise ValueError(
-            f"{path} has a sentence 0, so its sentences do not count from 1. Every link would go to another sentence. "
-            "Give base 0."
-        )
+        raise ValueError(f"{path} has a sentence 0: its sentences do not count from 1.")
     return GoldLinks({sentence - base: links for sentence, links in sorted(gold.items())})

@@ -193,10 +193,7 @@ def check_flags(flags: argparse.Namespace) -> None:
     if flags.plot:
         require_writable(flags.plot, "--plot")
         if Path(flags.plot).suffix.lower() not in PLOT_ENDINGS:
-            raise ValueError(
-                f"--plot is {flags.plot}. The ending says what is drawn, and {', '.join(PLOT_ENDINGS)} are known. Name "
-                "a file with one of them."
-            )
+            raise ValueError(f"--plot is {flags.plot}. The ending says what is drawn: {', '.join(PLOT_ENDINGS)}.")
 
 
 def require_different_files(flags: argparse.Namespace) -> None:

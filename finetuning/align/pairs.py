@@ -5,10 +5,9 @@
     for source, target in pairs: ...               # strings, or lists of words where the JSONL has lists
 
 Lines end at "\\n" only: what else Unicode calls an end of line may stand inside a sentence. Memory does not grow with
-the input. A digest of the lines read so far tells whether a later run is given the same ones.
+the input.
 """
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from zoo_core.tables import PAIR_SEPARATOR, decode_line, split_pair
 Side = str | list[str]
 
 STDIN = "-"
-DIGEST_EVERY = 1024  # lines
 
 
 class PairReader:
@@ -33,9 +31,6 @@ class PairReader:
     in a JSONL line, whose values are strings or lists of words.
 
     An empty line is a pair of empty sentences, so that lines keep their numbers.
-
-    `digests`: {lines read: digest of them}, for every 1,024th line, for the last and for that of `expected`; the owner
-    removes what it used. `expected`: one such entry of an earlier run; lines with another digest are an error.
     """
 
     def __init__(self, files: list[str], format: str = "auto", keys: tuple[str, str] = ("source", "target")):
@@ -47,60 +42,28 @@ class PairReader:
         if format == "auto":
             format = "jsonl" if len(files) == 1 and Path(files[0]).suffix in (".jsonl", ".json") else "text"
         if format == "jsonl" and len(self.files) == 2:
-            raise ValueError(
-                f"The input is two files, {' and '.join(files)}, and the format jsonl. Give one file, or leave the "
-                "format to `text`."
-            )
+            raise ValueError(f"The input is two files, {' and '.join(files)}, and the format jsonl.")
         self.format = format
         self.keys = keys
-        self.digests: dict[int, str] = {}
-        self.expected: tuple[int, str] | None = None
         self.name = " and ".join(self.files) or "standard input"
 
     def check(self) -> int | None:
         """Reads all files once and returns the number of pairs; None for a pipe, which can be read only once."""
         if not self.files or not all(Path(name).is_file() for name in self.files):
             return None
-        reader = PairReader(self.files, self.format, self.keys)
-        reader.expected = self.expected
-        number = 0
-        for _ in reader:
-            number += 1
-            reader.digests.clear()
-        return number
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[tuple[Side, Side]]:
         streams: list[BinaryIO] = [open(name, "rb") for name in self.files] or [sys.stdin.buffer]
-        digest = hashlib.sha256()
         number = 0
         try:
             for number, raws in enumerate(self._raw_lines(streams), start=1):
-                pair = self._parse(raws, number)
-                for raw in raws:
-                    digest.update(raw.removesuffix(b"\n") + b"\n")
-                if number % DIGEST_EVERY == 0 or (self.expected and number == self.expected[0]):
-                    self._note(number, digest.hexdigest())  # before the line is handed on, and so before its links
-                yield pair
+                yield self._parse(raws, number)
         finally:
             for stream in streams if self.files else []:
                 stream.close()
         if not number:
-            raise ValueError(
-                f"{self.name} is empty: there are no sentence pairs to align. Check the command or file they come from."
-            )
-        self._note(number, digest.hexdigest(), is_last=True)
-
-    def _note(self, number: int, digest: str, is_last: bool = False) -> None:
-        self.digests[number] = digest
-        if not self.expected:
-            return
-        lines, expected = self.expected
-        if (number == lines and digest != expected) or (is_last and number < lines):
-            differs = f"it has only {number:,} lines" if number < lines else f"its first {lines:,} lines differ"
-            raise ValueError(
-                f"{self.name} is not the input of the run to go on with: {differs}. Give the input of that run, or "
-                "another --output."
-            )
+            raise ValueError(f"{self.name} is empty: there are no sentence pairs to align.")
 
     def _raw_lines(self, streams: list[BinaryIO]) -> Iterator[tuple[bytes, ...]]:
         if len(streams) == 1:
@@ -109,15 +72,12 @@ class PairReader:
         for number, raws in enumerate(zip_longest(*streams)):
             if None in raws:
                 longer = raws.index(None) ^ 1
-                raise self._unequal(longer, number, 1 + sum(1 for _ in streams[longer]))
+                surplus = 1 + sum(1 for _ in streams[longer])
+                raise ValueError(
+                    f"{self.files[longer]} has {number + surplus:,} lines, {self.files[1 - longer]} {number:,}: the "
+                    f"former is longer by {surplus:,}. Line n of one file translates line n of the other."
+                )
             yield raws
-
-    def _unequal(self, longer: int, lines: int, surplus: int) -> ValueError:
-        return ValueError(
-            f"{self.files[longer]} has {lines + surplus:,} lines, {self.files[1 - longer]} {lines:,}: the former is "
-            f"longer by {surplus:,}. Line n of one file is the translation of line n of the other: one of them lacks "
-            "a line or has one too many. Find the place, for instance with `paste`, and give files of equal length."
-        )
 
     def _parse(self, raws: tuple[bytes, ...], number: int) -> tuple[Side, Side]:
         names = self.files or [self.name]
@@ -134,8 +94,7 @@ class PairReader:
             if len(sides) == 1:
                 found = "`|||` without spaces around it" if PAIR_SEPARATOR in lines[0] else "no `|||`"
             raise ValueError(
-                f"{self.name}, line {number}: {found} in {_shorten(lines[0])}. Correct that line; for JSONL say "
-                "--format jsonl, for two files name both."
+                f"{self.name}, line {number}: {found} in {_shorten(lines[0])}; JSONL needs --format jsonl."
             )
         return sides[0], sides[1]
 
@@ -145,29 +104,17 @@ class PairReader:
             row = json.loads(line)
             json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair can be escaped, but is no text
         except ValueError as error:
-            raise ValueError(
-                f"{where}: no JSON: {error}. It reads {_shorten(line)}. Correct that line; for `source ||| target` say "
-                "--format text."
-            ) from None
+            raise ValueError(f"{where}: no JSON: {error}. It reads {_shorten(line)}.") from None
         if not isinstance(row, dict):
-            raise ValueError(
-                f'{where}: JSON, but no object: {_shorten(line)}. Write {{"{self.keys[0]}": ..., "{self.keys[1]}": '
-                "...}."
-            )
+            raise ValueError(f"{where}: JSON, but no object: {_shorten(line)}.")
         for key in self.keys:
             if key not in row:
-                raise ValueError(
-                    f"{where}: no key {key!r}. The two sentences are found by their keys, {' and '.join(self.keys)}. "
-                    f"{nearest(key, row)}"
-                )
+                raise ValueError(f"{where}: no key {key!r}. {nearest(key, row)} --keys names the two of a pair.")
             value = row[key]
-            if not isinstance(value, str) and not (
-                isinstance(value, list) and all(isinstance(word, str) and word.strip() for word in value)
-            ):
-                raise ValueError(
-                    f"{where}: {key!r} is {_shorten(json.dumps(value, ensure_ascii=False))}, neither text nor a list "
-                    "of words."
-                )
+            words = value if isinstance(value, list) else [value]
+            if not all(isinstance(word, str) and (word is value or word.strip()) for word in words):
+                shown = _shorten(json.dumps(value, ensure_ascii=False))
+                raise ValueError(f"{where}: {key!r} is {shown}, neither text nor a list of words.")
         return row[self.keys[0]], row[self.keys[1]]
 
 
@@ -184,10 +131,7 @@ def _require_file(name: str) -> None:
     if path.is_dir():
         raise ValueError(f"{name} is a folder. Name a file in it.")
     names = sorted(item.name for item in path.parent.iterdir()) if path.parent.is_dir() else []
-    raise ValueError(
-        f"Input file not found: {name}. Relative paths start at {Path.cwd()}. Check the path. "
-        f"{nearest(path.name, names) if names else ''}".rstrip()
-    )
+    raise ValueError(f"Input file not found: {name}. {nearest(path.name, names) if names else ''}".rstrip())
 
 
 def _shorten(text: str) -> str:

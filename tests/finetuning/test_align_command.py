@@ -11,7 +11,6 @@ import pytest
 
 from finetuning.align import command
 from finetuning.align import output as alignment_output
-from finetuning.align import pairs as pairs_module
 from finetuning.align.command import main
 
 PAIRS = [
@@ -196,19 +195,20 @@ def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_gone_on_with(run, many, tmp_path):
-    whole, links = tmp_path / "whole.txt", tmp_path / "links.txt"
-    run(many, "--output", whole, "--batch-size", "1")
-    lines = whole.read_bytes().splitlines(keepends=True)
-    state = json.loads((tmp_path / "whole.txt.word-align.json").read_text())
-    state |= {"lines": 0, "digest": "", "is_complete": False}
-    for kept in (1, 64, 100, 200):
-        (tmp_path / "links.txt.word-align.json").write_text(json.dumps(state))
-        links.write_bytes(b"".join(lines[:kept]) + (lines[kept][:2] if kept < 200 else b""))
-        err = run(many, "--output", links, "--batch-size", "1", "--resume").err
-        assert links.read_bytes() == whole.read_bytes()
-        assert ("after 64 of earlier runs" in err) == (kept in (64, 100))  # a chunk is 64 batches
-        assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
+@pytest.mark.parametrize("stopped", [63, 150])
+def test_a_killed_run_is_gone_on_with(run, refused, stop_after, many, tmp_path, stopped):
+    links, arguments = tmp_path / "links.txt", (many, "--batch-size", "1", "--output", tmp_path / "links.txt")
+    stop_after(stopped, *arguments)
+    kept = stopped // 64 * 64  # a chunk is 64 batches
+    assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["lines"] == kept
+    with links.open("a") as file:
+        file.write("0-")  # a line that was not written to its end
+    err = run(*arguments, "--resume").err
+    assert links.read_text() == run(many, "--batch-size", "1").out
+    assert (f"after {kept} of earlier runs" in err) == (kept > 0)
+    assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
+    links.write_text("\n" * 199)
+    assert "has lost lines: 200 were written" in refused(*arguments, "--resume")
 
 
 def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path):
@@ -241,14 +241,13 @@ def test_resume_refuses_other_settings_other_model_and_other_input(run, refused,
 @pytest.mark.slow
 def test_the_state_is_saved_on_the_way(run, many, tmp_path, monkeypatch):
     monkeypatch.setattr(alignment_output, "SAVE_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(pairs_module, "DIGEST_EVERY", 64)
     saved = []
     write_json = alignment_output.write_json
     monkeypatch.setattr(
         alignment_output, "write_json", lambda path, state: (saved.append(state), write_json(path, state))
     )
     run(many, "--output", tmp_path / "links.txt", "--batch-size", "1")
-    assert [state["lines"] for state in saved] == [0, 64, 128, 192, 200, 200]
+    assert [state["lines"] for state in saved] == [0, 64, 128, 192, 200]
 
 
 @pytest.fixture
@@ -273,19 +272,25 @@ def stop_after(run, monkeypatch, capsys):
     return stopped
 
 
-@pytest.mark.slow
-def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs_module, "DIGEST_EVERY", 64)
+def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, tmp_path):
     links = tmp_path / "links.txt"
     arguments = (many, "--output", links, "--batch-size", "1")
     stop_after(150, *arguments)
     lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
     many.write_text("".join(["x ||| y\n", *lines[1:]]))
-    assert "its first 64 lines differ" in refused(*arguments, "--resume")
-    assert before.startswith(links.read_bytes())
+    assert "its first 128 lines differ" in refused(*arguments, "--resume")
+    assert links.read_bytes() == before
     many.write_text("".join(lines))
     run(*arguments, "--resume")
-    assert links.read_text() == run(many).out
+    assert links.read_text() == run(many, "--batch-size", "1").out
+
+
+def test_a_stopped_run_with_gold_is_gone_on_with_as_words(run, stop_after, many, tmp_path):
+    (tmp_path / "gold.txt").write_text("1 1 1 S\n")
+    arguments = (many, "--output", tmp_path / "links.txt", "--batch-size", "1")
+    assert "--pre-split and --resume" in stop_after(100, *arguments, "--gold", tmp_path / "gold.txt")
+    run(*arguments, "--pre-split", "--resume")
+    assert (tmp_path / "links.txt").read_text() == run(many, "--pre-split", "--batch-size", "1").out
 
 
 def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_after, many, tmp_path, monkeypatch):

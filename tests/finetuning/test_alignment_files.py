@@ -195,23 +195,3 @@ def test_files_that_are_refused(file, tmp_path):
         PairReader([path, "-"])
     with pytest.raises(ValueError, match="two files.*and the format jsonl"):
         PairReader([path, path], format="jsonl")
-
-
-def test_digests_tell_inputs_apart(file):
-    lines = [f"a{n} ||| b\n" for n in range(3000)]
-    reader = PairReader([file("".join(lines))])
-    assert reader.check() == 3000
-    list(reader)
-    assert list(reader.digests) == [1024, 2048, 3000]
-
-    def go_on(name, content):
-        other = PairReader([file(content, name)])
-        other.expected = 2048, reader.digests[2048]
-        return len(list(other))
-
-    assert go_on("same", "".join(lines)) == 3000
-    assert go_on("changed later", "".join(lines[:2048] + ["x ||| y\n"])) == 2049
-    with pytest.raises(ValueError, match="is not the input of the run.*its first 2,048 lines differ"):
-        go_on("changed before", "".join(["x ||| y\n", *lines[1:]]))
-    with pytest.raises(ValueError, match="it has only 2,000 lines"):
-        go_on("shorter", "".join(lines[:2000]))
