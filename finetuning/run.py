@@ -1,14 +1,14 @@
 """Fine-tunes a checkpoint on a task and evaluates it, once per seed.
 
-    accelerate launch finetuning/run.py --config finetuning/recipes/xlm_align/xnli.yaml model=runs/xlm_align/model
-    accelerate launch finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco/model
+    python finetuning/run.py --config finetuning/recipes/xlm_align/xnli.yaml model=FacebookAI/xlm-roberta-base
+    python finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco-large/model
 
 A recipe's `kind` says which fields it has: classification (the default), tagging, question_answering, translation, or
 word_alignment, retrieval and mining, which train nothing.
 `--help` shows those of classification, `--help kind=translation` those of translation, and with --config those of the
 file's kind.
 
-    accelerate launch finetuning/run.py --suite xtreme model=runs/xlm_align/model
+    python finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base
 
 runs every task of a benchmark, each by its recipe, and makes one table of them: see `--suite xtreme --help`.
 

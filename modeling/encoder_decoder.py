@@ -21,6 +21,7 @@ from transformers import (
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
+    PreTrainedConfig,
 )
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions, Seq2SeqLMOutput
@@ -361,7 +362,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
         overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
-        saved, other_kwargs = cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        saved, other_kwargs = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
         if saved.get("decoder_layers") is not None and cls.__name__ in (saved.get("architectures") or ()):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Pre-train a model: `accelerate launch pretraining/run.py --config pretraining/recipes/xlm_align/tiny.yaml`."""
+"""Pre-train a model: `python pretraining/run.py --config pretraining/recipes/xlm_align/tiny.yaml`."""
 
 import sys
 
@@ -9,10 +9,10 @@ from zoo_core.recipes import parse_command_line, user_errors
 
 DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 
-  accelerate launch pretraining/run.py --config pretraining/recipes/xlm_align/smoke.yaml
-  accelerate launch pretraining/run.py --config RECIPE.yaml phases.0.steps=100 output_dir=runs/short
+  python pretraining/run.py --config pretraining/recipes/xlm_align/smoke.yaml
+  python pretraining/run.py --config RECIPE.yaml phases.0.steps=100 output_dir=runs/short
   python pretraining/run.py --config RECIPE.yaml --dry_run     # the plan and the first batch, nothing trained
-  accelerate launch pretraining/run.py --config RECIPE.yaml --resume
+  accelerate launch pretraining/run.py --config RECIPE.yaml --resume     # several processes
 
 The run folder holds model/ (a Hub repository), checkpoints/, events.jsonl, curves.png, run.json and recipe.yaml."""
 

@@ -10,8 +10,8 @@ from finetuning.align.pairs import STDIN
 
 DESCRIPTION = """Link the words of sentences to the words of their translations.
 
-  word-align --model runs/xlm_align/model < pairs.txt > links.txt      source ||| target, a pair a line
-  word-align --model runs/xlm_align/model corpus.de corpus.en > links.txt          two files, line by line
+  word-align --model microsoft/xlm-align-base < pairs.txt > links.txt      source ||| target, a pair a line
+  word-align --model microsoft/xlm-align-base corpus.de corpus.en > links.txt          two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                          {"source": "...", "target": ["a", "list", "of", "words"]}
 
@@ -22,14 +22,14 @@ a pipe nothing is seen before 64 x --batch-size pairs are read, or the input has
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 
-  word-align --model runs/xlm_align/model corpus.de corpus.en --output links.txt --device cuda --precision bf16
-  word-align --model runs/xlm_align/model corpus.de corpus.en --output links.txt --device cuda --precision bf16 --resume
+  word-align --model microsoft/xlm-align-base corpus.de corpus.en --output links.txt --device cuda
+  word-align --model microsoft/xlm-align-base corpus.de corpus.en --output links.txt --device cuda --resume
 
 See the links, or measure them against links made by hand:
 
-  word-align --model runs/xlm_align/model pairs.txt --html page.html > links.txt
-  word-align --model runs/xlm_align/model test.de test.en --gold alignment.txt > links.txt
-  word-align --model runs/xlm_align/model test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
+  word-align --model microsoft/xlm-align-base pairs.txt --html page.html > links.txt
+  word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt > links.txt
+  word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
 
 Methods, and their options for --matching NAME=VALUE (the defaults are the papers'):
 

@@ -1,6 +1,6 @@
 """Labels translated text with a tagger that was trained on another language: training rows of translate-train-all.
 
-    accelerate launch finetuning/run.py --config finetuning/recipes/xtreme/panx.yaml model=runs/veco/model \\
+    python finetuning/run.py --config finetuning/recipes/xtreme/panx.yaml model=runs/veco-large/model \\
       output_dir=runs/veco/panx_teacher
     python -m finetuning.data.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
       --input 'translated/panx/{language}.jsonl' --output 'labeled/panx/{language}/train.jsonl'

@@ -1,8 +1,8 @@
 """Fine-tunes and evaluates one model on every task of a benchmark, and makes one table of it.
 
-    accelerate launch finetuning/run.py --suite xtreme model=runs/xlm_align/model
-    accelerate launch finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base seeds=[1,2,3]
-    accelerate launch finetuning/run.py --suite small model=runs/m/model hub_root=mirror --skip_missing
+    python finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base
+    python finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base seeds=[1,2,3]
+    python finetuning/run.py --suite small model=runs/m/model hub_root=mirror --skip_missing
 
 A suite is a YAML file that names a recipe for each task (finetuning/suites/). `field=value` sets a field in every
 recipe that has it, `task.field=value` in that of one task. Each task is what finetuning/run.py does with its recipe, in
@@ -116,7 +116,7 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         else:
             shared[override.partition("=")[0].strip()] = override
     if "model" not in shared:
-        raise ValueError(f"Suite {suite.name} needs a model, as in model=runs/xlm_align/model.")
+        raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
     default = Path("runs") / run_name(shared["model"].partition("=")[2]) / path.stem
     output = Path(shared.pop("output_dir", "").partition("=")[2] or default)
     used: set[str] = set()

@@ -1,6 +1,6 @@
 """Hyperparameters chosen on development rows alone: every point of a grid, one seed each, then the best, all seeds.
 
-    accelerate launch finetuning/run.py --config finetuning/recipes/veco/xnli.yaml --sweep model=runs/veco/model
+    python finetuning/run.py --config finetuning/recipes/veco/xnli.yaml --sweep model=runs/veco-large/model
 
 The recipe's `sweep` names fields and the values that are tried with each other. A point is the recipe with one value
 of each; it is trained with the first seed, in <output_dir>/sweep/<point>, and scored on the rows that `selection`

@@ -207,5 +207,5 @@ def test_each_command_runs(command, place, pages, request):
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_each_example_of_python_runs(python_block, place, shallow):
     if "OnnxExporter" in python_block:
-        shallow("runs/xlm_align/model")
+        shallow("runs/xlm_align-smoke/model")
     exec(compile(python_block, "the documentation", "exec"), {"__name__": "example"})

@@ -113,7 +113,7 @@ def two_seeds(tiny_model, change_weights, tmp_path):
     return f"model={tmp_path}/run-{{seed}}/model"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def undrawn():
     """Plots are files without a picture, as drawing one takes half a second, but where a test asks for `drawn`."""
     from matplotlib.figure import Figure
