@@ -112,7 +112,7 @@ def rows_of():
 
 def write_recipe(folder: Path, tokenizer: Path, corpus: Path) -> Path:
     """A small recipe on the sample corpus; dropout is off, so that splitting a batch can change nothing."""
-    corpus = str(corpus)
+    tables = {name: {"path": str(corpus / name / "train.jsonl")} for name in LANGUAGES}
     recipe = {
         "output_dir": str(folder / "run"),
         "model": {
@@ -123,15 +123,9 @@ def write_recipe(folder: Path, tokenizer: Path, corpus: Path) -> Path:
             },
         },
         "tokenizer": str(tokenizer),
-        "monolingual": [{"language": name, "path": corpus, "config": name} for name in LANGUAGES],
+        "monolingual": [{"language": name, **table} for name, table in tables.items()],
         "bitext": [
-            {
-                "source_language": "en",
-                "target_language": name,
-                "join_on": "id",
-                "source": {"path": corpus, "config": "en"},
-                "target": {"path": corpus, "config": name},
-            }
+            dict(source_language="en", target_language=name, join_on="id", source=tables["en"], target=tables[name])
             for name in LANGUAGES[1:]
         ],
         "phases": [
@@ -244,7 +238,7 @@ def fails(train, capsys):
 
 
 FORK_SERVER = """
-import json, os, signal, sys, traceback
+import gc, json, os, signal, sys, traceback
 from pathlib import Path
 from unittest.mock import MagicMock
 import matplotlib.figure
@@ -273,6 +267,7 @@ def start(job):
         sys.exit(1)
     sys.exit(0)
 
+gc.freeze()  # a run would copy all of it only to look at it
 for line in sys.stdin:
     job, children = json.loads(line), []
     for environment in job["environments"]:
