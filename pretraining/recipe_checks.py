@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pretraining.recipe import (
@@ -28,6 +29,8 @@ def check_recipe(recipe: Recipe) -> None:
     Raises `ValueError` that names the field, for: no phase; unknown objectives; text that an objective lacks; sizes
     and rates out of range; a phase or corpus name used twice.
     """
+    if Path(recipe.output_dir).is_file():
+        raise ValueError(f"output_dir is {recipe.output_dir}, which is a file. Name a folder.")
     named_corpora(recipe)  # no two of one name
     _require(bool(recipe.phases), "phases", [], "a run needs at least one")
     names = [phase.name for phase in recipe.phases]

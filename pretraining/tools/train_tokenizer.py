@@ -107,6 +107,8 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         check_recipe(recipe)
+        if flags.vocab_size < 1:
+            raise ValueError(f"--vocab_size is {flags.vocab_size}. Give the number of ids, such as 8000.")
         require_empty(flags.output)
         from pretraining.data.sources import open_sources, training_texts
 
@@ -114,7 +116,9 @@ def main(argv: list[str] | None = None) -> None:
         train_tokenizer(texts, flags.output, flags.vocab_size)
         from transformers import AutoTokenizer
 
-        print(f"{len(AutoTokenizer.from_pretrained(flags.output)):,} ids: {flags.output}")
+        ids = len(AutoTokenizer.from_pretrained(flags.output))
+        fewer = f" (the text gives no more; {flags.vocab_size:,} were asked for)" if ids < flags.vocab_size else ""
+        print(f"{ids:,} ids: {flags.output}{fewer}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_command_line_leaves_held_out_rows_out(files, tmp_path):
     everything = ["--output", str(tmp_path / "all"), "evaluation.held_out_fraction=0"]
     main(["--config", recipe, "--vocab_size", "80", *everything])
     assert "ω" in "".join(AutoTokenizer.from_pretrained(tmp_path / "all").get_vocab())
-    for size, folder in (("5", "no"), ("80", "kept")):  # too small; a folder that holds something
+    for size, folder in (("0", "no"), ("5", "no"), ("80", "kept")):  # too small; a folder that holds something
         with pytest.raises(SystemExit) as stop:
             main(["--config", recipe, "--vocab_size", size, "--output", str(tmp_path / folder)])
         assert stop.value.code == 2

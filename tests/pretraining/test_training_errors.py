@@ -27,7 +27,7 @@ def test_run_folder_errors(train, fails, recipe_file, tmp_path):
     for arguments in ([], ["--resume"]):
         assert "mine" in fails(f"output_dir={tmp_path / 'mine'}", *arguments)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
-    assert "recipe.yaml" in fails(f"output_dir={recipe_file}")
+    assert "recipe.yaml, which is a file" in fails(f"output_dir={recipe_file}", "--dry_run")
 
 
 MLM = "learning_rate: 0.1, steps: 2, objectives: {mlm: {batch_size: 4}}"
