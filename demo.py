@@ -10,7 +10,9 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -24,40 +26,36 @@ ROOT = Path(__file__).resolve().parent
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 
 console = Console(highlight=False)
+failed = threading.Event()
 
 
-def run(*command: str, shown: str | None = None) -> str:
+def run(*command: str) -> str:
     """Print a command, run it and return its output; stop the demo with that output where it fails."""
-    console.print(f"[dim]$ {shown or shlex.join(('python', *command))}[/dim]", soft_wrap=True)
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with console.status("running"):
-        done = subprocess.run((sys.executable, *command), cwd=ROOT, env=environment, capture_output=True, text=True)
+    if failed.is_set():
+        sys.exit(1)
+    console.print(f"[dim]$ {shlex.join(('python', *command))}[/dim]", soft_wrap=True)
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = os.environ | offline | {"OMP_NUM_THREADS": "1"}  # at this size more threads are no faster
+    done = subprocess.run((sys.executable, *command), cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
+        failed.set()
         console.print(done.stdout + done.stderr, markup=False)
-        sys.exit(f"the demo stopped: the command above ended with exit code {done.returncode}")
+        sys.exit(f"the demo stopped: the command {shlex.join(command)} ended with exit code {done.returncode}")
     return done.stdout.rstrip()
-
-
-def launch(module: str, *arguments: str) -> None:
-    """`accelerate launch` on one process, whatever the user's own accelerate configuration says."""
-    single = ("--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
-    shown = shlex.join(("accelerate", "launch", "-m", module, *arguments))
-    run("-m", "accelerate.commands.launch", *single, "-m", module, *arguments, shown=shown)
 
 
 def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
     """All steps for one model; returns its results.json."""
-    console.rule(model)
     pretrained, topics = folder / model, folder / f"{model}-topics"
     checkpoint = str(pretrained / "model")
     recipe = f"pretraining/recipes/{model}/smoke.yaml"
     start = meta_pretrain(folder, tokenizer) if model == "metaxlm" else ()
-    launch("pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
+    run("-m", "pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
     recipe = f"finetuning/recipes/{model}/sample.yaml"
-    launch("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
+    run("-m", "finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
     alignment = folder / f"{model}-alignment"
     recipe = "finetuning/recipes/xlm_align/sample_word_alignment.yaml"
-    launch("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
+    run("-m", "finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
     sentences, page = or_installed("sample_corpus/alignments/en-de.txt"), alignment / "page.html"
     align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
     run("-m", *align, "--output", str(alignment / "en-de.links"))
@@ -71,7 +69,7 @@ def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     """MetaXLM's first phase: English alone, with tokens of its own. Prints what the shared vocabulary takes over."""
     recipe, own, first = "pretraining/recipes/metaxlm/meta_smoke.yaml", folder / "tokenizer-en", folder / "metaxlm-en"
     run("-m", "pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
-    launch("pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
+    run("-m", "pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
     report = run("-m", "pretraining.tools.match_vocabularies", "--config", recipe, f"tokenizer={tokenizer}", start)
@@ -100,17 +98,12 @@ def main() -> None:
     folder = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     tokenizer = folder / "tokenizer"
     recipe = f"pretraining/recipes/{chosen[0]}/smoke.yaml"
-    run(
-        "-m",
-        "pretraining.tools.train_tokenizer",
-        "--config",
-        recipe,
-        "--vocab_size",
-        "2000",
-        "--output",
-        str(tokenizer),
-    )
-    results = {model: demonstrate(model, folder, tokenizer) for model in chosen}
+    train = ("pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "2000")
+    run("-m", *train, "--output", str(tokenizer))
+    # two models at a time where there are two cores; the longest path first
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        runs = {model: pool.submit(demonstrate, model, folder, tokenizer) for model in reversed(chosen)}
+    results = {model: runs[model].result() for model in chosen}
     console.rule()
     console.print(summary(results))
     for model in chosen:

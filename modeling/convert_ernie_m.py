@@ -165,9 +165,8 @@ def to_zoo(
     `source` is a folder that transformers 4 or PaddleNLP saved, one of static-graph variables, or a file of weights,
     beside which configuration and tokenizer are looked for; the others are the options of the command line.
 
-    Returns what was found and done, a sentence each.
-
-    Raises ValueError for all keys that are missing, left over or of the wrong shape at once; nothing is written then.
+    Returns what was found and done. Raises ValueError, for all keys at once that are missing, left over or of the wrong
+    shape, before anything is written.
     """
     require_new(output)
     weights_file = find_weights(source)
@@ -226,10 +225,8 @@ def to_transformers4(folder: str, output: str) -> list[str]:
 
 
 def find_weights(source: str) -> Path:
-    """The file of weights of a folder, the folder of variables, or the file itself.
-
-    Raises ValueError for a folder without, or where it is not clear which.
-    """
+    """The file of weights of a folder, the folder of variables, or the file itself. Raises ValueError where it holds
+    none, or several."""
     path = Path(source)
     if path.is_file():
         return path

@@ -2,7 +2,7 @@
 
 A recipe class is a plain dataclass whose fields are made with `option(default, help)`. OmegaConf reads and writes YAML
 and resolves `${names}`; `convert` makes the dataclasses, so that every error names the field, the file or override it
-came from, and the nearest right key. OmegaConf's structured configs do that too, at 30 times the time.
+came from, and the nearest right key. OmegaConf's structured configs do that too, in five times the time.
 
     @dataclass
     class Recipe:
@@ -85,7 +85,7 @@ def change_recipe(recipe: Any, overrides: list[str]) -> Any:
 
 def _overridden(recipe_class: type, values: dict, overrides: list[str], config: str | None = None) -> Any:
     """The recipe that `values`, of the file `config`, are with the overrides."""
-    recipe = convert(recipe_class, values, "", f"in {config}")
+    recipe = convert(recipe_class, values, "", f"in {config}" if config else "the recipe")
     values = dataclasses.asdict(recipe)
     for override in overrides:
         if _set(recipe_class, values, override):  # fills in the defaults of what is new
@@ -196,6 +196,10 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
         types_of = _field_types(expected)
         if unknown := [key for key in value if key not in types_of]:
             raise ValueError(_unknown_key(unknown[0], expected, name, origin))
+        has_none = dataclasses.MISSING
+        for item in dataclasses.fields(expected):
+            if item.default is has_none and item.default_factory is has_none and item.name not in value:
+                raise ValueError(f"{origin}: {name or expected.__name__} has no {item.name}.")
         return expected(
             **{key: convert(types_of[key], item, f"{name}.{key}".lstrip("."), origin) for key, item in value.items()}
         )
