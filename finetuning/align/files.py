@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoo_core.tables import decode_line
+from zoo_core.table_files import decode_line
 
 FORMATS = ("alignv2", "pharaoh")
 PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")

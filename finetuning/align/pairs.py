@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from zoo_core.recipes import nearest
-from zoo_core.tables import PAIR_SEPARATOR, decode_line, split_pair
+from zoo_core.table_files import decode_line
+from zoo_core.tables import PAIR_SEPARATOR, split_pair
 
 Side = str | list[str]
 
