@@ -23,7 +23,16 @@ from finetuning.results.differences import check_protocols, differences, join_se
 from finetuning.results.files import Table, markdown_list, markdown_table, print_table
 from finetuning.results.plots import plot_bars, plot_heat_maps
 from finetuning.results.published_rows import marks_in_suite
-from finetuning.results.table import FORMAT, Results, Summary, load_results, mean_of, read_results, with_deviation
+from finetuning.results.table import (
+    AVERAGE,
+    FORMAT,
+    Results,
+    Summary,
+    load_results,
+    mean_of,
+    read_results,
+    with_deviation,
+)
 from zoo_core.provenance import write_json
 from zoo_core.published import find, load
 from zoo_core.recipes import user_errors
@@ -180,6 +189,7 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
     scores = {name: mean_of(results.of(language, name) for language in results.names) for name in names}
     protocol = results["protocol"]
     of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
+    chance = [results.chance(AVERAGE, name) for name in names]
     marks = [AT_CHANCE] * any(" at chance" in line or " is 0 in " in line for line in of_seeds)
     return {
         "scores": scores,
@@ -191,6 +201,7 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
         "setting": results.setting,
         "seeds": results["seeds"],
         "is_trained": is_trained(results),
+        "chance": None if None in chance else statistics.fmean(chance),
         "transfer_gap": results.transfer_gap,
         "init_from": results["model"].get("init_from"),
         "fine_tuned_before": protocol["fine_tuned_before"],
@@ -336,11 +347,16 @@ def write(report: dict[str, Any], runs: Runs, folder: Path, name: str) -> None:
     title = report["suite"]["name"]
     shown = {run: of["tasks"] for run, of in report["runs"].items() if of["tasks"]}
     groups = {run: {task: entry["score"] for task, entry in tasks.items()} for run, tasks in shown.items()}
+    chance = {name: task["chance"] for of in shown.values() for name, task in of.items() if task["chance"] is not None}
     marks = {
-        f"{row['row']} ({row['paper']})": {t: statistics.fmean(scores) for t, scores in row["tasks"].items() if scores}
+        f"{row['row']} ({row['paper']})": {
+            task: statistics.fmean(scores)
+            for task, scores in row["tasks"].items()
+            if scores and not row["differs"].get(task)
+        }
         for row in report["published"]
     }
-    plot_bars(groups, folder / pictures[0], title, "score (%)", marks=marks)
+    plot_bars(groups, folder / pictures[0], title, "score (%)", chance=chance, marks=marks)
     maps = {f"{run}: score by language": by_language(tasks) for run, tasks in shown.items()}
     plot_heat_maps(maps, folder / pictures[1], title, "score (%)")
     (folder / f"{name}.md").write_text(to_markdown(report, pictures), encoding="utf-8")
@@ -360,19 +376,21 @@ def _reported(results: Results, run: str) -> pandas.DataFrame:
 
 
 def by_language(tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Scores by task and language; of a pair with English, as de-en, by the other one."""
-    return {
-        name: {language.removesuffix("-en").removeprefix("en-"): score for language, score in task["languages"].items()}
-        for name, task in tasks.items()
-    }
+    """Scores by language and task; of a pair with English, as de-en, by the other one."""
+    found: dict[str, dict[str, float]] = {}
+    for name, task in tasks.items():
+        for language, score in task["languages"].items():
+            found.setdefault(language.removesuffix("-en").removeprefix("en-"), {})[name] = score
+    return found
 
 
 def language_table(tasks: dict[str, dict[str, Any]]) -> Table:
     """Header and rows: a language each, with its score in every task."""
-    cells = by_language(tasks)
-    languages = dict.fromkeys(language for scores in cells.values() for language in scores)
-    rows = [[name, *(f"{of[name]:.1f}" if name in of else "" for of in cells.values())] for name in languages]
-    return ["language", *cells], rows
+    rows = [
+        [language, *(f"{of[task]:.1f}" if task in of else "" for task in tasks)]
+        for language, of in by_language(tasks).items()
+    ]
+    return ["language", *tasks], rows
 
 
 if __name__ == "__main__":

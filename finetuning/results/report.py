@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.results.files import Table, markdown_page, markdown_table, print_table
-from finetuning.results.published_rows import column_title
+from finetuning.results.plots import plot_bars
+from finetuning.results.published_rows import column_title, marks
 from finetuning.results.table import AVERAGE, FORMAT, Results, rows_of_record, with_deviation
 from finetuning.tasks.registry import results_module
 from zoo_core.provenance import write_json
@@ -207,6 +208,21 @@ def print_results(results: Results, folder: Path) -> None:
     table = score_table(results, with_published=len(results["published"]) < 2)  # more columns do not fit
     title = f"{results['task']}, {results.setting}: {results['model']['folder']}"
     print_table(title, table, results["warnings"], f"{folder}/results.json, results.md, results.csv and a plot")
+
+
+def plot_scores(results: Results, path: Path, title: str, highlighted: str | None = None) -> None:
+    """Draws the reported score of each language or pair, chance, and published figures that were measured alike."""
+    own = results["protocol"]
+    published = {
+        column_title(item, own): item["figures"].get(results.metric, {})
+        for item in results["published"]
+        if not marks(own, item.get("pooling"))
+        and all(item.get(name) in (None, own.get(name)) for name in ("method", "layer"))
+    }
+    average = results.average["mean"] if results.names[1:] else None
+    chance = {name: level for name in results.names if (level := results.chance(name)) is not None}
+    bars = {"": results.languages}
+    plot_bars(bars, path, title, f"{results.metric} (%)", average, chance, published, highlighted)
 
 
 def published_figures(item: Any, figures: dict[str, dict[str, float]], languages: Iterable[str]) -> dict[str, Any]:
