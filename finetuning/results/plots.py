@@ -13,7 +13,7 @@ from typing import Any
 from finetuning.results.table import AVERAGE, Summary, summary
 from zoo_core.line_styles import line_styles
 
-MOST_BANDS = 10  # lines of a plot whose deviations are drawn: of more, only that of their average
+MOST_BANDS = 10  # lines whose deviations are drawn: of more, that of their average alone, in panels as wide as the page
 SOURCE, OTHERS = "#d98324", "#3c6e91"
 
 
@@ -106,10 +106,10 @@ def plot_lines(
     line, as (label, value); `mark` a vertical one, as (x, what it is). `same_scale`: whether panels share the axis of
     the values.
     """
-    columns = 2 if len(panels) == 4 else min(3, len(panels))
-    rows = -(-len(panels) // columns)
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines if name != AVERAGE))
     is_crowded = len(names) > MOST_BANDS
+    columns = 1 if is_crowded else 2 if len(panels) == 4 else min(3, len(panels))
+    rows = -(-len(panels) // columns)
     styles = {
         name: {"label": name, "linewidth": 1.0 if is_crowded else 1.5} | style
         for name, style in line_styles(names).items()
@@ -161,7 +161,7 @@ def plot_heat_maps(
         if around_zero
         else dict(cmap="viridis", vmin=min(values), vmax=max(values))
     )
-    heights = [0.8 + 0.35 * len(rows) for rows in panels.values()]
+    heights = [0.8 + 0.22 * len(rows) for rows in panels.values()]
     size = (max(7.0, 2.0 + 0.5 * max(map(len, columns.values()))), max(2.4, 0.6 + sum(heights)))
     with _figure(path, title, len(panels), 1, size, gridspec_kw={"height_ratios": heights}) as (figure, grid):
         for axes, (panel, rows) in zip(grid[:, 0], panels.items(), strict=True):

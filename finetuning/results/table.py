@@ -139,6 +139,11 @@ class Results(dict):
             return None
         return statistics.fmean(levels[name][metric] for name in (levels if language == AVERAGE else [language]))
 
+    @property
+    def chances(self) -> dict[str, float]:
+        """What guessing scores in each language, or pair; empty where the protocol does not say it."""
+        return {name: level for name in self.names if (level := self.chance(name)) is not None}
+
     def frame(self, **columns: Any) -> pandas.DataFrame:
         """The long table, with columns that say whose it is, so that tables of several runs can simply be joined."""
         facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
