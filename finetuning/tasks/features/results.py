@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from finetuning.results.files import run_name
 from finetuning.results.plots import plot_lines
 from finetuning.results.report import plot_scores
 from finetuning.results.table import AVERAGE, Results
@@ -54,7 +55,7 @@ def plot_layers(
     The plot of XLM-Align (ACL 2021), Figure 2, and of MetaXLM, Figures 3 and 4. `chance` is the level by panel.
     """
     layer, better = results["protocol"]["layer"], "higher" if results.is_higher_better else "lower"
-    title = f"{results['task']}: {results['model']['folder']}"
+    title = f"{results['task']}: {run_name(results['model']['folder'])}"
     if not results.layers[1:]:
         plot_scores(results, folder / "scores.png", f"{title}, layer {layer}")
         return "scores.png"

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.files import table_names
+from finetuning.results.files import run_name, table_names
 from finetuning.results.plots import plot_lines
 from finetuning.results.report import Report, published_figures, published_notes, with_outcomes
 from finetuning.results.table import Results
@@ -101,7 +101,7 @@ def curve_of(results: Results, quantity: str) -> dict[str, dict[int, float]]:
 
 def plot(results: Results, folder: Path) -> str | None:
     """BLEU on dev over the steps, one line a seed; the loss, where dev was not translated."""
-    title = f"{results['task']}: {results['model']['folder']}"
+    title = f"{results['task']}: {run_name(results['model']['folder'])}"
     for quantity, label in (("bleu", "sacreBLEU on dev"), ("loss", "loss on dev (nats per token)")):
         if curves := curve_of(results, quantity):
             plot_lines({"": curves}, folder / "bleu.png", title, "steps", label)
