@@ -170,9 +170,11 @@ def plot_curves(folder: Path) -> Path | None:
     styles[""] = {"color": "black", "marker": "."}
     width = min(3, len(found))
     height = -(-len(found) // width)
-    figure = Figure(figsize=(max(6.0, 3.3 * width), 2.6 * height + 0.8), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 3.3 * width), 2.6 * height + 0.5 + 0.1 * len(styles)), layout="constrained")
     for place, (title, (evaluated, training, levels)) in enumerate(found.items()):
         axes = figure.add_subplot(height, width, place + 1, title=title, xlabel="step")
+        if not evaluated:
+            evaluated, training = training, {}
         for name, curve in training.items():
             axes.plot(curve, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
         for name, curve in evaluated.items():
@@ -185,8 +187,10 @@ def plot_curves(folder: Path) -> Path | None:
         axes.grid(alpha=0.3)
     del styles[""]
     legend = {name: Line2D([], [], **style) for name, style in styles.items()}
-    legend["in training"] = Line2D([], [], color="gray", linewidth=0.8)
-    legend["unigram entropy, chance"] = Line2D([], [], color="gray", linestyle=":")
+    if any(training and evaluated for evaluated, training, _ in found.values()):
+        legend["in training"] = Line2D([], [], color="gray", linewidth=0.8)
+    if any(levels for *_, levels in found.values()):
+        legend["unigram entropy, chance"] = Line2D([], [], color="gray", linestyle=":")
     figure.legend(legend.values(), legend, loc="outside lower center", ncols=min(8, 2 * width), fontsize=8)
     path = Path(folder) / "curves.png"
     aside = path.with_name(".curves.png.tmp")
