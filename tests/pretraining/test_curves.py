@@ -11,7 +11,7 @@ from pretraining.tracking import plot_curves
 
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
-    """drawn(*events) -> the lines of each panel by its title, and the names of the legend; events are (step, figures)."""
+    """drawn(*events) -> the lines of each panel by its title, and the legend's names; events are (step, figures)."""
 
     def draw(*events):
         lines = [json.dumps({"step": step, "phase": "a", **event}) for step, event in events]
