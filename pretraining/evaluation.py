@@ -72,6 +72,7 @@ def evaluate(
         arguments, by_layer = (corpus, recipe, tokenizer, accelerator), {}
         if recipe.evaluation.retrieval and len(corpus.held_out) > 1:
             by_layer["retrieval"] = retrieval_accuracy(model, *arguments)
+            figures[f"retrieval_chance/{corpus.name}"] = 1 / len(corpus.held_out)
         is_aligned = recipe.evaluation.alignment and corpus.held_out
         if is_aligned:
             by_layer |= {f"alignment_{name}": alignment_accuracy(model, *arguments, name) for name in ENCODINGS}

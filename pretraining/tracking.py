@@ -14,19 +14,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pretraining.recipe import Recipe
 from pretraining.run_record import RunRecord
+from zoo_core.line_styles import line_styles
 from zoo_core.provenance import written_aside
 
 # Of what an evaluation measures, the figures for readers; the others are their parts.
 EVALUATIONS = ("held_out/", "retrieval/", "alignment_joint/", "alignment_separate/", "alignment_cross/", "self_labels/")
 EVALUATIONS += ("back_translation/",)
-PANELS = {  # of curves.png, by the beginning of their columns
-    "loss/": "training loss (nats)",
-    "retrieval/": "retrieval accuracy of held-out sentences, best layer",
-    "alignment_joint/": "word alignment accuracy, best layer, sides in one input",
-    "alignment_separate/": "word alignment accuracy, best layer, sides apart",
-    "alignment_cross/": "word alignment accuracy, best layer, cross-attention",
-    "self_labels/": "share of the self-labeled links that are right",
-    "back_translation/": "share of pseudo tokens in the translation, less in another",
+PANELS = {  # of curves.png besides losses, by the beginning of their columns
+    "retrieval/": "retrieval accuracy, best layer",
+    "alignment_joint/": "alignment accuracy, best layer, one input",
+    "alignment_separate/": "alignment accuracy, best layer, sides apart",
+    "alignment_cross/": "alignment accuracy, cross-attention",
+    "self_labels/": "share of self-labeled links that are right",
+    "back_translation/": "pseudo tokens in the translation, less in another",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
     "tokens_per_second": "tokens/s",
@@ -41,11 +41,11 @@ class RunReport:
     `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before; an objective of several
     terms has `<objective>.<term>`), `learning_rate`, `grad_norm`, `tokens_per_second` (real tokens, padding left out),
     `predictions` and `memory_gib`; evaluation lines `held_out/<objective>/<corpus>`,
-    `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`, `alignment_joint/<pair>`, `alignment_separate/<pair>`,
-    `alignment_cross/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`), `self_labels/<pair>`,
-    `self_labels_per_token/<pair>`, `back_translation/<source>-><target>`. A pair of several corpora has a figure for
-    each: `retrieval/en-de/ntrex`, `back_translation/en->de/ntrex`. `shortened/btmlm` counts the texts that had room for
-    fewer pseudo tokens than they should have.
+    `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`, `retrieval_chance/<pair>`, `alignment_joint/<pair>`,
+    `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`),
+    `self_labels/<pair>`, `self_labels_per_token/<pair>`, `back_translation/<source>-><target>`. A pair of several
+    corpora has a figure for each: `retrieval/en-de/ntrex`, `back_translation/en->de/ntrex`. `shortened/btmlm` counts
+    the texts that had room for fewer pseudo tokens than they should have.
     """
 
     def __init__(self, recipe: Recipe, is_main: bool, argv: list[str], checkpoint: Path | None, progress: dict, facts):
@@ -141,36 +141,60 @@ def read_events(folder: Path) -> list[dict]:
 
 
 def plot_curves(folder: Path) -> Path | None:
-    """Draw curves.png from events.jsonl: held-out losses over unigram entropies, training losses, retrieval, rates."""
+    """Draw curves.png from events.jsonl: losses with unigram entropies, retrieval with chance, rates.
+
+    A language, or its pair with English, has one color in all panels.
+    """
     from matplotlib.figure import Figure  # slow to import
+    from matplotlib.lines import Line2D
 
     events = pd.DataFrame(read_events(folder))
     if events.empty:
         return None
     events = events.set_index("step").select_dtypes("number")
-    objectives = sorted({column.split("/")[1] for column in events if column.startswith("held_out/")})
-    panels = {f"held_out/{name}/": f"held-out {name} loss (nats)" for name in objectives} | PANELS
-    found = {prefix: sorted(column for column in events if column.startswith(prefix)) for prefix in panels}
-    found = {prefix: columns for prefix, columns in found.items() if columns}
+
+    def curves(prefix: str) -> dict[str, pd.Series]:
+        return {name[len(prefix) :]: events[name].dropna() for name in events if name.startswith(prefix)}
+
+    objectives = dict.fromkeys(name.split("/")[1] for name in events if name.startswith(("loss/", "held_out/")))
+    panels = {}  # by title: what was evaluated, the same in training, and levels to compare with
+    for name in objectives:
+        prefixes = (f"held_out/{name}/", f"loss/{name}/", f"unigram_entropy/{name}/")
+        panels[f"{name} loss (nats)"] = tuple(map(curves, prefixes))
+    for prefix, title in PANELS.items():
+        panels[title] = curves(prefix), {}, curves(prefix.removesuffix("/") + "_chance/")
+    found = {title: of for title, of in panels.items() if of[0] or of[1]}
+    # a point alone is no curve
+    found = {t: of for t, of in found.items() if max(len(c) for curves in of[:2] for c in curves.values()) > 1} or found
+    styles = line_styles(name for of in found.values() for curves in of for name in curves)
+    styles[""] = {"color": "black", "marker": "."}
     width = min(3, len(found))
     height = -(-len(found) // width)
-    figure = Figure(figsize=(5.2 * width, 3.6 * height), layout="constrained")
-    for place, (prefix, columns) in enumerate(found.items()):
-        axes = figure.add_subplot(height, width, place + 1)
-        for number, column in enumerate(columns):
-            curve, color = events[column].dropna(), f"C{number % 10}"
-            axes.plot(curve, label=column[len(prefix) :], color=color, marker="." if len(curve) < 40 else None)
-            floor = column.replace("held_out/", "unigram_entropy/", 1)
-            if floor != column and floor in events:
-                label = "unigram entropy" if column == columns[-1] else None
-                axes.axhline(events[floor].dropna().iloc[-1], color=color, linestyle="--", linewidth=0.8, label=label)
-        axes.set(title=panels[prefix], xlabel="step")
+    figure = Figure(figsize=(max(6.0, 3.3 * width), 2.6 * height + 0.5 + 0.1 * len(styles)), layout="constrained")
+    for place, (title, (evaluated, training, levels)) in enumerate(found.items()):
+        axes = figure.add_subplot(height, width, place + 1, title=title, xlabel="step")
+        if not evaluated:
+            evaluated, training = training, {}
+        for name, curve in training.items():
+            axes.plot(curve, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
+        for name, curve in evaluated.items():
+            axes.plot(curve, markevery=max(1, len(curve) // 20), **styles[name])
+        for name, level in levels.items():
+            axes.axhline(level.iloc[-1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
+        axes.title.set_fontsize(9)
+        axes.tick_params(labelsize=8)
+        axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)
         axes.grid(alpha=0.3)
-        if len(columns) > 1 or prefix.startswith("held_out/"):
-            axes.legend(fontsize=7, ncols=1 + len(columns) // 16, loc="upper left", bbox_to_anchor=(1, 1))
+    del styles[""]
+    legend = {name: Line2D([], [], **style) for name, style in styles.items()}
+    if any(training and evaluated for evaluated, training, _ in found.values()):
+        legend["in training"] = Line2D([], [], color="gray", linewidth=0.8)
+    if any(levels for *_, levels in found.values()):
+        legend["unigram entropy, chance"] = Line2D([], [], color="gray", linestyle=":")
+    figure.legend(legend.values(), legend, loc="outside lower center", ncols=min(8, 2 * width), fontsize=8)
     path = Path(folder) / "curves.png"
     aside = path.with_name(".curves.png.tmp")
-    figure.savefig(aside, dpi=110, format="png")
+    figure.savefig(aside, dpi=150, format="png")
     aside.replace(path)
     return path
 

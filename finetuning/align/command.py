@@ -128,14 +128,16 @@ def sweep_layers(flags: argparse.Namespace) -> None:
 
     from finetuning.results.files import print_table
     from finetuning.results.plots import plot_lines
-    from finetuning.tasks.word_alignment.layers import best_layer, sweep, sweep_table
+    from finetuning.results.report import best_layer, layer_tables
+    from finetuning.tasks.word_alignment.layers import as_results, sweep
 
     with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
         scores = sweep(aligner, pairs, gold)
+    results = as_results(scores, flags.gold, aligner.method, aligner.layer)
+    for table in layer_tables(results).values():
+        print_table("Word alignment by layer, %", table, [])
     aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
-    print_table("Word alignment by layer, %", sweep_table(scores, aligner.layer), [])
-    best = best_layer(scores[aligner.method])
-    default = aligner.layer
+    best, default = best_layer(results, flags.gold), aligner.layer
     print(f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {default}, has {aer[default]:.1f}.")
     if flags.plot:
         title = f"{aligner.method}, {aligner.encoding}"

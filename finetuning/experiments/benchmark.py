@@ -22,8 +22,17 @@ import pandas
 from finetuning.results.differences import check_protocols, differences, join_seeds, named_folders, warnings_of
 from finetuning.results.files import Table, markdown_list, markdown_table, print_table
 from finetuning.results.plots import plot_bars, plot_heat_maps
-from finetuning.results.published_rows import marks_in_suite
-from finetuning.results.table import FORMAT, Results, Summary, load_results, mean_of, read_results, with_deviation
+from finetuning.results.published_rows import OTHERWISE, marks_in_suite
+from finetuning.results.table import (
+    AVERAGE,
+    FORMAT,
+    Results,
+    Summary,
+    load_results,
+    mean_of,
+    read_results,
+    with_deviation,
+)
 from zoo_core.provenance import write_json
 from zoo_core.published import find, load
 from zoo_core.recipes import user_errors
@@ -34,7 +43,7 @@ FOOTNOTES = {
     AT_CHANCE: "a seed is at chance, or at 0, in a language: see the warnings",
     TUNED: "the model was fine-tuned on another task before this one",
     LESS: "something of this task was left out or has failed: see the warnings",
-    PARTIAL: "not over all these tasks: averages of different tasks cannot be compared",
+    PARTIAL: "the average of other tasks",
 }
 
 Runs = dict[str, dict[str, Results]]  # by run and task
@@ -180,6 +189,7 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
     scores = {name: mean_of(results.of(language, name) for language in results.names) for name in names}
     protocol = results["protocol"]
     of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
+    chance = [results.chance(AVERAGE, name) for name in names]
     marks = [AT_CHANCE] * any(" at chance" in line or " is 0 in " in line for line in of_seeds)
     return {
         "scores": scores,
@@ -191,6 +201,7 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
         "setting": results.setting,
         "seeds": results["seeds"],
         "is_trained": is_trained(results),
+        "chance": None if None in chance else statistics.fmean(chance),
         "transfer_gap": results.transfer_gap,
         "init_from": results["model"].get("init_from"),
         "fine_tuned_before": protocol["fine_tuned_before"],
@@ -255,14 +266,17 @@ def score_table(report: dict[str, Any]) -> Table:
     rows = []
     for name, run in report["runs"].items():
         cells = [task_cell(run["tasks"].get(task)) for task in names]
-        cells += [average_cell(run["categories"].get(category)) for category in categories]
+        for category, members in categories.items():
+            cell, missing = average_cell(run["categories"].get(category)), set(members) & set(run["missing"])
+            cells.append(cell + PARTIAL if cell and missing else cell)
         rows.append([name, *cells, average_cell(run["average"]) + (PARTIAL if run["missing"] else "")])
-    for row in report["published"]:
+    for row in sorted(report["published"], key=lambda row: sum(map(bool, row["differs"].values()))):
         cells = [" / ".join(f"{score:.1f}" for score in row["tasks"].get(task, [])) for task in names]
-        marks = [", ".join(row["differs"].get(task, [])) for task in names]
-        cells = [f"{cell} [{mark}]" if mark else cell for cell, mark in zip(cells, marks, strict=True)]
-        overall = "" if row["average"] is None else f"{row['average']:.1f}" + PARTIAL * row["is_partial"]
-        rows.append([f"{row['row']} ({row['paper']}, {row['table']})", *cells, *[""] * len(categories), overall])
+        marks = [OTHERWISE if row["differs"].get(task) else "" for task in names]
+        mark = PARTIAL if row["is_partial"] else OTHERWISE * any(marks)
+        overall = "" if row["average"] is None else f"{row['average']:.1f}{mark}"
+        cells = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
+        rows.append([f"{row['paper']}, {row['table']}: {row['row']}", *cells, *[""] * len(categories), overall])
     return columns, rows
 
 
@@ -304,17 +318,24 @@ def task_table(tasks: dict[str, dict[str, Any]]) -> Table:
     return ["task", "scores", "gap", "setting", "languages", "rows", "seeds", "fine-tuned before"], rows
 
 
-def footnotes(table: Table) -> list[str]:
-    """What the marks that occur in the table mean."""
+def footnotes(table: Table, published: list[dict[str, Any]] | None = None) -> list[str]:
+    """What the marks that occur in the table mean; of `published` rows, what was measured otherwise."""
     text = "".join(cell for row in table[1] for cell in row)
-    return [f"{mark} {meaning}" for mark, meaning in FOOTNOTES.items() if mark in text]
+    lines = [f"{mark} {meaning}" for mark, meaning in FOOTNOTES.items() if mark in text]
+    by_task: dict[str, dict[str, None]] = {}
+    for row in published or []:
+        for task, found in row["differs"].items():
+            if found:
+                by_task.setdefault(task, {})[", ".join(found)] = None
+    how = "; ".join(f"{task}: {' / '.join(found)}" for task, found in by_task.items())
+    return [*lines, f"{OTHERWISE} measured otherwise than ours: {how}"] if how else lines
 
 
 def to_markdown(report: dict[str, Any], pictures: list[str]) -> str:
     """The report as a Markdown page."""
     table = score_table(report)
     lines = [f"# {report['suite']['name']}", "", *markdown_table(table), ""]
-    lines += [f"{line}  " for line in footnotes(table)]
+    lines += [f"{line}  " for line in footnotes(table, report["published"])]
     for name, run in report["runs"].items():
         lines += ["", f"## {name}", "", *markdown_table(task_table(run["tasks"])), ""]
         lines += [*markdown_table(language_table(run["tasks"])), ""]
@@ -336,11 +357,16 @@ def write(report: dict[str, Any], runs: Runs, folder: Path, name: str) -> None:
     title = report["suite"]["name"]
     shown = {run: of["tasks"] for run, of in report["runs"].items() if of["tasks"]}
     groups = {run: {task: entry["score"] for task, entry in tasks.items()} for run, tasks in shown.items()}
+    chance = {name: task["chance"] for of in shown.values() for name, task in of.items() if task["chance"] is not None}
     marks = {
-        f"{row['row']} ({row['paper']})": {t: statistics.fmean(scores) for t, scores in row["tasks"].items() if scores}
+        f"{row['paper']}: {row['row']}": {
+            task: statistics.fmean(scores)
+            for task, scores in row["tasks"].items()
+            if scores and not row["differs"].get(task)
+        }
         for row in report["published"]
     }
-    plot_bars(groups, folder / pictures[0], title, "score (%)", marks=marks)
+    plot_bars(groups, folder / pictures[0], title, "score (%)", chance=chance, marks=marks)
     maps = {f"{run}: score by language": by_language(tasks) for run, tasks in shown.items()}
     plot_heat_maps(maps, folder / pictures[1], title, "score (%)")
     (folder / f"{name}.md").write_text(to_markdown(report, pictures), encoding="utf-8")
@@ -348,7 +374,8 @@ def write(report: dict[str, Any], runs: Runs, folder: Path, name: str) -> None:
     pandas.concat(tables).to_csv(folder / f"{name}.csv", index=False)
     write_json(folder / f"{name}.json", report)
     table = screen_table(report)
-    print_table(title, table, [*footnotes(table), *report["warnings"]], f"{folder}/{name}.json, md, csv, png")
+    notes = [*footnotes(table, report["published"]), *report["warnings"]]
+    print_table(title, table, notes, f"{folder}/{name}.json, md, csv, png")
 
 
 def _reported(results: Results, run: str) -> pandas.DataFrame:
@@ -360,19 +387,21 @@ def _reported(results: Results, run: str) -> pandas.DataFrame:
 
 
 def by_language(tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Scores by task and language; of a pair with English, as de-en, by the other one."""
-    return {
-        name: {language.removesuffix("-en").removeprefix("en-"): score for language, score in task["languages"].items()}
-        for name, task in tasks.items()
-    }
+    """Scores by language and task; of a pair with English, as de-en, by the other one."""
+    found: dict[str, dict[str, float]] = {}
+    for name, task in tasks.items():
+        for language, score in task["languages"].items():
+            found.setdefault(language.removesuffix("-en").removeprefix("en-"), {})[name] = score
+    return found
 
 
 def language_table(tasks: dict[str, dict[str, Any]]) -> Table:
     """Header and rows: a language each, with its score in every task."""
-    cells = by_language(tasks)
-    languages = dict.fromkeys(language for scores in cells.values() for language in scores)
-    rows = [[name, *(f"{of[name]:.1f}" if name in of else "" for of in cells.values())] for name in languages]
-    return ["language", *cells], rows
+    rows = [
+        [language, *(f"{of[task]:.1f}" if task in of else "" for task in tasks)]
+        for language, of in by_language(tasks).items()
+    ]
+    return ["language", *tasks], rows
 
 
 if __name__ == "__main__":

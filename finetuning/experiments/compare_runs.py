@@ -20,6 +20,7 @@ from finetuning.results.differences import check_alike, differences, join_seeds,
 from finetuning.results.files import markdown_list, markdown_table, print_table, run_name
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import AVERAGE, Results, read_results, summary
+from finetuning.tasks.translation.results import curve_of
 from zoo_core.recipes import user_errors
 
 # Languages, or pairs, beside each other on a page: of more, each is a row of the table, and the plot over layers is of
@@ -139,17 +140,17 @@ def plot(runs: dict[str, Results], path: Path, title: str) -> None:
         levels = {name: ("chance", chance) for name in names if (chance := first.chance(name)) is not None}
         plot_lines(panels, path, title, "layer", "score (%)", levels, same_scale=False)
         return
-    curves = {name: curve_of(results) for name, results in runs.items()}
+    curves = {name: _bleu_of(results) for name, results in runs.items()}
     if all(curves.values()):
         plot_lines({"": curves}, path, first["task"], "steps", "sacreBLEU on dev")
     else:
-        plot_bars({name: results.languages for name, results in runs.items()}, path, title, "score (%)")
+        groups = {name: results.languages for name, results in runs.items()}
+        plot_bars(groups, path, title, "score (%)", chance=first.chances)
 
 
-def curve_of(results: Results) -> dict[int, Any]:
+def _bleu_of(results: Results) -> dict[int, Any]:
     """BLEU on dev at each step at which all seeds were evaluated; empty where dev was not translated."""
-    curves = results.get("curve", {}).values()
-    by_seed = [{p["step"]: p["bleu"] for p in curve if p["bleu"] is not None} for curve in curves]
+    by_seed = curve_of(results, "bleu").values()
     steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
     return {step: summary(curve[step] for curve in by_seed) for step in steps}
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from finetuning.recipe import Recipe
 from finetuning.results.files import table_names
-from finetuning.results.plots import plot_bars
-from finetuning.results.published_rows import column_title
-from finetuning.results.report import Report, published_figures, published_notes, with_outcomes
+from finetuning.results.report import Report, plot_scores, published_figures, published_notes, with_outcomes
 from finetuning.results.table import Results
 
 
@@ -149,19 +147,8 @@ def _fresh_lines(protocol: dict[str, Any]) -> list[str]:
 
 def plot(results: Results, folder: Path) -> str:
     """Bars by language, the average, chance and the published figures."""
-    levels = {"average": results.average["mean"]}
-    if "majority_share" in results["protocol"]:
-        levels["always the commonest label"] = results.chance("average")
-    marks = {
-        column_title(item, results["protocol"]): item["figures"][results.metric]
-        for item in results["published"]
-        if item["figures"].get(results.metric)
-    }
     title = f"{results['task']}, {results.setting} (trained on {_trained_on(results)})"
-    highlighted = results["source_language"]
-    plot_bars(
-        {"": results.languages}, folder / "scores.png", title, f"{results.metric} (%)", levels, marks, highlighted
-    )
+    plot_scores(results, folder / "scores.png", title, results["source_language"])
     return "scores.png"
 
 

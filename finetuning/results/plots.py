@@ -1,40 +1,44 @@
-"""The three plots of results: bars, lines and heat maps, each a PNG or whatever else matplotlib writes."""
+"""The three plots of results: bars, lines and heat maps, each a PNG or whatever else matplotlib writes.
+
+They are as wide as a page, so that it shows them at their size; what is more goes below.
+"""
 
 import math
+import textwrap
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from finetuning.results.table import AVERAGE, Summary, summary
+from zoo_core.line_styles import line_styles
 
-MOST_COLORS = 10  # lines of a panel that can be told apart; the average is black
-MARKERS = "osD^vPX*"  # a line has its own marker too, for those who see no colors
+MOST_BANDS = 10  # lines whose deviations are drawn: of more, that of their average alone, in panels as wide as the page
 SOURCE, OTHERS = "#d98324", "#3c6e91"
 
 
 @contextmanager
 def _figure(path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], **options: Any):
-    """A grid of axes, as a list of rows, that is written to `path` at the end."""
+    """A grid of axes, as a list of rows, that is written to `path` at the end with one legend below all of them."""
     import matplotlib
 
     matplotlib.use("Agg")  # there may be no screen
     import matplotlib.pyplot as plt
 
+    width, _ = size
     figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     for axes in grid.flat:
         axes.spines[["top", "right"]].set_visible(False)
     yield figure, grid
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
-def _legend(figure: Any, grid: Any, columns: int) -> None:
+    figure.suptitle(textwrap.fill(title, int(13 * width)), fontsize=10)
     handles = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     if handles:
-        place = dict(loc="outside lower center", ncols=min(columns, len(handles)), fontsize=8, frameon=False)
-        figure.legend(handles.values(), handles.keys(), **place)
+        names = [textwrap.fill(text, int(13 * width)) for text in handles]
+        fitting = int(width / (0.6 + 0.07 * max(map(len, names))))
+        place = dict(loc="outside lower center", ncols=max(1, min(fitting, len(names))), fontsize=8, frameon=False)
+        figure.legend(handles.values(), names, **place)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
 def plot_bars(
@@ -42,42 +46,48 @@ def plot_bars(
     path: str | Path,
     title: str,
     label: str,
-    levels: Mapping[str, float] | None = None,
+    average: float | None = None,
+    chance: Mapping[str, float] | None = None,
     marks: Mapping[str, Mapping[str, float]] | None = None,
     highlighted: str | None = None,
 ) -> None:
     """Bars with the standard deviation over seeds and a point a seed, by group and name, as {group: {name: summary}}.
 
-    `levels` are horizontal lines by their label; `marks` published figures, a series of points by its label and name.
-    Of a single group, the bar of the `highlighted` name has another color.
+    `average` is a line through all; `chance` what guessing scores, by name; `marks` are published figures, a series of
+    points by its label and name. Of a single group, the bar of the `highlighted` name has another color.
     """
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
-    size = (max(5.0, 3.0 + 0.25 * len(names) * (1 + len(groups))), 4.0)
-    with _figure(path, title, 1, 1, size) as (figure, grid):
-        axes, width = grid[0, 0], 0.8 / len(groups)
+    colors = {group: style["color"] for group, style in line_styles(groups).items()}
+    thickness = 0.8 / len(groups)
+    with _figure(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups)))) as (_, grid):
+        axes = grid[0, 0]
         for number, (group, bars) in enumerate(groups.items()):
-            places = [names.index(name) + (number - (len(groups) - 1) / 2) * width for name in bars]
+            places = [names.index(name) + (number - (len(groups) - 1) / 2) * thickness for name in bars]
             means, spread = [e["mean"] for e in bars.values()], [e["sd"] or 0.0 for e in bars.values()]
-            style: dict[str, Any] = {"label": group}
+            style: dict[str, Any] = {"label": group, "color": colors[group]}
             if len(groups) == 1:
                 style = {"color": [SOURCE if name == highlighted else OTHERS for name in bars]}
-            axes.bar(places, means, width, yerr=spread if any(spread) else None, capsize=2, **style)
+            axes.barh(places, means, thickness, xerr=spread if any(spread) else None, capsize=2, **style)
             for place, entry in zip(places, bars.values(), strict=True):
                 if entry["scores"][1:]:  # every seed: a mean hides one that collapsed
-                    axes.plot([place] * len(entry["scores"]), entry["scores"], "k.", markersize=4)
-                if len(groups) == 1:  # at the foot of the bar, where nothing else is drawn
-                    axes.text(place, 2, f"{entry['mean']:.1f}", ha="center", fontsize=8, color="white")
-        for number, (text, level) in enumerate((levels or {}).items()):
-            axes.axhline(level, color="black", linewidth=0.8, linestyle=("--", ":", "-.")[number % 3], label=text)
+                    axes.plot(entry["scores"], [place] * len(entry["scores"]), "k.", markersize=4)
+                beside = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+                axes.text(1.01, place, f"{entry['mean']:.1f}", **beside)
+        if average is not None:
+            axes.axvline(average, color="black", linewidth=0.8, linestyle="--", label=AVERAGE)
+        if chance:
+            at = [names.index(name) for name in chance]
+            axes.vlines(list(chance.values()), [n - 0.45 for n in at], [n + 0.45 for n in at], "red", label="chance")
         for number, (text, figures) in enumerate((marks or {}).items()):
-            shown = [name for name in names if name in figures]
-            style = dict(linestyle="none", markeredgecolor="white", markersize=6, color=f"C{3 + number}")
+            if not (shown := [name for name in names if name in figures]):
+                continue
+            style = dict(linestyle="none", markeredgecolor="white", markersize=7, color=f"C{len(groups) + number}")
             marker = "DosP^v"[number % 6]
-            axes.plot([names.index(n) for n in shown], [figures[n] for n in shown], marker=marker, label=text, **style)
-        axes.set_xticks(range(len(names)), names, rotation=0 if len("".join(names)) < 90 else 60)
-        axes.set_ylim(0, 100)
-        axes.set_ylabel(label)
-        _legend(figure, grid, 3)
+            axes.plot([figures[n] for n in shown], [names.index(n) for n in shown], marker=marker, label=text, **style)
+        axes.set_yticks(range(len(names)), names, fontsize=9)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlim(0, 100)
+        axes.set_xlabel(label)
 
 
 def plot_lines(
@@ -92,23 +102,21 @@ def plot_lines(
 ) -> None:
     """Lines over numbers or names, with a band of the standard deviation over seeds, as {panel: {line: {x: value}}}.
 
-    `levels` are a panel's horizontal line, as (label, value); `mark` a vertical one, as (x, what it is). Where a panel
-    has more lines than colors, all but the AVERAGE are drawn in gray, without bands. `same_scale`: whether panels share
-    the axis of the values.
+    A line of one name has one style in all panels, that of a language in all plots. `levels` are a panel's horizontal
+    line, as (label, value); `mark` a vertical one, as (x, what it is). `same_scale`: whether panels share the axis of
+    the values.
     """
-    columns = len(panels) if len(panels) <= 3 else math.ceil(math.sqrt(len(panels)))
-    rows = -(-len(panels) // columns)
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines if name != AVERAGE))
-    is_crowded = len(names) > MOST_COLORS
+    is_crowded = len(names) > MOST_BANDS
+    columns = 1 if is_crowded else 2 if len(panels) == 4 else min(3, len(panels))
+    rows = -(-len(panels) // columns)
     styles = {
-        name: dict(color=f"C{number}", label=name, marker=MARKERS[number % len(MARKERS)], markersize=4)
-        for number, name in enumerate(names)
+        name: {"label": name, "linewidth": 1.0 if is_crowded else 1.5} | style
+        for name, style in line_styles(names).items()
     }
-    if is_crowded:
-        styles = dict.fromkeys(names, dict(color="0.75", linewidth=0.7, marker=".", label=f"each of {len(names)}"))
-    styles[AVERAGE] = dict(color="black", linewidth=2.0, label=AVERAGE, zorder=3, marker=".")
-    size = (max(5.0, 1.4 + 4.0 * columns), 1.2 + 3.0 * rows)
-    with _figure(path, title, rows, columns, size, sharey=same_scale) as (figure, grid):
+    styles[AVERAGE] = dict(color="black", linewidth=2.5, label=AVERAGE, zorder=3, marker=".")
+    size = (max(7.0, 3.2 * columns), (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(names))
+    with _figure(path, title, rows, columns, size, sharey=same_scale) as (_, grid):
         for axes, (panel, lines) in zip(grid.flat, panels.items(), strict=False):
             for name, points in lines.items():
                 entries = [v if isinstance(v, Mapping) else summary([v]) for v in points.values()]
@@ -119,7 +127,7 @@ def plot_lines(
                     axes.fill_between(list(points), low, high, color=styles[name]["color"], alpha=0.2, linewidth=0)
             if levels and panel in levels:
                 text, level = levels[panel]
-                axes.axhline(level, color="gray", linewidth=1.0, linestyle="--", label=text)
+                axes.axhline(level, color="red", linewidth=1.0, label=text)
             if mark is not None:
                 axes.axvline(mark[0], color="black", linewidth=0.8, linestyle=":")
             axes.set_title(panel, fontsize=9)
@@ -130,7 +138,6 @@ def plot_lines(
             axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel(y_label)
-        _legend(figure, grid, 3 if columns == 1 else 5)
 
 
 def plot_heat_maps(
@@ -154,8 +161,8 @@ def plot_heat_maps(
         if around_zero
         else dict(cmap="viridis", vmin=min(values), vmax=max(values))
     )
-    heights = [0.8 + 0.35 * len(rows) for rows in panels.values()]
-    size = (max(6.4, 2.0 + 0.5 * max(map(len, columns.values()))), max(2.4, 0.6 + sum(heights)))
+    heights = [0.8 + 0.22 * len(rows) for rows in panels.values()]
+    size = (max(7.0, 2.0 + 0.5 * max(map(len, columns.values()))), max(2.4, 0.6 + sum(heights)))
     with _figure(path, title, len(panels), 1, size, gridspec_kw={"height_ratios": heights}) as (figure, grid):
         for axes, (panel, rows) in zip(grid[:, 0], panels.items(), strict=True):
             names = columns[panel]

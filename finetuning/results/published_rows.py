@@ -13,6 +13,7 @@ from zoo_core.published import Row, Table, find, load, papers
 from zoo_core.recipes import nearest
 
 FIGURES = ("languages", "further", "average", "sacrebleu", "bleu")  # what a recipe may say in place of a known row
+OTHERWISE = "≠"  # at figures that were measured otherwise than ours
 # By what XTREME's scripts score (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py): published rows are theirs where
 # they say nothing else.
 XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
@@ -122,15 +123,15 @@ def marks(protocol: dict[str, Any], pooling: str | None = None) -> list[str]:
 
     `pooling` is that of the row's sentence vectors, None where there are none or it is not known.
     """
-    of_row = [pooling.replace("_", " ")] if pooling not in (None, of_earlier(protocol).get("pooling")) else []
-    return [*protocol.get("differs", []), *of_row]
+    is_other = pooling not in (None, of_earlier(protocol).get("pooling"))
+    return [*protocol.get("differs", []), *([f"pooling {pooling.replace('_', ' ')}"] if is_other else [])]
 
 
 def column_title(item: dict[str, Any], protocol: dict[str, Any]) -> str:
-    """Paper, table and row of published figures in results.json, and in brackets what differs from ours."""
+    """Paper, table and row of published figures in results.json, and in brackets how they were measured otherwise."""
     found = marks(protocol, item.get("pooling"))
     name = f"{item['paper']}, {item['table']}, {item['row']}"
-    return f"{name} [{', '.join(found)}]" if found else name
+    return f"{name} [{OTHERWISE} {', '.join(found)}]" if found else name
 
 
 def marks_in_suite(task: dict[str, Any], results: dict[str, Any], table: Table, row: Row) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.results.files import Table, markdown_page, markdown_table, print_table
-from finetuning.results.published_rows import column_title
+from finetuning.results.plots import plot_bars
+from finetuning.results.published_rows import OTHERWISE, column_title, marks
 from finetuning.results.table import AVERAGE, FORMAT, Results, rows_of_record, with_deviation
 from finetuning.tasks.registry import results_module
 from zoo_core.provenance import write_json
@@ -95,7 +96,11 @@ def score_table(results: Results, with_published: bool = True) -> Table:
     """
     report = report_of(results["kind"])
     metrics, seeds = results.metrics, results["seeds"] if results["seeds"][1:] else []
-    published = results["published"] if with_published else []
+
+    def otherwise(item: dict[str, Any]) -> str:
+        return OTHERWISE * bool(marks(results["protocol"], item.get("pooling")))
+
+    published = sorted(results["published"], key=otherwise) if with_published else []
     places = [(method, results["protocol"].get("layer")) for method in results.methods]
     for item in published:
         if "layer" in item and item["method"] in results.methods and item["layer"] in results.layers:
@@ -125,7 +130,7 @@ def score_table(results: Results, with_published: bool = True) -> Table:
                     title = column_title(item, results["protocol"])
                     title += f" ({item['method']}, layer {item['layer']})" if "layer" in item else ""
                     title = title if metric == results.metric else f"{title_of(report, metric)}: {title}"
-                    row[title] = shown(figure) if fits else ""
+                    row[title] = shown(figure) + otherwise(item) if fits and figure is not None else ""
             rows.append(row)
     if results.transfer_gap is not None:
         gap = f"gap ({results['source_language']} - mean of others)"
@@ -207,6 +212,20 @@ def print_results(results: Results, folder: Path) -> None:
     table = score_table(results, with_published=len(results["published"]) < 2)  # more columns do not fit
     title = f"{results['task']}, {results.setting}: {results['model']['folder']}"
     print_table(title, table, results["warnings"], f"{folder}/results.json, results.md, results.csv and a plot")
+
+
+def plot_scores(results: Results, path: Path, title: str, highlighted: str | None = None) -> None:
+    """Draws the reported score of each language or pair, chance, and published figures that were measured alike."""
+    own = results["protocol"]
+    published = {
+        column_title(item, own): item["figures"].get(results.metric, {})
+        for item in results["published"]
+        if not marks(own, item.get("pooling"))
+        and all(item.get(name) in (None, own.get(name)) for name in ("method", "layer"))
+    }
+    average = results.average["mean"] if results.names[1:] else None
+    bars = {"": results.languages}
+    plot_bars(bars, path, title, f"{results.metric} (%)", average, results.chances, published, highlighted)
 
 
 def published_figures(item: Any, figures: dict[str, dict[str, float]], languages: Iterable[str]) -> dict[str, Any]:

@@ -131,15 +131,18 @@ class Results(dict):
 
     def chance(self, language: str, metric: str | None = None) -> float | None:
         """What guessing scores; None where the protocol does not say it."""
-        protocol = self["protocol"]
-        if "majority_share" in protocol:
-            shares = protocol["majority_share"]
-            return 100 * (max(shares.values()) if language == AVERAGE else shares[language])
-        levels = protocol.get("chance") or protocol.get("by_position")
-        if not levels:
+        protocol, metric = self["protocol"], metric or self.metric
+        shares = protocol.get("majority_share", {})
+        levels = {name: {"accuracy": 100 * share} for name, share in shares.items()}
+        levels = levels or protocol.get("chance") or protocol.get("by_position")
+        if not levels or metric not in next(iter(levels.values())):
             return None
-        names = list(levels) if language == AVERAGE else [language]
-        return statistics.fmean(levels[name][metric or self.metric] for name in names)
+        return statistics.fmean(levels[name][metric] for name in (levels if language == AVERAGE else [language]))
+
+    @property
+    def chances(self) -> dict[str, float]:
+        """What guessing scores in each language, or pair; empty where the protocol does not say it."""
+        return {name: level for name in self.names if (level := self.chance(name)) is not None}
 
     def frame(self, **columns: Any) -> pandas.DataFrame:
         """The long table, with columns that say whose it is, so that tables of several runs can simply be joined."""

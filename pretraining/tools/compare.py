@@ -15,9 +15,9 @@ from pathlib import Path
 import pandas as pd
 
 from pretraining.tracking import EVALUATIONS, read_events
+from zoo_core.line_styles import line_styles
 from zoo_core.recipes import user_errors
 
-MARKERS = "osD^vPX*"
 TITLES = {"held_out/": "held-out loss (nats), ", "retrieval/": "retrieval accuracy, "}
 
 
@@ -118,21 +118,23 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     from matplotlib.figure import Figure  # slow to import
 
     figures, runs = sorted(table["figure"].unique(), key=_order), list(table["run"].unique())
-    columns = min(4, len(figures))
+    styles = line_styles(runs)
+    columns = min(3, len(figures))
     rows = -(-len(figures) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.2 * rows + 0.4), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 3.3 * columns), 2.6 * rows + 0.4), layout="constrained")
     lines = {}
     for place, name in enumerate(figures):
         axes = figure.add_subplot(rows, columns, place + 1)
         for run, of_run in table[table["figure"] == name].groupby("run"):
-            number, by_step = runs.index(run), of_run.groupby("step")["value"].agg(["mean", "min", "max"])
-            style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "color": f"C{number % 10}"}
-            (lines[run],) = axes.plot(by_step["mean"], **style)
-            axes.fill_between(by_step.index, by_step["min"], by_step["max"], color=style["color"], alpha=0.2)
-        axes.set(title=_title(name), xlabel="step")
+            by_step = of_run.groupby("step")["value"].agg(["mean", "min", "max"])
+            (lines[run],) = axes.plot(by_step["mean"], **styles[run])
+            axes.fill_between(by_step.index, by_step["min"], by_step["max"], color=styles[run]["color"], alpha=0.2)
+        axes.set_title(_title(name), fontsize=9)
+        axes.set_xlabel("step")
+        axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
-    figure.legend([lines[run] for run in runs], runs, loc="outside upper center", ncols=len(runs))
-    figure.savefig(path, dpi=110)
+    figure.legend([lines[run] for run in runs], runs, loc="outside upper center", ncols=2 * columns)
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ import pytest
 
 from finetuning.align.files import Gold
 from finetuning.results.plots import plot_lines
+from finetuning.results.report import layer_tables
 from finetuning.results.table import summary
-from finetuning.tasks.word_alignment.layers import position_links, score, sweep, sweep_table
+from finetuning.tasks.word_alignment.layers import as_results, position_links, score, sweep
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
@@ -78,14 +79,15 @@ def test_links_by_position_run_along_the_diagonal():
 
 
 def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
-    scores = sweep(KnownAligner(), PAIRS, GOLD)
-    columns, rows = sweep_table(scores, reported_layer=0)
+    scores = sweep(KnownAligner(), PAIRS, GOLD, methods=["ot", "mutual"])
+    tables = layer_tables(as_results(scores, "gold", "ot", 0))
+    columns, rows = tables["ot"]
     assert columns == ["layer", "AER", "precision", "recall", "F1", ""]
     assert rows[0] == ["0", "22.2", "66.7", "100.0", "80.0", "reported"]
     assert rows[1] == ["1", "0.0", "100.0", "100.0", "100.0", "best (chosen on this gold)"]
-    columns, rows = sweep_table(sweep(KnownAligner(), PAIRS, GOLD, methods=["ot", "mutual"]))
-    assert columns[1] == "AER ot" and columns[5] == "AER mutual" and len(rows[0]) == len(columns)
-    assert rows[0][-1] == "best (chosen on this gold) of mutual", "of equal layers the first"
+    assert [row[-1] for row in tables["mutual"][1]] == ["reported, best (chosen on this gold)", ""], (
+        "the first of equals"
+    )
 
 
 def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch, drawn):

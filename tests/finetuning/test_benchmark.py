@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from finetuning.experiments.benchmark import build, main, score_table, screen_table
+from finetuning.experiments.benchmark import build, footnotes, main, score_table, screen_table
 from finetuning.results.table import Results
 from zoo_core.provenance import write_json
 
@@ -153,11 +153,24 @@ def test_published_figures_that_were_measured_otherwise_are_marked_in_their_row(
         "tatoeba": record("tatoeba", {"source_to_target": {"de-en": [1.0, 2.0]}}, pooling="mean_with_special_tokens"),
     }
     runs = {"m": records}
-    _, (_, quoted, own) = score_table(build({"m": {**SUITE, "tasks": tasks, "published": published}}, runs))
-    assert quoted[1:4] == [
-        "72.6 [other tokens, other languages]", "66.0 [cls]", "57.3 [from English, other languages]"
-    ]  # fmt: skip
-    assert own[2] == "85.0", "the authors took the mean: nothing differs"
+    report = build({"m": {**SUITE, "tasks": tasks, "published": published}}, runs)
+    table = score_table(report)
+    _, own, quoted = table[1]
+    assert quoted[1:4] == ["72.6≠", "66.0≠", "57.3≠"]
+    assert own[2] == "85.0", "the authors took the mean: nothing differs, and the row stands first"
+    (how,) = (line for line in footnotes(table, report["published"]) if line.startswith("≠"))
+    for part in ("udpos: other tokens, other languages", "bucc: pooling cls", "tatoeba: from English, other languages"):
+        assert part in how
+
+
+def test_averages_of_other_tasks_are_marked():
+    suite = {**SUITE, "tasks": [{**task, "category": "pairs"} for task in SUITE["tasks"]]}
+    _, (part, whole) = score_table(
+        build(dict.fromkeys("ab", suite), {"a": {"xnli": record("xnli", XNLI)}, "b": {
+            "xnli": record("xnli", XNLI), "xquad": record("xquad", XQUAD)}})
+    )  # fmt: skip
+    assert part[-2:] == ["76.0 ± 1.4§", "76.0 ± 1.4§"], "of the category, and of all"
+    assert not any("§" in cell for cell in whole)
 
 
 def test_what_all_runs_warn_of_is_said_once():

@@ -312,6 +312,6 @@ def test_the_sample_recipe_runs(tiny_model, tmp_path, sample_corpus_dir):
     results = read_results(tmp_path / "out")
     assert results["published"][0]["figures"] == {"f1": {"zh-en": 51.5}}
     header, _, german, chinese, *_ = (tmp_path / "out" / "results.md").read_text(encoding="utf-8").splitlines()[2:]
-    assert "X (2020), Table 1, base" in header and chinese.endswith("| 51.5 |") and german.endswith("|  |")
+    assert "X (2020), Table 1, base" in header and chinese.endswith("| 51.5≠ |") and german.endswith("|  |")
     assert results["protocol"]["evaluated_rows"] == {"de-en": 30, "zh-en": 30}
     assert results["protocol"]["pool_sizes"] == {"de-en": [60, 60], "zh-en": [60, 60]}

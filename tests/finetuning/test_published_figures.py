@@ -157,7 +157,7 @@ def test_a_row_of_bucc_says_how_its_vectors_were_pooled(row, pooling):
     item = {**place, "pooling": pooling}
     assert column_title(item, {"pooling": pooling}) == f"veco, Table 11, {row}"
     marked = column_title(item, {"pooling": "mean", "differs": ["gold pairs only"]})
-    assert marked == f"veco, Table 11, {row} [gold pairs only, {pooling.replace('_', ' ')}]"
+    assert marked == f"veco, Table 11, {row} [≠ gold pairs only, pooling {pooling.replace('_', ' ')}]"
 
 
 def test_retrieval_shows_published_accuracy_beside_the_direction_it_is_of(tiny_model, sample_corpus_dir, tmp_path):
@@ -169,14 +169,18 @@ def test_retrieval_shows_published_accuracy_beside_the_direction_it_is_of(tiny_m
     }  # fmt: skip
     row = {"paper": "Another", "table": "T", "row": "R", "languages": {"de-en": 90.0}, "note": "half of it is torn"}
     over = {"average": 85.0, "average_over": ["de-en", "zh-en"], "pooling": "mean_with_special_tokens"}
+    alike = {**row, "row": "as ours", "pooling": "mean"}
     out = tmp_path / "out"
-    given = [f"pairs={json.dumps([pairs])}", f"published={json.dumps([{**row, **over}])}"]
+    given = [f"pairs={json.dumps([pairs])}", f"published={json.dumps([{**row, **over}, alike])}"]
     main(
         ["kind=retrieval", "task=tatoeba", f"model={tiny_model}", f"output_dir={out}", "layers=[1]", "layer=1", *given]
     )
     results = read_results(out)
     columns, rows = score_table(results)
-    assert columns[-1] == "target -> source: Another, T, R [mean with special tokens]"
-    assert [(cells[0], cells[-1]) for cells in rows] == [("de-en", "90.0"), ("zh-en", ""), ("**average**", "85.0")]
+    title = "target -> source: Another, T,"
+    assert columns[-2:] == [f"{title} as ours", f"{title} R [≠ pooling mean with special tokens]"], (
+        "the comparable first"
+    )
+    assert [cells[-2:] for cells in rows] == [["90.0", "90.0≠"], ["", ""], ["", "85.0≠"]]
     assert "published, Another, T: half of it is torn" in results["warnings"]
     assert "| 90.0 |" in (out / "results.md").read_text(encoding="utf-8")

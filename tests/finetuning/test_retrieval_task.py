@@ -280,17 +280,25 @@ def test_many_pairs_are_rows_and_the_average_alone_is_drawn_by_name(base, tmp_pa
         results["scores"] += [{**row, "language": f"x{number}-en"} for row in rows]
         results["protocol"]["chance"][f"x{number}-en"] = results["protocol"]["chance"]["de-en"]
     results = Results(results)
-    labels, line = [], Axes.plot
-    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: labels.append(k["label"]) or line(self, *a, **k))
+    drawn, line = [], Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: drawn.append(k) or line(self, *a, **k))
     compare.plot({"XLM": results}, tmp_path / "comparison.png", "title")
-    assert labels == ["XLM"], "the average alone"
+    assert [style["label"] for style in drawn] == ["XLM"], "the average alone"
     columns, rows = compare.score_table({"XLM": results, "MetaXLM": results})
     assert columns == ["run", "XLM", "MetaXLM"] and len(rows) == 14 + 2
     assert rows[0] == ["de-en", *[f"{results.languages['de-en']['mean']:.1f}"] * 2]
     assert rows[-1] == ["seeds", "1", "1"]
-    labels.clear()
+    drawn.clear()
     plot_lines({"": curves(results)}, tmp_path / "many.png", "title", "layer", "accuracy")
-    assert labels == ["each of 14"] * 14 + ["average"]
+    assert [style["label"] for style in drawn] == results.with_average
+    assert len({(style["color"], style.get("linestyle"), style["marker"]) for style in drawn}) == 15
+
+
+def test_of_a_single_layer_bars_are_drawn(base, tmp_path):
+    results = read_results(base[0])
+    rows = [row for row in results["scores"] if row["layer"] == 1]
+    assert retrieval_results.plot(Results({**results, "scores": rows}), tmp_path) == "scores.png"
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.png"]
 
 
 def test_a_run_from_before_is_read_as_it_was(tmp_path):

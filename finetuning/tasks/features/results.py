@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from finetuning.results.files import run_name
 from finetuning.results.plots import plot_lines
+from finetuning.results.report import plot_scores
 from finetuning.results.table import AVERAGE, Results
 from finetuning.tasks.features.recipe import FeatureRecipe
 
@@ -47,16 +49,21 @@ def curves(results: Results, metric: str | None = None, method: str | None = Non
 def plot_layers(
     results: Results, folder: Path, panels: dict[str, dict[str, dict[int, Any]]], chance: dict[str, float], label: str
 ) -> str:
-    """Draws scores over layers, 0 being the embeddings, a line for each pair and for their average: layers.png.
+    """Draws scores over layers, 0 being the embeddings, a line for each pair and for their average: layers.png. Of a
+    single layer, bars: scores.png.
 
     The plot of XLM-Align (ACL 2021), Figure 2, and of MetaXLM, Figures 3 and 4. `chance` is the level by panel.
     """
     layer, better = results["protocol"]["layer"], "higher" if results.is_higher_better else "lower"
+    title = f"{results['task']}: {run_name(results['model']['folder'])}"
+    if not results.layers[1:]:
+        plot_scores(results, folder / "scores.png", f"{title}, layer {layer}")
+        return "scores.png"
     of = f"chance, {AVERAGE}" if AVERAGE in results.with_average else "chance"
     plot_lines(
         panels,
         folder / "layers.png",
-        f"{results['task']}: {results['model']['folder']}",
+        title,
         "layer",
         f"{label} (%), {better} is better",
         {panel: (of, level) for panel, level in chance.items()},

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.files import table_names
+from finetuning.results.files import run_name, table_names
 from finetuning.results.plots import plot_lines
 from finetuning.results.report import Report, published_figures, published_notes, with_outcomes
 from finetuning.results.table import Results
@@ -90,26 +90,23 @@ def protocol_lines(results: Results) -> list[str]:
     return [*lines, f"weights at the start: {settings['initialize']}"]
 
 
-def curve_of(results: Results) -> tuple[str, dict[str, dict[int, float]]]:
-    """What was measured on dev while training: `bleu` or, where dev was not translated, `loss`; by seed and step."""
-    points = [point for curve in results["curve"].values() for point in curve]
-    quantity = "bleu" if any(point["bleu"] is not None for point in points) else "loss"
+def curve_of(results: Results, quantity: str) -> dict[str, dict[int, float]]:
+    """`bleu` or `loss` on dev while training, by seed and step; empty where it was not measured."""
     curves = {
         f"seed {seed}": {point["step"]: point[quantity] for point in curve if point[quantity] is not None}
-        for seed, curve in results["curve"].items()
+        for seed, curve in results.get("curve", {}).items()
     }
-    return quantity, {seed: curve for seed, curve in curves.items() if curve}
+    return {seed: curve for seed, curve in curves.items() if curve}
 
 
 def plot(results: Results, folder: Path) -> str | None:
     """BLEU on dev over the steps, one line a seed; the loss, where dev was not translated."""
-    quantity, curves = curve_of(results)
-    if not curves:
-        return None
-    label = "sacreBLEU on dev" if quantity == "bleu" else "loss on dev (nats per token)"
-    title = f"{results['task']}: {results['model']['folder']}"
-    plot_lines({"": curves}, folder / "bleu.png", title, "steps", label)
-    return "bleu.png"
+    title = f"{results['task']}: {run_name(results['model']['folder'])}"
+    for quantity, label in (("bleu", "sacreBLEU on dev"), ("loss", "loss on dev (nats per token)")):
+        if curves := curve_of(results, quantity):
+            plot_lines({"": curves}, folder / "bleu.png", title, "steps", label)
+            return "bleu.png"
+    return None
 
 
 REPORT = Report(facts, protocol_lines, plot, METRICS, "pair")

@@ -5,7 +5,7 @@ from typing import Any
 
 from finetuning.align.files import Gold
 from finetuning.align.pairs import split_at_spaces
-from finetuning.results.report import BEST
+from finetuning.results.table import Results, rows_of_record
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 BY_POSITION = "position"  # links that know nothing of the words
@@ -66,20 +66,9 @@ def position_links(source: int, target: int) -> list[tuple[int, int]]:
     return [(i, round(i * (target - 1) / max(source - 1, 1))) for i in range(source)]
 
 
-def best_layer(by_layer: dict[int, dict[str, float]]) -> int:
-    """The layer with the lowest AER: for the reader, never to select by."""
-    return min(by_layer, key=lambda layer: by_layer[layer]["aer"])
-
-
-def sweep_table(scores: Scores, reported_layer: int | None = None) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of what `sweep` found: a row for each layer, the scores of each method."""
-    several = len(scores) > 1
-    columns = ["layer", *(f"{name} {method}" if several else name for method in scores for name in METRICS.values())]
-    best = {method: best_layer(by_layer) for method, by_layer in scores.items()}
-    rows = []
-    for layer in next(iter(scores.values())):
-        notes = ["reported"] if layer == reported_layer else []
-        notes += [f"{BEST}{f' of {method}' if several else ''}" for method, number in best.items() if number == layer]
-        cells = [f"{by_layer[layer][name]:.1f}" for by_layer in scores.values() for name in METRICS]
-        rows.append([str(layer), *cells, ", ".join(notes)])
-    return [*columns, ""], rows
+def as_results(scores: Scores, name: str, method: str, layer: int) -> Results:
+    """What `sweep` found as results of one pair of languages, with the method and layer that are reported."""
+    metric = {"name": "aer", "greater_is_better": False}
+    rows = rows_of_record({"scores": {name: scores}, "seed": 1}, "test")
+    protocol = {"method": method, "layer": layer, "metric": metric}
+    return Results(kind="word_alignment", seeds=[1], protocol=protocol, scores=rows)

@@ -1,0 +1,50 @@
+"""curves.png: what is drawn of a run's events."""
+
+import json
+
+import pytest
+from matplotlib.colors import same_color
+from matplotlib.figure import Figure
+
+from pretraining.tracking import plot_curves
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch):
+    """drawn(*events) -> the lines of each panel by its title, and the legend's names; events are (step, figures)."""
+
+    def draw(*events):
+        lines = [json.dumps({"step": step, "phase": "a", **event}) for step, event in events]
+        (tmp_path / "events.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        figures, save = [], Figure.savefig
+        monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self) or save(self, *a, **k))
+        assert plot_curves(tmp_path).read_bytes().startswith(b"\x89PNG")
+        (figure,) = figures
+        panels = {axes.get_title(): axes.lines for axes in figure.axes}
+        return panels, [text.get_text() for text in figure.legends[0].get_texts()]
+
+    return draw
+
+
+def test_a_language_has_one_color_in_all_panels_and_levels_are_drawn(drawn):
+    evaluated = {"held_out/mlm/de": 5.0, "unigram_entropy/mlm/de": 6.0, "held_out/tlm/en-de": 4.0}
+    evaluated |= {"retrieval/en-de": 0.5, "retrieval_chance/en-de": 0.1}
+    trained = {"loss": 7.0, "loss/mlm/de": 7.0, "learning_rate": 1e-3}
+    panels, legend = drawn((1, trained), (2, evaluated), (3, trained), (4, evaluated))
+    assert list(panels) == ["mlm loss (nats)", "tlm loss (nats)", "retrieval accuracy, best layer", "learning rate"]
+    assert [list(line.get_ydata()) for line in panels["mlm loss (nats)"]] == [[7.0, 7.0], [5.0, 5.0], [6.0, 6.0]]
+    assert [list(line.get_ydata()) for line in panels["retrieval accuracy, best layer"]] == [[0.5, 0.5], [0.1, 0.1]]
+    colors = [line.get_color() for title, lines in panels.items() if title != "learning rate" for line in lines]
+    assert all(same_color(color, colors[0]) for color in colors)
+    assert legend[:2] == ["de", "en-de"] and len(legend) == 4
+
+
+def test_a_single_evaluation_is_no_panel_unless_there_is_nothing_else(drawn):
+    once = (2, {"retrieval/en-de": 0.5})
+    panels, _ = drawn((1, {"loss/mlm/de": 7.0}), once, (3, {"loss/mlm/de": 6.0}))
+    assert list(panels) == ["mlm loss (nats)"]
+
+
+def test_a_run_of_one_step_has_points(drawn):
+    panels, _ = drawn((1, {"loss/mlm/de": 7.0, "learning_rate": 1e-3}))
+    assert list(panels) == ["mlm loss (nats)", "learning rate"]

@@ -1,0 +1,44 @@
+"""How the lines of plots look: a language has the same color in all of them."""
+
+import itertools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+# XLM-R's. The first ten, of the benchmarks here, have a color each; others differ from these in dashes and marker too.
+LANGUAGES = (
+    "en de fr es zh ru ar sw vi hi th tr ur bg el ja ko pt it nl fa he id ta te bn mr ml fi et eu hu af jv ka kk ms my "
+    "tl yo am as az be br bs ca cs cy da eo fy ga gd gl gu ha hr hy is km kn ku ky la lo lt lv mg mk mn ne no om or pa "
+    "pl ps ro sa sd si sk sl so sq sr su sv ug uk uz xh yi"
+).split()
+COLORS, DASHES, MARKERS = 10, ("-", "--", "-.", ":"), "osD^vPX*p"  # 360 lines, no two of which are alike
+
+
+def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The style of each line as arguments of matplotlib's `plot`, no two alike.
+
+    A language has its own color, and so has its pair with English (`de-en`, `en->de`, `de/news`); what names no
+    language has the first colors that are left.
+    """
+    names = dict.fromkeys(names)
+    taken: dict[int, str] = {}
+    for name in sorted(names, key=lambda name: _number(name) is None):  # stable
+        first = _number(name)
+        numbers = itertools.count() if first is None else itertools.count(first, 10 * COLORS)
+        taken[next(number for number in numbers if number not in taken)] = name
+    styles = {
+        name: {
+            "color": f"C{number % COLORS}",
+            "linestyle": DASHES[number // COLORS % len(DASHES)],
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+        }
+        for number, name in taken.items()
+    }
+    return {name: styles[name] for name in names}
+
+
+def _number(name: str) -> int | None:
+    """The place in LANGUAGES of a language, or of the first one of a pair that is not English."""
+    found = [LANGUAGES.index(part) for part in re.split(r"->|[-/]", name) if part in LANGUAGES]
+    return next(filter(None, found), found[0] if found else None)
