@@ -90,20 +90,19 @@ def _overridden(recipe_class: type, values: dict, overrides: list[str], config: 
     for override in overrides:
         if _set(recipe_class, values, override):  # fills in the defaults of what is new
             values = dataclasses.asdict(convert(recipe_class, values, "", f"override `{override}`"))
-    if any(isinstance(value, str) and "${" in value for value in _flatten(values).values()):
-        try:
-            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-        except OmegaConfBaseException as error:
-            raise ValueError(f"The recipe cannot be resolved: {str(error).splitlines()[0]}.") from None
-    recipe = convert(recipe_class, values, "", "the recipe")
-    missing = sorted(name for name, value in _flatten(dataclasses.asdict(recipe)).items() if value == MISSING)
+    missing = sorted(name for name, value in _flatten(values).items() if value == MISSING)
     if missing:
         source = f"in {config} or " if config else ""
         raise ValueError(
             f"The recipe has no value for: {', '.join(missing)}. Set them {source}on the command line as "
             f"`{missing[0]}=...`."
         )
-    return recipe
+    if any(isinstance(value, str) and "${" in value for value in _flatten(values).values()):
+        try:
+            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"The recipe cannot be resolved: {str(error).splitlines()[0]}.") from None
+    return convert(recipe_class, values, "", "the recipe")
 
 
 def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
