@@ -86,7 +86,8 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
     try:
         for one in _tables_in(table):
             split = one.split or table.split  # the other side of a pair has that of the first, where it names none
-            if split.partition("[")[0] not in split_names(one, hub_root):
+            is_file = Path(one.path).is_file()  # which has no splits: all of it is read
+            if not is_file and split.partition("[")[0] not in split_names(one, hub_root):
                 return False
             if getattr(one, "where", None):
                 task_tables.selected(one, load_table(one, hub_root))

@@ -162,6 +162,21 @@ def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_
     assert "not run: further: its training rows are not there" in (tmp_path / "out/results.md").read_text("utf-8")
 
 
+def test_a_single_recipe_leaves_out_what_is_missing_and_says_it(topics, tmp_path, capsys, refused):
+    here = [argument for argument in topics if not argument.startswith(("seeds", "selection", "evaluate_every"))]
+    first = next(argument for argument in topics if argument.startswith("evaluation=")).replace("[en,", "[en, xx,")
+    absent = f"{first.removesuffix(']')}, {{path: {tmp_path}/absent.jsonl, languages: [fr]}}]"
+    arguments = [*here, *FAST, "training.epochs=1", absent, "--skip_missing"]
+    main(arguments)
+    assert "left out, not there: xx, fr" in capsys.readouterr().out
+    found = results(tmp_path)
+    assert list(found.languages) == ["en", "de", "zh"] and "left out, not there: xx, fr" in found["warnings"]
+    main([*arguments, "--resume", "seeds=[1, 2]"])
+    assert results(tmp_path)["seeds"] == [1, 2]
+    message = refused([*arguments, "train.0.config=yy", f"output_dir={tmp_path / 'other'}"])
+    assert "training rows are not there" in " ".join(message.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -184,7 +199,7 @@ def test_a_folder_of_something_else_is_left_alone(suite, failed, tmp_path, tiny_
     before = sorted(path.name for path in tiny_model.iterdir())
     assert "holds something else" in failed(f"output_dir={tiny_model}")
     assert sorted(path.name for path in tiny_model.iterdir()) == before
-    suite("--tasks", "retrieval")
+    suite("--tasks", "retrieval", "published=null")
     path = tmp_path / "other.yaml"
     path.write_text("name: other\ntasks: [{name: b, category: c, recipe: retrieval.yaml}]", encoding="utf-8")
     message = refused(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"])
