@@ -93,7 +93,7 @@ def print_labels(recipe: Any, data: Any, most_languages: int | None = None) -> N
             counts = {f"{len(counts)} languages": np.sum(list(counts.values()), axis=0)}
         lines += [(part, language, own) for language, own in counts.items()]
     total = np.sum([own for *_, own in lines], axis=0)
-    order = [number for number in np.argsort(-total, kind="stable") if total[number]]
+    order = [number for number in np.argsort(-lines[0][-1], kind="stable") if total[number]]  # as often as in training
     if len(order) <= LABELS:
         order.sort()
     shown, rest = order[:LABELS], order[LABELS:]
