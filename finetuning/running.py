@@ -114,7 +114,11 @@ def each_seed(
     models = [build(waiting[0])] if waiting else []
     begin()
     for seed in waiting:
-        records[seed] = train(seed, models.pop() if models else build(seed))
+        folder.check_is_there()
+        try:
+            records[seed] = train(seed, models.pop() if models else build(seed))
+        finally:  # the Trainer makes its folders anew, or fails by whatever it was writing
+            folder.check_is_there()
     return list(records.values())
 
 

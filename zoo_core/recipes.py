@@ -468,5 +468,7 @@ def user_errors():
             print(f"{program}: interrupted; what was saved can be continued with --resume", file=sys.stderr)
             sys.exit(130)
         refused = " The system refused this: check the path, its permissions and the space on the disk."
+        if isinstance(error, FileNotFoundError):
+            refused = " It, or its folder, is not there, or was removed while this was running."
         print(f"{program}: error: {error}{'' if isinstance(error, ValueError) else refused}", file=sys.stderr)
         sys.exit(2)
