@@ -12,7 +12,8 @@ file's kind.
 
 runs every task of a benchmark, each by its recipe, and makes one table of them: see `--suite xtreme --help`.
 
-Writes into output_dir: results.json, results.md, results.csv and a plot; recipe.yaml and run.json; seed-N/model.
+Writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot; recipe.yaml
+and run.json; seed-N/model.
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
 """
 

@@ -367,7 +367,10 @@ def parse_command_line(
         "--config", metavar="FILE", help="recipe: a YAML file of the fields below, over those of the file it `extends`"
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="field=value", help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]"
+        "overrides",
+        nargs="*",
+        metavar="field=value",
+        help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]; a.1=null drops an entry of a list",
     )
     for name, keywords in (flags or {}).items():
         parser.add_argument(name, **keywords)
@@ -467,8 +470,10 @@ def user_errors():
         if isinstance(error, KeyboardInterrupt):
             print(f"{program}: interrupted; what was saved can be continued with --resume", file=sys.stderr)
             sys.exit(130)
-        refused = " The system refused this: check the path, its permissions and the space on the disk."
+        refused = ""
         if isinstance(error, FileNotFoundError):
-            refused = " It, or its folder, is not there, or was removed while this was running."
-        print(f"{program}: error: {error}{'' if isinstance(error, ValueError) else refused}", file=sys.stderr)
+            refused = ". It, or its folder, is not there, or was removed while this was running."
+        elif isinstance(error, OSError):
+            refused = ". The system refused this: check the path, its permissions and the space on the disk."
+        print(f"{program}: error: {error}{refused}", file=sys.stderr)
         sys.exit(2)
