@@ -53,8 +53,7 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
         for table in list(tables):
             languages = getattr(table, "languages", []) or [""]
             there = [language for language in languages if is_there(table, language, recipe.hub_root)]
-            first = next(_tables_in(table)).path  # pools have several, and no path of their own
-            missing += [language or first for language in languages if language not in there]
+            missing += [language or _name(table) for language in languages if language not in there]
             if not there:
                 tables.remove(table)
             elif there != [""]:
@@ -79,6 +78,8 @@ def source_of(recipe: Any) -> str:
 
 def is_there(table: Any, language: str, hub_root: str | None) -> bool:
     """Whether the table of a language, and its split, can be found, and has rows in it."""
+    if hasattr(table, "files"):
+        return all(file.is_file() for file in table.files(hub_root))
     if hasattr(table, "label_column"):
         table = task_tables.filled(table, language)
     elif language:
@@ -94,6 +95,11 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _name(table: Any) -> str:
+    """What a table without languages is called: its pair, or its path, or the first of those within it (of a pool)."""
+    return table.name if hasattr(table, "files") else next(_tables_in(table)).path
 
 
 def _tables_in(item: Any) -> Iterator[Table]:
