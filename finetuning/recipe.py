@@ -7,10 +7,19 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
+from finetuning.results.files import run_name
 from zoo_core.recipes import check_bounds, option, out_of_range
 from zoo_core.tables import Table
+
+OUTPUT_DIR = "runs/${model_name:${model}}/${task}"  # two models, or two tasks, never share a folder
+OmegaConf.register_resolver("model_name", run_name, replace=True)
+OmegaConf.register_resolver(
+    "setting_suffix",
+    lambda setting, plug_in: "_plug_in" if plug_in else "" if setting == "zero_shot" else f"_{setting}",
+    replace=True,
+)
 
 INIT_FROM = (
     "folder of a finished run that was fine-tuned from the same `model`: this one starts from its fine-tuned model, of "
@@ -178,7 +187,10 @@ class Recipe:
     model: str = option(MISSING, "checkpoint to start from: a model folder or a Hub id")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
     init_from: str | None = option(None, INIT_FROM)
-    output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, scores.png, one folder per seed")
+    output_dir: str = option(
+        OUTPUT_DIR + "${setting_suffix:${setting},${plug_in}}",
+        "folder of the results: results.{json,md,csv}, scores.png, one folder per seed",
+    )
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )

@@ -12,7 +12,8 @@ file's kind.
 
 runs every task of a benchmark, each by its recipe, and makes one table of them: see `--suite xtreme --help`.
 
-Writes into output_dir: results.json, results.md, results.csv and a plot; recipe.yaml and run.json; seed-N/model.
+Writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot; recipe.yaml
+and run.json; seed-N/model.
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
 """
 
@@ -28,6 +29,10 @@ FLAGS = {
         action="store_true",
         help="first try the values of the recipe's `sweep` with each other, one seed each, by their development scores "
         "alone; then run the best",
+    ),
+    "--skip_missing": dict(
+        action="store_true",
+        help="leave out languages whose tables cannot be found; the results say which",
     ),
     "--check_data": dict(
         action="store_true",
@@ -56,6 +61,14 @@ def main(argv: list[str] | None = None) -> None:
 
         # where nothing is trained, precision is a field of the recipe itself
         check_hardware(getattr(recipe, "training", recipe).precision)
+        if arguments.skip_missing:
+            from accelerate import PartialState
+
+            from finetuning.experiments.missing_tables import skip_missing
+
+            left_out = skip_missing(recipe)
+            if left_out and PartialState().is_main_process:
+                print(f"left out, {left_out}")
         if arguments.check_data:
             from finetuning.data.data_report import report_data
 

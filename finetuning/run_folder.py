@@ -59,6 +59,14 @@ class RunFolder:
                     pandas.DataFrame(rows).to_csv(self.path / f"{name}.csv", index=False)
         state.wait_for_everyone()
 
+    def check_is_there(self) -> None:
+        """Raises ValueError where the folder has been removed, or emptied, since the run began."""
+        if not (self.path / "run.json").is_file():
+            raise ValueError(
+                f"output_dir {self.path} was removed, or emptied, while the run was writing into it: its recipe.yaml "
+                "and run.json are gone. Remove what is left there, and start the run again."
+            )
+
     def of_seed(self, seed: int) -> Path:
         """The folder of one seed."""
         folder = self.path / f"seed-{seed}"

@@ -6,6 +6,7 @@ from typing import Any
 from accelerate import PartialState
 
 from finetuning.checkpoints import describe_model
+from finetuning.data.data_report import print_labels
 from finetuning.experiments.compare_runs import read_others, write_beside
 from finetuning.experiments.sweep import sweep_facts
 from finetuning.results.report import build_results, print_results, write_results
@@ -29,6 +30,8 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
     folder = RunFolder(recipe, identity, resume)
     data = kind.encode(kind.read(recipe), tokenizer, recipe)
     data.protocol["selection"].update(sweep_facts(recipe, identity, data.protocol))
+    if evaluate and PartialState().is_main_process:
+        print_labels(recipe, data, most_languages=5)
     task_arguments(recipe, kind, recipe.seeds[0], folder.path)  # what the Trainer refuses, it refuses here
     before = list(getattr(config, "fine_tuned_on", None) or [])
 
@@ -111,7 +114,11 @@ def each_seed(
     models = [build(waiting[0])] if waiting else []
     begin()
     for seed in waiting:
-        records[seed] = train(seed, models.pop() if models else build(seed))
+        folder.check_is_there()
+        try:
+            records[seed] = train(seed, models.pop() if models else build(seed))
+        finally:  # the Trainer makes its folders anew, or fails by whatever it was writing
+            folder.check_is_there()
     return list(records.values())
 
 

@@ -65,7 +65,8 @@ def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) ->
     """Reads a recipe: the defaults of `recipe_class`, then the YAML file `config`, then the overrides, in order.
 
     An override `a.b=value` *sets* a field: lists and dictionaries are replaced by it, not merged; `phases.0.steps=10`
-    reaches into a list. The text after `=` is YAML, except that a field of type str takes it literally.
+    reaches into a list, `corpora.1=null` drops an entry, positions being those before any is dropped, and
+    `corpora=null` all of them. The text after `=` is YAML, except that a field of type str takes it literally.
 
     Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for `extends` in a circle, an unknown
     key, a wrong type, a list position past the end, an override without `=`, and for fields that have no value (all of
@@ -87,23 +88,28 @@ def _overridden(recipe_class: type, values: dict, overrides: list[str], config: 
     """The recipe that `values`, of the file `config`, are with the overrides."""
     recipe = convert(recipe_class, values, "", f"in {config}" if config else "the recipe")
     values = dataclasses.asdict(recipe)
+    dropped: list[list[str]] = []
     for override in overrides:
-        if _set(recipe_class, values, override):  # fills in the defaults of what is new
+        if _set(recipe_class, values, override, dropped):  # fills in the defaults of what is new
             values = dataclasses.asdict(convert(recipe_class, values, "", f"override `{override}`"))
-    if any(isinstance(value, str) and "${" in value for value in _flatten(values).values()):
-        try:
-            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-        except OmegaConfBaseException as error:
-            raise ValueError(f"The recipe cannot be resolved: {str(error).splitlines()[0]}.") from None
-    recipe = convert(recipe_class, values, "", "the recipe")
-    missing = sorted(name for name, value in _flatten(dataclasses.asdict(recipe)).items() if value == MISSING)
+    for *parents, place in sorted(dropped, key=lambda path: [part.zfill(9) for part in path], reverse=True):
+        entries = functools.reduce(
+            lambda held, part: held[int(part) if isinstance(held, list) else part], parents, values
+        )
+        del entries[int(place)]
+    missing = sorted(name for name, value in _flatten(values).items() if value == MISSING)
     if missing:
         source = f"in {config} or " if config else ""
         raise ValueError(
             f"The recipe has no value for: {', '.join(missing)}. Set them {source}on the command line as "
             f"`{missing[0]}=...`."
         )
-    return recipe
+    if any(isinstance(value, str) and "${" in value for value in _flatten(values).values()):
+        try:
+            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"The recipe cannot be resolved: {str(error).splitlines()[0]}.") from None
+    return convert(recipe_class, values, "", "the recipe")
 
 
 def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
@@ -113,8 +119,11 @@ def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
     return read_chain(path)[-1][1]
 
 
-def _set(recipe_class: type, values: dict, override: str) -> bool:
-    """Sets in `values` the field that an override `dotted.name=value` names; whether a list or mapping came in."""
+def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str]]) -> bool:
+    """Sets in `values` the field that an override `dotted.name=value` names; whether a list or mapping came in.
+
+    An entry of a list that is set to null is `dropped` later: its path is added there.
+    """
     name, equals, text = override.partition("=")
     name = name.strip()
     if not equals or not name:
@@ -137,7 +146,14 @@ def _set(recipe_class: type, values: dict, override: str) -> bool:
         if not isinstance(container, (dict, list)):
             raise ValueError(f"{origin}: {path} is {_type_name(expected)}, it has no fields. Set `{path}=...`.")
     expected, key = _step(expected, container, last, path, origin)
+    dropped[:] = [other for other in dropped if other[: len(parents) + 1] != [*parents, last]]  # the later one wins
+    is_null = text.strip() in ("null", "~") and not _optional(expected)[1] and expected is not Any
+    if is_null and isinstance(container, list):
+        dropped.append([*parents, last])
+        return has_grown
     value = _parse(text, expected, origin)
+    if is_null and typing.get_origin(expected) is list:  # nothing of what it lists
+        value = []
     convert(expected, value, name, origin)
     container[key] = value
     return has_grown or isinstance(value, (dict, list))
@@ -351,7 +367,10 @@ def parse_command_line(
         "--config", metavar="FILE", help="recipe: a YAML file of the fields below, over those of the file it `extends`"
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="field=value", help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]"
+        "overrides",
+        nargs="*",
+        metavar="field=value",
+        help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]; a.1=null drops an entry of a list",
     )
     for name, keywords in (flags or {}).items():
         parser.add_argument(name, **keywords)
@@ -451,6 +470,10 @@ def user_errors():
         if isinstance(error, KeyboardInterrupt):
             print(f"{program}: interrupted; what was saved can be continued with --resume", file=sys.stderr)
             sys.exit(130)
-        refused = " The system refused this: check the path, its permissions and the space on the disk."
-        print(f"{program}: error: {error}{'' if isinstance(error, ValueError) else refused}", file=sys.stderr)
+        refused = ""
+        if isinstance(error, FileNotFoundError):
+            refused = ". It, or its folder, is not there, or was removed while this was running."
+        elif isinstance(error, OSError):
+            refused = ". The system refused this: check the path, its permissions and the space on the disk."
+        print(f"{program}: error: {error}{refused}", file=sys.stderr)
         sys.exit(2)

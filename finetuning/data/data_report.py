@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.compute
 
 from finetuning.results.files import Table, print_table, table_names
 from finetuning.tasks.question_answering.reach import NAME
 from finetuning.tasks.registry import KINDS, recipe_module, task_module
+from zoo_core.masking import IGNORED
 
 # counts of the protocol, by part and language, and how the report calls them; a count that is 0 everywhere is left out
 COUNTS = {
@@ -30,6 +33,7 @@ REASONS = {
     "over_the_limit": "too long",
     "in_no_window": "in no window",
 }
+LABELS = 6  # columns of counts by label; the rarer ones have one together
 EXAMPLES, SHOWN = 2, 60  # of answers that are out of reach, by part and language, and characters of each
 
 
@@ -40,6 +44,7 @@ def report_data(recipe: Any) -> None:
     data, table = KINDS[recipe.kind].data_function(recipe)
     if PartialState().is_main_process:
         print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
+        print_labels(recipe, data)
         print("\n".join(source_lines(data.protocol)))
         if answers := list(_answer_lines(data.protocol)):
             title = f"gold answers, and those that no prediction can equal; a run lists them in {NAME}.csv"
@@ -71,6 +76,43 @@ def read_by_language(recipe: Any) -> tuple[Any, Table]:
 
     each_part(data, line)
     return data, as_table(lines)
+
+
+def print_labels(recipe: Any, data: Any, most_languages: int | None = None) -> None:
+    """Prints how many rows, or words, have each label, by part and language; nothing for a kind without labels.
+
+    Of a part with more than `most_languages` the languages are counted together, and of many labels the rarest.
+    """
+    names = getattr(data, "label_names", None)
+    if not names:
+        return
+    lines: list[tuple[str, str, np.ndarray]] = []
+    for part, by_language in (("train", {"all": data.train}), ("dev", data.dev), ("evaluation", data.evaluation)):
+        counts = {language: _label_counts(rows, len(names)) for language, rows in by_language.items()}
+        if most_languages and len(counts) > most_languages:
+            counts = {f"{len(counts)} languages": np.sum(list(counts.values()), axis=0)}
+        lines += [(part, language, own) for language, own in counts.items()]
+    total = np.sum([own for *_, own in lines], axis=0)
+    order = [number for number in np.argsort(-lines[0][-1], kind="stable") if total[number]]  # as often as in training
+    if len(order) <= LABELS:
+        order.sort()
+    shown, rest = order[:LABELS], order[LABELS:]
+    columns = ["part", "language", *(names[number] for number in shown), *([f"and {len(rest)} more"] if rest else [])]
+    cells = [
+        [part, language, *(f"{own[number]:,}" for number in shown), *([f"{own[rest].sum():,}"] if rest else [])]
+        for part, language, own in lines
+    ]
+    what = "words" if recipe.kind == "tagging" else "rows"
+    print_table(f"{recipe.task}: {what} by label", (columns, cells), [])
+
+
+def _label_counts(rows: Any, size: int) -> np.ndarray:
+    """How often each of the labels 0 ... size - 1 occurs in column `labels`, of numbers or of lists of them."""
+    labels = rows.select_columns(["labels"]).with_format("arrow")[:].column("labels")
+    if pyarrow.types.is_nested(labels.type):
+        labels = pyarrow.compute.list_flatten(labels)
+    labels = labels.to_numpy()
+    return np.bincount(labels[labels != IGNORED], minlength=size)
 
 
 def _answer_lines(protocol: dict[str, Any]) -> Iterator[dict[str, Any]]:

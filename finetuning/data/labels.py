@@ -4,6 +4,7 @@ What ties training and evaluation together is the *name* of a label: ids are tho
 labels are looked up by name, so that two datasets that number the same classes differently cannot be mixed up.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,13 +48,46 @@ class LabelColumn:
 
 
 def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
-    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared."""
+    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared.
+
+    Raises ValueError for labels that differ by case or by spaces around them alone, unless `label_names` has them.
+    """
     for column in columns:
         _ = column.is_number
-    if declared := next((column.declared for column in columns if column.declared), []):
+    declared = next((column.declared for column in columns if column.declared), [])
+    if not any(column.rows.table.label_names for column in columns):
+        _refuse_spellings(columns)
+    if declared:
         return declared, True
-    seen = {value for column in columns for value in column.values if value is not None}
+    seen = {value for column in columns for value in column.values if not _is_empty(value)}
     return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))], False
+
+
+def _refuse_spellings(columns: list[LabelColumn]) -> None:
+    """Raises ValueError for labels that would be classes of their own by their case, or by spaces around them."""
+    counts: Counter[str] = Counter()
+    for column in columns:
+        names = column.declared if column.is_number else []
+        counts.update({name: 0 for name in names})
+        for value, count in Counter(column.values).items():
+            if isinstance(value, str):
+                counts[value] += count
+            elif value is not None and 0 <= value < len(names):
+                counts[names[value]] += count
+    spellings: dict[str, list[str]] = {}
+    for name, _ in counts.most_common():
+        spellings.setdefault(name.strip().casefold(), []).append(name)
+    if alike := next((names for plain, names in spellings.items() if plain and len(names) > 1), None):
+        tables = ", ".join(dict.fromkeys(column.rows.name for column in columns))
+        shown = ", ".join(f"{name!r} ({counts[name]:,})" for name in alike)
+        raise ValueError(
+            f"{tables}: labels in column {columns[0].rows.table.label_column} differ by case or surrounding space "
+            f"alone: {shown}. Write them alike; where they are different labels, name all in `label_names`."
+        )
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, warnings: list[str]) -> list[int]:
@@ -79,24 +113,26 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
             f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"
         )
     unknown = [value for value, found in ids.items() if found is None]
-    if unknown and set(ids) <= {None, -1}:
+    if unknown and all(value == -1 or _is_empty(value) for value in ids):
         raise ValueError(
             f"{rows.place}: none of the {len(column.values)} values in column {name_of_column} is a label. Name "
             "another split, or a copy of the data that has its labels."
         )
     if unknown:
         row = column.row_of(column.values.index(unknown[0]))
-        hidden = "no label" if unknown[0] in (None, -1) else f"label {unknown[0]!r}"
+        is_empty = unknown[0] == -1 or _is_empty(unknown[0])
+        hidden = "no label" if is_empty else f"label {unknown[0]!r}"
+        others = sum(value in unknown for value in column.values) - 1
         raise ValueError(
-            f"{rows.place}, row {row} (from 0): {hidden} in column {name_of_column}. The training data know: "
-            f"{', '.join(names)}. {_advice(unknown[0], names)}"
+            f"{rows.place}, row {row} (from 0): {hidden} in column {name_of_column}"
+            + (f", and {others:,} more like it" if others else "")
+            + f". The training data know: {', '.join(names)}. "
+            + ("Unlabeled rows cannot be used: remove them." if is_empty else _advice(unknown[0], names))
         )
     return [ids[value] for value in column.values]
 
 
 def _advice(value: Any, names: list[str]) -> str:
-    if value in (None, -1):
-        return "Unlabeled rows cannot be used: remove them."
     hint = nearest(str(value), names) if isinstance(value, str) else ""
     advice = "Where the same labels have other names or numbers, give their names in order as `label_names`."
     return f"{hint} {advice}" if hint.startswith("Did") else advice

@@ -21,11 +21,11 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from finetuning.experiments import benchmark
+from finetuning.experiments.missing_tables import leave_out_missing, source_of
 from finetuning.experiments.runs import BEGUN, FINISHED, WAITING, execute, models_of, state_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
 from finetuning.results.files import print_table, run_name
@@ -34,7 +34,6 @@ from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, user_errors
-from zoo_core.tables import Table, describe
 
 MARKER = "suite.json"  # in the folder of a suite: which one it is
 
@@ -160,80 +159,6 @@ def _refuse_what_the_suite_sets(task: SuiteTask, overrides: list[str]) -> None:
             )
 
 
-def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
-    """Removes languages whose tables are not there, and tasks without training rows or any language.
-
-    Changes `recipes`; returns what was left out of each task, in words. A table of several languages
-    (`language_column`) is read as it is.
-    """
-    from finetuning.data.task_tables import training_languages
-
-    left_out = {}
-    for name, recipe in list(recipes.items()):
-        missing: list[str] = []
-        trained = [(t, code) for t in getattr(recipe, "train", []) for code in training_languages(recipe, t) or [""]]
-        if absent := [table for table, language in trained if not is_there(table, language, recipe.hub_root)]:
-            left_out[name] = f"its training rows are not there: {describe(absent[0])}"
-            del recipes[name]
-            continue
-        tables = recipe.evaluation if hasattr(recipe, "evaluation") else recipe.pairs
-        for table in list(tables):
-            there = [language for language in table.languages or [""] if is_there(table, language, recipe.hub_root)]
-            first = next(_tables_in(table)).path  # pools have several, and no path of their own
-            missing += [language or first for language in table.languages or [""] if language not in there]
-            if not there:
-                tables.remove(table)
-            elif table.languages:
-                table.languages = there
-        if missing:
-            left_out[name] = f"not there: {', '.join(missing)}"
-        if not tables:
-            del recipes[name]
-    # what starts from a task that is left out cannot be run either
-    for name, recipe in list(recipes.items()):
-        if (source := _source(recipe)) in left_out and source not in recipes:
-            left_out[name] = f"it starts from {source}, which is not run"
-            del recipes[name]
-    return left_out
-
-
-def _source(recipe: Any) -> str:
-    """The task of the same suite that a recipe starts from; empty where it is none."""
-    start = Path(recipe.init_from or "")
-    return start.name if start.parent == Path(recipe.output_dir).parent else ""
-
-
-def is_there(table: Any, language: str, hub_root: str | None) -> bool:
-    """Whether the table of a language, and its split, can be found, and has rows in it."""
-    from finetuning.data import task_tables
-    from finetuning.tasks.retrieval import recipe as retrieval_recipe
-    from zoo_core.tables import load_table, split_names
-
-    if hasattr(table, "label_column"):
-        table = task_tables.filled(table, language)
-    elif language:
-        (table,) = retrieval_recipe.expanded([dataclasses.replace(table, languages=[language])])
-    try:
-        for one in _tables_in(table):
-            split = one.split or table.split  # the other side of a pair has that of the first, where it names none
-            if split.partition("[")[0] not in split_names(one, hub_root):
-                return False
-            if getattr(one, "where", None):
-                task_tables.selected(one, load_table(one, hub_root))
-    except ValueError:
-        return False
-    return True
-
-
-def _tables_in(item: Any) -> Iterator[Table]:
-    """The tables that a part of a recipe names, itself and below it: a pool of sentences has several."""
-    if isinstance(item, Table):
-        yield item
-    if dataclasses.is_dataclass(item):
-        for value in vars(item).values():
-            yield from _tables_in(value)
-
-
 def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], command: list[str]) -> None:
     """Runs what is not finished, and writes and shows the table of all that is.
 
@@ -264,7 +189,7 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     failed: dict[str, str] = {}
     for number, (name, recipe) in enumerate(recipes.items(), start=1):
         try:
-            if (source := _source(recipe)) in failed:
+            if (source := source_of(recipe)) in failed:
                 raise ValueError(f"{name} starts from {source}, which has failed.")
             state = state_of(recipe, fingerprint)
             if is_main:

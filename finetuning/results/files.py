@@ -10,12 +10,15 @@ FIGURE = re.compile(r"[*\s\d.,±+/%≠§†‡¶-]*")
 
 
 def run_name(folder: str | Path) -> str:
-    """The name of the run that left a model in <run>/model or <run>/seed-N/model, or the folder's own."""
-    folder = Path(folder).resolve()
+    """The name of the run that left a model in <run>/model or <run>/seed-N/model, with the step of one in
+    <run>/checkpoints/step-N/model, or the folder's own; without `{seed}`, which stands for several."""
+    folder = Path(str(folder).replace("-{seed}", "")).resolve()
     if folder.name != "model":
         return folder.name
     above = folder.parent
-    return above.parent.name if above.name.startswith("seed-") else above.name
+    if above.parent.name == "checkpoints":
+        return f"{above.parent.parent.name}-{above.name}"
+    return above.parent.name if re.match("seed(-|$)", above.name) else above.name
 
 
 def table_names(entries: list[dict[str, Any]]) -> str:

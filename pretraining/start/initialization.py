@@ -111,7 +111,7 @@ def _check_objective(
         )
     length, longest = phase.objectives[name].max_length, config.longest_input
     if not kind.reads and length > longest:
-        advice = "Lower it, or raise model.config.max_position_embeddings"
+        advice = f"Set {place}.max_length={longest}, or raise model.config.max_position_embeddings"
         raise ValueError(f"{place}.max_length is {length}, and the model has {longest} positions. {advice}.")
 
 

@@ -273,8 +273,8 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
         in_process(main, "--suite", "sample", "model=runs/xlm_align-smoke/model", "output_dir=runs/suite", *fast)
         for name in ("xlm-roberta-base/xtreme", "xlm_align-base/xtreme", "minilm-xlm/small", "minilm-dict/small"):
             shutil.copytree("runs/suite", f"runs/{name}", dirs_exist_ok=True)
-        for name in ("xlm", "metaxlm", "xlm_align"):
-            shutil.copytree("runs/suite/topics", f"runs/{name}/sample", dirs_exist_ok=True)
+        for name in ("xlm", "metaxlm", "xlm_align-smoke"):
+            shutil.copytree("runs/suite/topics", f"runs/{name}/sample_topics", dirs_exist_ok=True)
     finally:
         os.chdir(here)
     return place

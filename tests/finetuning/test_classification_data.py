@@ -92,6 +92,26 @@ def test_unknown_labels_are_named_with_their_row(write, labels, message):
         read({"path": write("train", rows(NLI))}, evaluated(write("test", rows(labels))))
 
 
+@pytest.mark.parametrize("label", [None, "", "  "])
+def test_a_training_row_without_a_label_is_refused_with_its_place(write, label):
+    path = write("train", rows([*NLI, label, *NLI, label]))
+    with pytest.raises(ValueError) as refused:
+        read({"path": path}, evaluated(write("test", rows(NLI))))
+    assert path in str(refused.value) and "row 3" in str(refused.value) and "1 more" in str(refused.value)
+
+
+def test_labels_that_differ_by_case_or_space_alone_are_refused_with_their_counts(write):
+    path, test = write("train", rows([*NLI, "neutral", "Neutral", "neutral "])), write("test", rows(NLI))
+    with pytest.raises(ValueError) as refused:
+        read({"path": path}, evaluated(test))
+    assert all(part in str(refused.value) for part in (path, "'neutral' (2)", "'Neutral' (1)", "'neutral ' (1)"))
+    classes = Features({"text": Value("string"), "label": ClassLabel(names=["a", "A", "b"])})
+    with pytest.raises(ValueError, match=r"'a' \(2\), 'A' \(1\)"):
+        read({"path": write("classes", rows([0, 1, 0, 2]), classes)}, evaluated(test))
+    named = [*NLI, "Neutral", "neutral "]  # who names them wants them
+    assert read({"path": path, "label_names": named}, evaluated(test)).label_names == named
+
+
 def test_minus_one_of_a_class_label_is_no_label(write):
     classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
     path = write("train", rows([0, 1, 2]), classes)

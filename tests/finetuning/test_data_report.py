@@ -2,7 +2,9 @@
 
 from datasets import Dataset
 
-from finetuning.data.data_report import as_table
+from finetuning.data.data_report import as_table, print_labels
+from finetuning.data.task_tables import TaskData
+from finetuning.recipe import Recipe
 from finetuning.run import main
 
 
@@ -17,14 +19,36 @@ def test_classification_is_counted_by_part_and_language(topics, tmp_path, capsys
     main([*topics, "--check_data", "max_length=12"])
     printed = capsys.readouterr().out
     assert not (tmp_path / "out").exists() and "Nothing was trained or written" in printed
+    printed, _, labels = printed.partition("rows by label")
+    counts = {part: rows_of(labels, part) for part in ("train", "dev", "evaluation")}
+    assert list(counts["evaluation"]) == ["en", "de", "zh"]
+    assert [sum(map(int, counts[part][language])) for part, language in (("train", "all"), ("dev", "en"))] == [216, 24]
+    assert counts["evaluation"]["de"] == ["12"] * 5  # topics, the same number of each
     evaluated = rows_of(printed, "evaluation")
     assert list(evaluated) == ["en", "de", "zh"]
     for rows, inputs, median, longest, cut in evaluated.values():
         assert rows == inputs == "60" and int(median) <= int(longest) == 12 and int(cut) > 0
     assert rows_of(printed, "train")["all"][0] == "216" and rows_of(printed, "dev")["en"][0] == "24"
-    assert "dev: 10% of the training rows, held out at random" in printed
-    assert "evaluation: sample_corpus en test, en, 60 rows, sha256:" in printed
-    assert "split" not in printed.split("train: ")[0].replace("splits", "")  # no count that is 0 everywhere
+    assert "dev: 10% of the training rows, held out at random" in labels
+    assert "evaluation: sample_corpus en test, en, 60 rows, sha256:" in labels
+    assert "split" not in printed  # no count that is 0 everywhere
+
+
+def test_of_many_labels_the_rarest_are_counted_together_and_so_are_many_languages(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    names = list("abcdefgh")
+    labels = [number for number in range(8) for _ in range(number + 1)]
+
+    def rows(values):
+        return Dataset.from_dict({"labels": values})
+
+    evaluation = {language: rows([7, 7, 0]) for language in ("de", "fr", "sw")}
+    data = TaskData(names, rows(labels), {}, evaluation, {}, [])
+    print_labels(Recipe(task="t"), data, most_languages=2)
+    printed = capsys.readouterr().out
+    assert rows_of(printed, "train") == {"all": ["8", "7", "6", "5", "4", "3", "3"]}  # of h, g, ...; b and a together
+    assert rows_of(printed, "evaluation") == {"3 languages": ["6", "0", "0", "0", "0", "0", "3"]}
+    assert "and 2 more" in printed
 
 
 def test_answers_out_of_reach_are_counted_and_shown(topics, tmp_path, capsys, monkeypatch):
@@ -69,6 +93,8 @@ def test_tagging_translation_and_features_are_reported_too(
     ]
     main([*topics, *tables, "kind=tagging", "selection=last", "--check_data"])
     printed = capsys.readouterr().out
+    printed, _, labels = printed.partition("words by label")
+    assert rows_of(labels, "train")["all"] == rows_of(labels, "evaluation")["de"] == ["40", "20"]
     rows, inputs, _, longest, split, without = rows_of(printed, "evaluation")["de"]
     assert (rows, split, without) == ("1", "1", "20") and int(inputs) > 1 and int(longest) <= 24
     assert "warning: the labels are not IOB1" in printed

@@ -87,7 +87,7 @@ def of_kinds(*kinds):
 def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
     recipe = load(name)
     folder, _, task = name.rpartition("/")
-    assert recipe.output_dir == f"runs/{name}"
+    assert recipe.output_dir.startswith(f"runs/somewhere/{recipe.task}")
     if folder in ("xtreme", "veco", "ernie_m", "xlm_align", "metaxlm") and recipe.kind != "translation":
         assert (
             task == recipe.task or task.startswith(recipe.task + "_") or task.startswith(("sick", "amazon", "sample"))
@@ -337,6 +337,31 @@ def test_any_encoder_is_fine_tuned_as_the_benchmarks_scripts_do(task, batch, rat
     if is_answering:
         assert (recipe.doc_stride, recipe.n_best, recipe.max_answer_length) == (128, 20, 30)
         assert recipe.metric == ("mlqa" if task == "mlqa" else "squad")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["xtreme", "veco", "ernie_m", "xlm_align", "metaxlm"])
+def test_recipes_for_one_model_have_a_folder_each(folder):
+    folders = [load(name).output_dir for name in NAMES if name.startswith(f"{folder}/") and not name.endswith("_large")]
+    assert len(folders) > 5 and len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize(
+    ("model", "folder"),
+    [
+        ("runs/x-smoke/model", "x-smoke"),
+        ("owner/name", "name"),
+        ("runs/x/checkpoints/step-5/model/", "x-step-5"),
+        ("runs/x/squad/seed-1/model", "squad"),
+        ("runs/x/seed-{seed}/model", "x"),
+        ("runs/x-{seed}/model", "x"),
+    ],
+)
+def test_the_folder_of_a_run_has_the_name_of_the_model(model, folder):
+    given = [f"model={model}", "task=t", "training.learning_rate=1"]
+    assert load_recipe(KINDS["classification"].recipe_class, None, given).output_dir == f"runs/{folder}/t"
+    recipe = load_recipe(KINDS["tagging"].recipe_class, None, [*given, "setting=supervised"])
+    assert recipe.output_dir == f"runs/{folder}/t_supervised"
 
 
 @pytest.mark.parametrize(

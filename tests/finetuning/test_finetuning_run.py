@@ -154,6 +154,17 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample
     assert "is a file" in refused([*topics, f"output_dir={foreign / 'notes.txt'}"])
 
 
+def test_a_folder_that_vanishes_is_named(topics, tmp_path, monkeypatch, refused):
+    step = FineTuningTrainer.training_step
+
+    def removed(*arguments, **options):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", removed)
+    assert f"output_dir {tmp_path / 'out'} was removed" in " ".join(refused([*topics, "training.max_steps=1"]).split())
+
+
 def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, refused):
     assert "Did you mean 'model'" in refused([*topics, f"model={tiny_model.parent / 'modle'}"])
     assert "the model has" not in refused([*topics, "max_length=65"])

@@ -6,11 +6,14 @@ import shutil
 import pytest
 
 from finetuning.experiments import suite as suite_module
+from finetuning.experiments.missing_tables import skip_missing
 from finetuning.experiments.suite import read_recipes
 from finetuning.experiments.suite_recipe import SUITES, load_suite
 from finetuning.results.table import load_results
 from finetuning.run import main
+from finetuning.tasks.registry import KINDS
 from zoo_core.provenance import write_json
+from zoo_core.recipes import load_recipe
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "selection=last", "max_length=24")
 
@@ -162,6 +165,34 @@ def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_
     assert "not run: further: its training rows are not there" in (tmp_path / "out/results.md").read_text("utf-8")
 
 
+def test_a_single_recipe_leaves_out_what_is_missing_and_says_it(topics, tmp_path, capsys, refused):
+    here = [argument for argument in topics if not argument.startswith(("seeds", "selection", "evaluate_every"))]
+    first = next(argument for argument in topics if argument.startswith("evaluation=")).replace("[en,", "[en, xx,")
+    absent = f"{first.removesuffix(']')}, {{path: {tmp_path}/absent.jsonl, languages: [fr]}}]"
+    arguments = [*here, *FAST, "training.epochs=1", absent, "--skip_missing"]
+    main(arguments)
+    assert "left out, not there: xx, fr" in capsys.readouterr().out
+    found = results(tmp_path)
+    assert list(found.languages) == ["en", "de", "zh"] and "left out, not there: xx, fr" in found["warnings"]
+    main([*arguments, "--resume", "seeds=[1, 2]"])
+    assert results(tmp_path)["seeds"] == [1, 2]
+    message = refused([*arguments, "train.0.config=yy", f"output_dir={tmp_path / 'other'}"])
+    assert "training rows are not there" in " ".join(message.split())
+
+
+def test_missing_files_of_word_alignment_are_left_out_too(sample_corpus_dir):
+    recipe_class = KINDS["word_alignment"].recipe_class
+    files = {"de": "en-de", "zh": "zh-en", "fr": "en-fr"}
+    pairs = ", ".join(
+        f"{{source_language: {code}, target_language: en, path: {sample_corpus_dir}/alignments, source: {name}.txt, "
+        f"gold: {name}.gold}}"
+        for code, name in files.items()
+    )
+    recipe = load_recipe(recipe_class, None, ["model=m", "task=t", f"pairs=[{pairs}]"])
+    assert skip_missing(recipe) == "not there: fr-en"
+    assert [pair.name for pair in recipe.pairs] == ["de-en", "zh-en"] and "fr-en" in recipe.pairs[0].note
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -184,7 +215,7 @@ def test_a_folder_of_something_else_is_left_alone(suite, failed, tmp_path, tiny_
     before = sorted(path.name for path in tiny_model.iterdir())
     assert "holds something else" in failed(f"output_dir={tiny_model}")
     assert sorted(path.name for path in tiny_model.iterdir()) == before
-    suite("--tasks", "retrieval")
+    suite("--tasks", "retrieval", "published=null")
     path = tmp_path / "other.yaml"
     path.write_text("name: other\ntasks: [{name: b, category: c, recipe: retrieval.yaml}]", encoding="utf-8")
     message = refused(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"])

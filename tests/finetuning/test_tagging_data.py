@@ -147,6 +147,14 @@ def test_wrong_rows_are_named(write, content, fields, message):
         read({"path": write("train", rows(TAGS))}, {"path": write("test", content), **fields})
 
 
+@pytest.mark.parametrize(("tag", "place"), [("b-per", "'B-PER' (3), 'b-per' (1)"), ("", "row 3"), (" ", "row 3")])
+def test_training_labels_are_neither_spelled_twice_nor_empty(write, tag, place):
+    path = write("train", rows([*TAGS, [tag]]))
+    with pytest.raises(ValueError) as refused:
+        read({"path": path}, {"path": write("test", rows(TAGS))})
+    assert path in str(refused.value) and place in str(refused.value)
+
+
 # --- settings ---
 
 

@@ -123,6 +123,20 @@ def test_later_overrides_win(recipe_file):
     assert load_recipe(Recipe, recipe_file, ["stage.steps=1", "stage.steps=2"]).stage.steps == 2
 
 
+@pytest.mark.parametrize(
+    ("overrides", "languages"),
+    [
+        (["corpora.0=null"], ["no"]),
+        (["corpora.0=null", "corpora.1=null", "corpora.0=null"], []),
+        (["corpora.0=null", "corpora.1.language=de"], ["de"]),  # positions stay what they are in the file
+        (["corpora.1=null", "corpora=[{path: a, language: sw}]"], ["sw"]),
+        (["corpora=null"], []),
+    ],
+)
+def test_null_drops_entries_of_a_list(recipe_file, overrides, languages):
+    assert [corpus.language for corpus in load_recipe(Recipe, recipe_file, overrides).corpora] == languages
+
+
 def test_mutable_defaults_are_not_shared():
     one, two = Recipe(output_dir="a"), Recipe(output_dir="b")
     one.betas.append(1.0)

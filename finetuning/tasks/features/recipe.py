@@ -5,7 +5,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import INIT_FROM, check_ranges
+from finetuning.recipe import INIT_FROM, OUTPUT_DIR, check_ranges
 from zoo_core.recipes import option
 
 SEED = "{seed}"
@@ -31,7 +31,9 @@ class FeatureRecipe:
     )
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
     init_from: str | None = option(None, INIT_FROM)
-    output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, layers.png, one folder per seed")
+    output_dir: str = option(
+        OUTPUT_DIR, "folder of the results: results.{json,md,csv}, layers.png, one folder per seed"
+    )
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import Hyperparameters, PublishedRow, check_values
+from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, check_values
 from zoo_core.recipes import option
 from zoo_core.tables import Table
 
@@ -116,7 +116,7 @@ class TranslationRecipe:
         "translation model is built, or a translation model, which is trained further",
     )
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
-    output_dir: str = option(MISSING, "folder of the results: results.{json,md,csv}, bleu.png, one folder per seed")
+    output_dir: str = option(OUTPUT_DIR, "folder of the results: results.{json,md,csv}, bleu.png, one folder per seed")
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )

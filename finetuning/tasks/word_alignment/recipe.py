@@ -4,6 +4,7 @@ Nothing is trained: links are read from the vectors of a model as it is, and hel
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import MISSING
@@ -11,6 +12,7 @@ from omegaconf import MISSING
 from finetuning.recipe import Published
 from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair, check_features
 from zoo_core.recipes import option
+from zoo_core.tables import resolve_hub_path
 
 
 @dataclass
@@ -36,6 +38,11 @@ class AlignedPairs(NamedPair):
     note: str | None = option(
         None, "what a reader must know where this is not the benchmark's own data; it becomes a warning of the results"
     )
+
+    def files(self, hub_root: str | None) -> list[Path]:
+        """Where the files of source, target (if it has one) and gold are, or should be."""
+        folder = Path(resolve_hub_path(self.path, hub_root)) if self.path else Path()
+        return [folder / name for name in (self.source, self.target, self.gold) if name is not None]
 
 
 @dataclass

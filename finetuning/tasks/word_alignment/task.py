@@ -40,8 +40,7 @@ def read(recipe: WordAlignmentRecipe) -> AlignmentData:
     """
     pairs, entries, warnings = {}, [], []
     for pair in recipe.pairs:
-        files = [_file(pair, name, recipe.hub_root) for name in (pair.source, pair.target) if name is not None]
-        gold_file = _file(pair, pair.gold, recipe.hub_root)
+        *files, gold_file = _files(pair, recipe.hub_root)
         sentences = [tuple(_words(side) for side in sides) for sides in PairReader(files)]
         links = read_gold(gold_file, pair.gold_format, pair.gold_base)
         gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
@@ -92,17 +91,15 @@ def _chance_level(pair: AnnotatedPairs) -> dict[str, float]:
     return score({n: position_links(*map(len, pair.sentences[n])) for n in pair.gold}, pair.gold)
 
 
-def _file(pair: AlignedPairs, name: str, hub_root: str | None) -> str:
-    if pair.path is None:
-        return name
-    folder = Path(resolve_hub_path(pair.path, hub_root))
-    if not folder.is_dir():
+def _files(pair: AlignedPairs, hub_root: str | None) -> list[str]:
+    """Source, target (if it has a file) and gold. Raises ValueError for a folder that is not there."""
+    if pair.path is not None and not Path(resolve_hub_path(pair.path, hub_root)).is_dir():
         root = f"hub_root is {hub_root}" if hub_root else "hub_root is not set"
         raise ValueError(
             f"{pair.name}: {pair.path} is no folder, relative to {Path.cwd()} or as <owner>/<name> under hub_root "
             f"({root}). Correct path, or set hub_root."
         )
-    return str(folder / name)
+    return [str(file) for file in pair.files(hub_root)]
 
 
 def _words(side: str | list[str]) -> list[str]:

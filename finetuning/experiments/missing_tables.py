@@ -1,0 +1,111 @@
+"""Leaves out what the data at hand do not have: `finetuning/run.py --skip_missing`."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from finetuning.data import task_tables
+from finetuning.tasks.retrieval import recipe as retrieval_recipe
+from zoo_core.tables import Table, describe, load_table, split_names
+
+
+def skip_missing(recipe: Any) -> str | None:
+    """Removes from a recipe the languages whose tables are not there; returns which, as its results then say.
+
+    Raises ValueError where its training rows are not there, or nothing is left to evaluate.
+    """
+    recipes = {recipe.task: recipe}
+    reason = leave_out_missing(recipes).get(recipe.task)
+    if not recipes:
+        raise ValueError(f"{recipe.task} cannot be run: {reason}. Check hub_root, or the connection.")
+    if reason:
+        table = evaluated_tables(recipe)[0]
+        table.note = "; ".join(filter(None, (table.note, f"left out, {reason}")))
+    return reason
+
+
+def evaluated_tables(recipe: Any) -> list[Any]:
+    """The tables of what a recipe of any kind evaluates."""
+    return next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
+
+
+def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
+    """Removes languages whose tables are not there, and tasks without training rows or any language.
+
+    Changes `recipes`; returns what was left out of each task, in words. A table of several languages
+    (`language_column`) is read as it is.
+    """
+    left_out = {}
+    for name, recipe in list(recipes.items()):
+        missing: list[str] = []
+        trained = [
+            (table, language)
+            for table in getattr(recipe, "train", [])
+            for language in (task_tables.training_languages(recipe, table) if hasattr(table, "label_column") else [])
+            or [""]
+        ]
+        if absent := [table for table, language in trained if not is_there(table, language, recipe.hub_root)]:
+            left_out[name] = f"its training rows are not there: {describe(absent[0])}"
+            del recipes[name]
+            continue
+        tables = evaluated_tables(recipe)
+        for table in list(tables):
+            languages = getattr(table, "languages", []) or [""]
+            there = [language for language in languages if is_there(table, language, recipe.hub_root)]
+            missing += [language or _name(table) for language in languages if language not in there]
+            if not there:
+                tables.remove(table)
+            elif there != [""]:
+                table.languages = there
+        if missing:
+            left_out[name] = f"not there: {', '.join(missing)}"
+        if not tables:
+            del recipes[name]
+    # what starts from a task that is left out cannot be run either
+    for name, recipe in list(recipes.items()):
+        if (source := source_of(recipe)) in left_out and source not in recipes:
+            left_out[name] = f"it starts from {source}, which is not run"
+            del recipes[name]
+    return left_out
+
+
+def source_of(recipe: Any) -> str:
+    """The task of the same suite that a recipe starts from; empty where it is none."""
+    start = Path(getattr(recipe, "init_from", None) or "")
+    return start.name if start.parent == Path(recipe.output_dir).parent else ""
+
+
+def is_there(table: Any, language: str, hub_root: str | None) -> bool:
+    """Whether the table of a language, and its split, can be found, and has rows in it."""
+    if hasattr(table, "files"):
+        return all(file.is_file() for file in table.files(hub_root))
+    if hasattr(table, "label_column"):
+        table = task_tables.filled(table, language)
+    elif language:
+        (table,) = retrieval_recipe.expanded([dataclasses.replace(table, languages=[language])])
+    try:
+        for one in _tables_in(table):
+            split = one.split or table.split  # the other side of a pair has that of the first, where it names none
+            is_file = Path(one.path).is_file()  # which has no splits: all of it is read
+            if not is_file and split.partition("[")[0] not in split_names(one, hub_root):
+                return False
+            if getattr(one, "where", None):
+                task_tables.selected(one, load_table(one, hub_root))
+    except ValueError:
+        return False
+    return True
+
+
+def _name(table: Any) -> str:
+    """What a table without languages is called: its pair, or its path, or the first of those within it (of a pool)."""
+    return table.name if hasattr(table, "files") else next(_tables_in(table)).path
+
+
+def _tables_in(item: Any) -> Iterator[Table]:
+    """The tables that a part of a recipe names, itself and below it: a pool of sentences has several."""
+    if isinstance(item, Table):
+        yield item
+    if dataclasses.is_dataclass(item):
+        for value in vars(item).values():
+            yield from _tables_in(value)
