@@ -10,6 +10,7 @@ from finetuning.experiments.compare_runs import read_others, write_beside
 from finetuning.experiments.sweep import sweep_facts
 from finetuning.results.report import build_results, print_results, write_results
 from finetuning.run_folder import RunFolder
+from finetuning.seeds import SeedProgress
 from finetuning.tasks.features import models as feature_models
 from finetuning.tasks.registry import recipe_module, task_module
 from finetuning.tasks.translation import task as translation
@@ -37,7 +38,8 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
         return load_model(kind, data, path, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
 
     def train(seed: int, model: Any) -> dict[str, Any]:
-        return run_seed(recipe, kind, seed, data, model, tokenizer, folder.of_seed(seed), evaluate)
+        with SeedProgress(seed) as progress:
+            return run_seed(recipe, kind, seed, data, model, tokenizer, folder.of_seed(seed), progress, evaluate)
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command, data.lists), build, train)
     if evaluate:
@@ -63,7 +65,8 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
         return model
 
     def train(seed: int, model: Any) -> dict[str, Any]:
-        return translation_trainer.run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
+        with SeedProgress(seed) as progress:
+            return translation_trainer.run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed), progress)
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, train)
     report(recipe, folder, identity, data, before, records)

@@ -10,12 +10,14 @@ import evaluate
 import torch
 from accelerate import DistributedType, PartialState
 from accelerate.utils import release_memory
-from transformers import Trainer, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from finetuning.checkpoints import last_complete_checkpoint
+from zoo_core.console import RunBar
 from zoo_core.provenance import forget_machine, write_json
 
 METRICS = Path(__file__).parent / "metrics"
+SHOWN = ("loss", "bleu", "selection")  # of development rows; those by language are in the results
 
 
 def check_hardware(precision: str) -> None:
@@ -55,6 +57,7 @@ def training_arguments(arguments_class: type, recipe: Any, seed: int, folder: Pa
         dataloader_num_workers=recipe.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         logging_steps=50,
+        disable_tqdm=True,  # `SeedProgress` shows it
         seed=seed,
         data_seed=seed,
         report_to=[],
@@ -85,16 +88,67 @@ def metric_facts(score: str, module: str) -> dict[str, str]:
     return {"name": score, "module": metric.name, "version": metric.version}
 
 
-def train_or_resume(trainer: Trainer, recipe: Any, size: str, steps: int | None = None) -> None:
+class SeedProgress(TrainerCallback):
+    """Shows one seed: its steps with their loss, a line for each evaluation. On entering, a bar on a terminal."""
+
+    def __init__(self, seed: int):
+        self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
+        self.is_training = False
+
+    def __enter__(self) -> "SeedProgress":
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.bar.__exit__(*exception)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.bar.start(state.max_steps, state.global_step)
+        self.is_training = True
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.bar.step(state.global_step, self.name)
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        if "loss" in logs:
+            self.bar.note(f"loss {logs['loss']:.3f}")
+        # scores by language are in the results
+        scores = [
+            f"{name[5:]} {logs[name]:.3f}" for name in ("eval_loss", "eval_bleu", "eval_selection") if name in logs
+        ]
+        if scores:
+            self.bar.say(f"{self.name}  step {state.global_step}  dev " + "  ".join(scores))
+
+    def on_prediction_step(self, *args: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
+        rows = "dev" if self.is_training else "evaluation"
+        self.bar.predicted(f"{self.name}, {rows}", len(eval_dataloader))
+
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self.bar.evaluated()
+
+    def on_predict(self, *args: Any, **kwargs: Any) -> None:
+        self.bar.evaluated()
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self.is_training = False
+
+
+def train_or_resume(trainer: Trainer, recipe: Any, progress: SeedProgress, size: str, steps: int | None = None) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that one is of its last step.
 
     `size` says what is trained on, `steps` how many a seed has, where that is known.
     """
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(progress)
     if recipe.training.gradient_checkpointing:
         recompute_activations(trainer.model)
     resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
-    if trainer.is_world_process_zero():
-        print(f"Seed {trainer.args.seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
+    said = [f"{progress.name}: {size}"]
+    if fresh := getattr(trainer.model, "fresh_parameters", None):
+        prefix = f"{trainer.model.base_model_prefix}."
+        heads = dict.fromkeys(name.removeprefix(prefix).partition(".")[0] for name in fresh["names"])
+        said.append(f"fresh {', '.join(heads)} ({fresh['count']:,} parameters)" if heads else "nothing fresh")
+    progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
     if resumed and steps and int(resumed.rpartition("-")[2]) >= steps:
         trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
     else:

@@ -5,15 +5,13 @@
 
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pretraining.recipe import Recipe
 from pretraining.run_record import RunRecord
+from zoo_core.console import RunBar
 from zoo_core.provenance import written_aside
 
 # Of what an evaluation measures, the figures for readers; the others are their parts.
@@ -51,13 +49,8 @@ class RunReport:
     def __init__(self, recipe: Recipe, is_main: bool, argv: list[str], checkpoint: Path | None, progress: dict, facts):
         """`progress` is that of the `checkpoint` which the run goes on from, `facts` go into run.json."""
         self.is_main, self.folder = is_main, Path(recipe.output_dir)
-        self.console = Console(stderr=True, quiet=not is_main, highlight=False, markup=False, soft_wrap=True)
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
-        columns += (TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-        shown = is_main and self.console.is_terminal
-        self.bar = Progress(*columns, console=self.console, disable=not shown)
-        total = sum(phase.steps for phase in recipe.phases)
-        self.task = self.bar.add_task("starting", total=total, completed=progress["step"], note="")
+        self.bar = RunBar(is_main)
+        self.bar.start(sum(phase.steps for phase in recipe.phases), progress["step"])
         if is_main:
             _keep_events(self.folder, progress)
             self.record = RunRecord(recipe, argv, checkpoint, facts)
@@ -65,25 +58,20 @@ class RunReport:
             self.say(f"resumed from {checkpoint}")
 
     def __enter__(self) -> "RunReport":
-        self.bar.start()
+        self.bar.__enter__()
         return self
 
     def __exit__(self, *exception) -> None:
-        self.bar.stop()
+        self.bar.__exit__(*exception)
 
     def step(self, step: int, phase: str) -> None:
         """One more step is done."""
-        self.bar.update(self.task, completed=step, description=phase)
+        self.bar.step(step, phase)
 
     def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
         """Write the figures of a log line, and show them."""
         self._write(step=step, phase=phase, **figures, learning_rate=learning_rate)
-        note = f"loss {figures['loss']:.3f}  {figures['tokens_per_second']:,.0f} tokens/s"
-        self.bar.update(self.task, note=note)
-        if self.bar.disable:
-            task = self.bar.tasks[0]
-            left = timedelta(seconds=round(task.time_remaining or 0))
-            self.say(f"{phase}  step {step}/{task.total}  {note}  left {left}")
+        self.bar.note(f"loss {figures['loss']:.3f}  {figures['tokens_per_second']:,.0f} tokens/s")
 
     def evaluation(self, step: int, phase: str, figures: dict) -> None:
         """Write what an evaluation found, and show it."""
@@ -93,7 +81,7 @@ class RunReport:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text)
+        self.bar.say(text)
 
     def draw(self) -> None:
         """Draw curves.png anew."""

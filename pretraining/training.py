@@ -5,7 +5,6 @@ in the global batch, over objectives, processes and micro-batches). The number i
 so sums are back-propagated and the gradients are scaled once, before clipping.
 """
 
-import logging
 import math
 import os
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, send_to_device, set_seed
 from transformers import get_scheduler
-from transformers.utils import logging as transformers_logging
 
 from pretraining.checkpoints import (
     checked_checkpoint,
@@ -45,6 +43,7 @@ from pretraining.start.meta_pretrained import carries_rows, match, report_match
 from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
+from zoo_core.console import quiet_libraries
 from zoo_core.processes import check_shared_folder
 
 SCHEDULES = {"constant": "constant_with_warmup"}  # the others are called the same in transformers
@@ -56,18 +55,12 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     Raises `ValueError` for whatever the user has to mend; see `check_recipe`, `build_config`, `load_corpora` and
     `open_run_folder`.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("httpx", "httpx2", "datasets", "accelerate"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    quiet_libraries()
     writes = not dry_run and int(os.environ.get("RANK", 0)) == 0
     with run_lock(Path(recipe.output_dir)) if writes else nullcontext():
         if not dry_run:
             open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision)
-        if not accelerator.is_main_process:
-            logging.getLogger().setLevel(logging.WARNING)
         checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
         with accelerator.main_process_first():  # the others find tokenized text and remote code in the cache
             tokenizer = load_tokenizer(recipe)

@@ -70,7 +70,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
     assert all(f"| {language} | {mean:.1f} ± " in page for language, mean in means.items())
     recipe = load_recipe(Recipe, str(out / "recipe.yaml"), [])
     assert recipe.evaluation[0].languages == ["en", "de", "zh"] and recipe.seeds == [1, 2]
-    assert "Seed 2: 216 training rows" in printed
+    assert "seed 2: 216 training rows" in printed
 
 
 def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, sample_corpus_dir):
