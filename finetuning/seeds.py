@@ -17,7 +17,8 @@ from zoo_core.console import RunBar
 from zoo_core.provenance import forget_machine, write_json
 
 METRICS = Path(__file__).parent / "metrics"
-SHOWN = ("loss", "bleu", "selection")  # of development rows; those by language are in the results
+# scores of development rows; those by language are in the results
+SHOWN = {"eval_loss": "loss", "eval_bleu": "BLEU", "eval_selection": "score"}
 
 
 def check_hardware(precision: str) -> None:

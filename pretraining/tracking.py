@@ -5,7 +5,9 @@
 
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 
@@ -74,10 +76,14 @@ class RunReport:
         self.bar.note(f"loss {figures['loss']:.3f}  {figures['tokens_per_second']:,.0f} tokens/s")
 
     def evaluation(self, step: int, phase: str, figures: dict) -> None:
-        """Write what an evaluation found, and show it."""
+        """Write what an evaluation found, and show the means over corpora."""
         self._write(step=step, phase=phase, **figures)
-        shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(EVALUATIONS)]
-        self.say(f"step {step}  " + "  ".join(shown))
+        shown = defaultdict(list)
+        for key, value in figures.items():
+            if key.startswith(EVALUATIONS):
+                kind, rest = key.split("/", 1)
+                shown[f"{kind}/{rest.partition('/')[0]}" if kind == "held_out" else kind].append(value)
+        self.say(f"step {step}  " + "  ".join(f"{name} {fmean(values):.3f}" for name, values in shown.items()))
 
     def say(self, text: str) -> None:
         """A line that stays."""

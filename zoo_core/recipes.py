@@ -19,13 +19,15 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import json
 import operator
 import os
 import sys
+import time
 import types
 import typing
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal, NoReturn, Union
 
 import yaml
 from omegaconf import MISSING, OmegaConf
@@ -366,7 +368,7 @@ def parse_command_line(
     try:
         return load_recipe(recipe_class, arguments.config, arguments.overrides), arguments
     except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
+        fail(f"{parser.prog}: error: {error}")
 
 
 def print_fields(recipe_class: type, console: Any = None) -> None:
@@ -452,5 +454,19 @@ def user_errors():
             print(f"{program}: interrupted; what was saved can be continued with --resume", file=sys.stderr)
             sys.exit(130)
         refused = " The system refused this: check the path, its permissions and the space on the disk."
-        print(f"{program}: error: {error}{'' if isinstance(error, ValueError) else refused}", file=sys.stderr)
-        sys.exit(2)
+        fail(f"{program}: error: {error}{'' if isinstance(error, ValueError) else refused}")
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the program with exit code 2 and a message on the error stream.
+
+    A launcher of several processes ends with a list of those that failed, which has the message as well; of these only
+    the first process prints it.
+    """
+    listed = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if listed:
+        error = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        Path(listed).write_text(json.dumps({"message": error}), encoding="utf-8")
+    if not listed or os.environ["RANK"] == "0":
+        print(message, file=sys.stderr)
+    sys.exit(2)
