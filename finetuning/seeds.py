@@ -11,10 +11,13 @@ import torch
 from accelerate import DistributedType, PartialState
 from accelerate.utils import release_memory
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.integrations import TensorBoardCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from finetuning.checkpoints import last_complete_checkpoint
 from zoo_core.console import RunBar
 from zoo_core.provenance import forget_machine, write_json
+from zoo_core.recording import PROJECT, CheckpointUploads
 
 METRICS = Path(__file__).parent / "metrics"
 # scores of development rows; those by language are in the results
@@ -61,7 +64,9 @@ def training_arguments(arguments_class: type, recipe: Any, seed: int, folder: Pa
         disable_tqdm=True,  # `SeedProgress` shows it
         seed=seed,
         data_seed=seed,
-        report_to=[],
+        report_to=[recipe.tracker] if recipe.tracker in ("wandb", "trackio") else [],
+        project=PROJECT,
+        run_name=f"{Path(recipe.output_dir).name}-seed-{seed}",
         **of_the_kind,
     )
     # the recipe's: for fp32 the Trainer would take what `accelerate config` says
@@ -90,10 +95,11 @@ def metric_facts(score: str, module: str) -> dict[str, str]:
 
 
 class SeedProgress(TrainerCallback):
-    """Shows one seed: its steps with their loss, a line for each evaluation. On entering, a bar on a terminal."""
+    """Shows one seed: its steps with their loss, a line for each evaluation; and uploads its checkpoints."""
 
-    def __init__(self, seed: int):
+    def __init__(self, recipe: Any, seed: int):
         self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
+        self.uploads = CheckpointUploads(recipe.push_to_hub, Path(recipe.output_dir), self.bar.say)
         self.is_training = False
 
     def __enter__(self) -> "SeedProgress":
@@ -119,6 +125,10 @@ class SeedProgress(TrainerCallback):
         ]
         if scores:
             self.bar.say(f"{self.name}  step {state.global_step}  dev " + "  ".join(scores))
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        step = state.global_step
+        self.uploads.push(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}", f"step {step}")
 
     def on_prediction_step(self, *args: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
         rows = "dev" if self.is_training else "evaluation"
@@ -150,10 +160,20 @@ def train_or_resume(trainer: Trainer, recipe: Any, progress: SeedProgress, size:
         heads = dict.fromkeys(name.removeprefix(prefix).partition(".")[0] for name in fresh["names"])
         said.append(f"fresh {', '.join(heads)} ({fresh['count']:,} parameters)" if heads else "nothing fresh")
     progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
-    if resumed and steps and int(resumed.rpartition("-")[2]) >= steps:
+    step = int(resumed.rpartition("-")[2]) if resumed else 0
+    if recipe.tracker == "tensorboard" and trainer.is_world_process_zero():
+        from torch.utils.tensorboard import SummaryWriter  # only where it is installed
+
+        folder = Path(trainer.args.output_dir).with_name("tensorboard")  # the Trainer's would go with the checkpoints
+        trainer.add_callback(TensorBoardCallback(SummaryWriter(str(folder), purge_step=step + 1)))
+    if steps and step >= steps:
         trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
     else:
         trainer.train(resume_from_checkpoint=resumed)
+    if "wandb" in trainer.args.report_to:
+        import wandb
+
+        wandb.finish()  # or the next seed would go on in the same run
 
 
 class Diverged(ValueError):
@@ -182,7 +202,9 @@ def finite(value: Any) -> Any:
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
-def finish(trainer: Trainer, outcome: dict[str, Any], folder: Path, save_model: bool) -> dict[str, Any]:
+def finish(
+    trainer: Trainer, progress: SeedProgress, outcome: dict[str, Any], folder: Path, save_model: bool
+) -> dict[str, Any]:
     """Leaves scores.json, and model/ if it is to be kept, in the folder of a seed; removes its checkpoints.
 
     Returns what scores.json holds: `outcome` (of the kind of task) and what every seed records.
@@ -202,6 +224,7 @@ def finish(trainer: Trainer, outcome: dict[str, Any], folder: Path, save_model: 
     if state.is_main_process:
         if save_model:
             forget_machine(folder / "model")
+            progress.uploads.finish(folder / "model", f"the model of step {outcome['selected_step']}")
         write_json(folder / "scores.json", record)  # from here on the seed counts as finished
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     state.wait_for_everyone()

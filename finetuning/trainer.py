@@ -336,4 +336,4 @@ def run_seed(
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,
         "fresh_parameters": model.fresh_parameters,
     }
-    return finish(trainer, outcome, folder, recipe.save_models)
+    return finish(trainer, progress, outcome, folder, recipe.save_models)

@@ -45,6 +45,8 @@ PLAIN_TYPES = {
     # YAML reads `no` as false and 1e5 as a number: as text they need quotes
     str: (str, 'text; in a file, put it in quotes: "..."'),
 }
+TRACKER = "experiment tracker that the figures of the run go to as well; default: none"
+PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
 BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
 
 

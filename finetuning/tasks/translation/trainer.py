@@ -242,7 +242,7 @@ def run_seed(
             if "eval_loss" in entry
         ],
     }
-    return finish(trainer, outcome, folder, recipe.save_models)
+    return finish(trainer, progress, outcome, folder, recipe.save_models)
 
 
 def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> UpdatePlan:
