@@ -119,11 +119,7 @@ class SeedProgress(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
         if "loss" in logs:
             self.bar.note(f"loss {logs['loss']:.3f}")
-        # scores by language are in the results
-        scores = [
-            f"{name[5:]} {logs[name]:.3f}" for name in ("eval_loss", "eval_bleu", "eval_selection") if name in logs
-        ]
-        if scores:
+        if scores := [f"{SHOWN[name]} {value:.3f}" for name, value in logs.items() if name in SHOWN]:
             self.bar.say(f"{self.name}  step {state.global_step}  dev " + "  ".join(scores))
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -161,19 +157,29 @@ def train_or_resume(trainer: Trainer, recipe: Any, progress: SeedProgress, size:
         said.append(f"fresh {', '.join(heads)} ({fresh['count']:,} parameters)" if heads else "nothing fresh")
     progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
     step = int(resumed.rpartition("-")[2]) if resumed else 0
-    if recipe.tracker == "tensorboard" and trainer.is_world_process_zero():
-        from torch.utils.tensorboard import SummaryWriter  # only where it is installed
-
-        folder = Path(trainer.args.output_dir).with_name("tensorboard")  # the Trainer's would go with the checkpoints
-        trainer.add_callback(TensorBoardCallback(SummaryWriter(str(folder), purge_step=step + 1)))
+    if trainer.is_world_process_zero():
+        _start_tracker(trainer, recipe, step)
     if steps and step >= steps:
         trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
     else:
         trainer.train(resume_from_checkpoint=resumed)
-    if "wandb" in trainer.args.report_to:
+
+
+def _start_tracker(trainer: Trainer, recipe: Any, step: int) -> None:
+    """Begins the tracker's run of this seed, which is at `step`, where the Trainer's own would not be in its folder.
+
+    The packages are there only where a recipe names them.
+    """
+    folder = Path(trainer.args.output_dir).parent  # of the seed; that of the checkpoints goes at the end
+    if recipe.tracker == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        trainer.add_callback(TensorBoardCallback(writer))
+    elif recipe.tracker == "wandb":
         import wandb
 
-        wandb.finish()  # or the next seed would go on in the same run
+        wandb.init(project=PROJECT, name=trainer.args.run_name, dir=str(folder), reinit="finish_previous")
 
 
 class Diverged(ValueError):
