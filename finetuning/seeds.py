@@ -9,6 +9,7 @@ from typing import Any
 import evaluate
 import torch
 from accelerate import DistributedType, PartialState
+from accelerate.tracking import WandBTracker
 from accelerate.utils import release_memory
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
@@ -166,20 +167,16 @@ def train_or_resume(trainer: Trainer, recipe: Any, progress: SeedProgress, size:
 
 
 def _start_tracker(trainer: Trainer, recipe: Any, step: int) -> None:
-    """Begins the tracker's run of this seed, which is at `step`, where the Trainer's own would not be in its folder.
-
-    The packages are there only where a recipe names them.
-    """
+    """Begins the tracker's run of this seed, which is at `step`, where the Trainer's own would not be in its folder."""
     folder = Path(trainer.args.output_dir).parent  # of the seed; that of the checkpoints goes at the end
     if recipe.tracker == "tensorboard":
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # only where it is installed
 
         writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         trainer.add_callback(TensorBoardCallback(writer))
     elif recipe.tracker == "wandb":
-        import wandb
-
-        wandb.init(project=PROJECT, name=trainer.args.run_name, dir=str(folder), reinit="finish_previous")
+        settings = {"name": trainer.args.run_name, "dir": str(folder), "reinit": "finish_previous"}
+        WandBTracker(PROJECT, **settings).start()  # the Trainer logs to the run that there is
 
 
 class Diverged(ValueError):
