@@ -10,7 +10,7 @@ from typing import Any, Literal
 from omegaconf import MISSING, OmegaConf
 
 from finetuning.results.files import run_name
-from zoo_core.recipes import check_bounds, option, out_of_range
+from zoo_core.recipes import PUSH_TO_HUB, TRACKER, check_bounds, option, out_of_range
 from zoo_core.tables import Table
 
 OUTPUT_DIR = "runs/${model_name:${model}}/${task}"  # two models, or two tasks, never share a folder
@@ -233,6 +233,8 @@ class Recipe:
     )
     num_workers: int = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
+    push_to_hub: str | None = option(None, PUSH_TO_HUB)
     sweep: dict[str, list[Any]] = option(
         {},
         "by dotted field, values that are tried with each other where --sweep is given, as in "
@@ -249,6 +251,8 @@ def check_values(recipe: Any) -> None:
         raise out_of_range("training.epochs", training.epochs)
     if len(training.betas) != 2:
         raise out_of_range("training.betas", training.betas)
+    if recipe.push_to_hub and len(recipe.seeds) > 1:
+        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which holds one model, and seeds is {recipe.seeds}.")
 
 
 def check_ranges(recipe: Any) -> None:

@@ -17,6 +17,7 @@ and run.json; seed-N/model.
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
 """
 
+import os
 import sys
 
 from finetuning.results.published_rows import complete_published
@@ -42,6 +43,7 @@ FLAGS = {
 
 
 def main(argv: list[str] | None = None) -> None:
+    os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     given = sys.argv[1:] if argv is None else argv
     if any(argument.partition("=")[0] == "--suite" for argument in given):
         from finetuning.experiments import suite
@@ -54,8 +56,10 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         complete_published(recipe)
         # torch and transformers take seconds to import: after --help and the recipe's errors
+        from zoo_core.console import quiet_libraries
         from zoo_core.processes import start_processes
 
+        quiet_libraries()
         start_processes()
         from finetuning.seeds import check_hardware
 

@@ -15,6 +15,7 @@ from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
 # seeds may be added to a finished run; the others change no score
 MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name", "compare_with")
+MAY_CHANGE += ("tracker", "push_to_hub")
 
 
 class RunFolder:

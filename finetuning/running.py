@@ -11,6 +11,7 @@ from finetuning.experiments.compare_runs import read_others, write_beside
 from finetuning.experiments.sweep import sweep_facts
 from finetuning.results.report import build_results, print_results, write_results
 from finetuning.run_folder import RunFolder
+from finetuning.seeds import SeedProgress
 from finetuning.tasks.features import models as feature_models
 from finetuning.tasks.registry import recipe_module, task_module
 from finetuning.tasks.translation import task as translation
@@ -18,6 +19,7 @@ from finetuning.tasks.translation import trainer as translation_trainer
 from finetuning.tasks.translation.model import build_model, check_architecture
 from finetuning.tasks.translation.recipe import check_recipe
 from finetuning.trainer import load_model, open_run, run_seed, task_arguments
+from zoo_core.recording import check_recording
 
 
 def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: bool = True) -> list[dict[str, Any]]:
@@ -27,6 +29,7 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
     Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
     """
     kind, path, config, tokenizer, identity = open_run(recipe)
+    check_recording(recipe.tracker, recipe.push_to_hub)
     folder = RunFolder(recipe, identity, resume)
     data = kind.encode(kind.read(recipe), tokenizer, recipe)
     data.protocol["selection"].update(sweep_facts(recipe, identity, data.protocol))
@@ -40,7 +43,8 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
         return load_model(kind, data, path, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
 
     def train(seed: int, model: Any) -> dict[str, Any]:
-        return run_seed(recipe, kind, seed, data, model, tokenizer, folder.of_seed(seed), evaluate)
+        with SeedProgress(recipe, seed) as progress:
+            return run_seed(recipe, kind, seed, data, model, tokenizer, folder.of_seed(seed), progress, evaluate)
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command, data.lists), build, train)
     if evaluate:
@@ -51,6 +55,7 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
 def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
     """Pairs of sentences; every pair of languages evaluated by itself."""
     check_recipe(recipe)
+    check_recording(recipe.tracker, recipe.push_to_hub)
     check_architecture(recipe)
     path, config, tokenizer, identity = describe_model(
         recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
@@ -66,7 +71,8 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
         return model
 
     def train(seed: int, model: Any) -> dict[str, Any]:
-        return translation_trainer.run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed))
+        with SeedProgress(recipe, seed) as progress:
+            return translation_trainer.run_seed(recipe, seed, data, model, tokenizer, folder.of_seed(seed), progress)
 
     records = each_seed(recipe.seeds, folder, lambda: folder.begin(data.protocol, command), build, train)
     report(recipe, folder, identity, data, before, records)

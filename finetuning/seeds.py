@@ -9,13 +9,20 @@ from typing import Any
 import evaluate
 import torch
 from accelerate import DistributedType, PartialState
+from accelerate.tracking import WandBTracker
 from accelerate.utils import release_memory
-from transformers import Trainer, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.integrations import TensorBoardCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from finetuning.checkpoints import last_complete_checkpoint
+from zoo_core.console import RunBar
 from zoo_core.provenance import forget_machine, write_json
+from zoo_core.recording import PROJECT, CheckpointUploads
 
 METRICS = Path(__file__).parent / "metrics"
+# scores of development rows; those by language are in the results
+SHOWN = {"eval_loss": "loss", "eval_bleu": "BLEU", "eval_selection": "score"}
 
 
 def check_hardware(precision: str) -> None:
@@ -55,9 +62,12 @@ def training_arguments(arguments_class: type, recipe: Any, seed: int, folder: Pa
         dataloader_num_workers=recipe.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         logging_steps=50,
+        disable_tqdm=True,  # `SeedProgress` shows it
         seed=seed,
         data_seed=seed,
-        report_to=[],
+        report_to=[recipe.tracker] if recipe.tracker in ("wandb", "trackio") else [],
+        project=PROJECT,
+        run_name=f"{Path(recipe.output_dir).name}-seed-{seed}",
         **of_the_kind,
     )
     # the recipe's: for fp32 the Trainer would take what `accelerate config` says
@@ -85,20 +95,88 @@ def metric_facts(score: str, module: str) -> dict[str, str]:
     return {"name": score, "module": metric.name, "version": metric.version}
 
 
-def train_or_resume(trainer: Trainer, recipe: Any, size: str, steps: int | None = None) -> None:
+class SeedProgress(TrainerCallback):
+    """Shows one seed: its steps with their loss, a line for each evaluation; and uploads its checkpoints."""
+
+    def __init__(self, recipe: Any, seed: int):
+        self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
+        self.uploads = CheckpointUploads(recipe.push_to_hub, Path(recipe.output_dir), self.bar.say)
+        self.is_training = False
+
+    def __enter__(self) -> "SeedProgress":
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.bar.__exit__(*exception)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.bar.start(state.max_steps, state.global_step)
+        self.is_training = True
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.bar.step(state.global_step, self.name)
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        if "loss" in logs:
+            self.bar.note(f"loss {logs['loss']:.3f}")
+        if scores := [f"{SHOWN[name]} {value:.3f}" for name, value in logs.items() if name in SHOWN]:
+            self.bar.say(f"{self.name}  step {state.global_step}  dev " + "  ".join(scores))
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        step = state.global_step
+        self.uploads.push(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}", f"step {step}")
+
+    def on_prediction_step(self, *args: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
+        rows = "dev" if self.is_training else "evaluation"
+        self.bar.predicted(f"{self.name}, {rows}", len(eval_dataloader))
+
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self.bar.evaluated()
+
+    def on_predict(self, *args: Any, **kwargs: Any) -> None:
+        self.bar.evaluated()
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self.is_training = False
+
+
+def train_or_resume(trainer: Trainer, recipe: Any, progress: SeedProgress, size: str, steps: int | None = None) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that one is of its last step.
 
     `size` says what is trained on, `steps` how many a seed has, where that is known.
     """
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(progress)
     if recipe.training.gradient_checkpointing:
         recompute_activations(trainer.model)
     resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
+    said = [f"{progress.name}: {size}"]
+    if fresh := getattr(trainer.model, "fresh_parameters", None):
+        prefix = f"{trainer.model.base_model_prefix}."
+        heads = dict.fromkeys(name.removeprefix(prefix).partition(".")[0] for name in fresh["names"])
+        said.append(f"fresh {', '.join(heads)} ({fresh['count']:,} parameters)" if heads else "nothing fresh")
+    progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
+    step = int(resumed.rpartition("-")[2]) if resumed else 0
     if trainer.is_world_process_zero():
-        print(f"Seed {trainer.args.seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
-    if resumed and steps and int(resumed.rpartition("-")[2]) >= steps:
+        _start_tracker(trainer, recipe, step)
+    if steps and step >= steps:
         trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
     else:
         trainer.train(resume_from_checkpoint=resumed)
+
+
+def _start_tracker(trainer: Trainer, recipe: Any, step: int) -> None:
+    """Begins the tracker's run of this seed, which is at `step`, where the Trainer's own would not be in its folder."""
+    folder = Path(trainer.args.output_dir).parent  # of the seed; that of the checkpoints goes at the end
+    if recipe.tracker == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter  # only where it is installed
+
+        writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        trainer.add_callback(TensorBoardCallback(writer))
+    elif recipe.tracker == "wandb":
+        settings = {"name": trainer.args.run_name, "dir": str(folder), "reinit": "finish_previous"}
+        WandBTracker(PROJECT, **settings).start()  # the Trainer logs to the run that there is
 
 
 class Diverged(ValueError):
@@ -127,7 +205,9 @@ def finite(value: Any) -> Any:
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
-def finish(trainer: Trainer, outcome: dict[str, Any], folder: Path, save_model: bool) -> dict[str, Any]:
+def finish(
+    trainer: Trainer, progress: SeedProgress, outcome: dict[str, Any], folder: Path, save_model: bool
+) -> dict[str, Any]:
     """Leaves scores.json, and model/ if it is to be kept, in the folder of a seed; removes its checkpoints.
 
     Returns what scores.json holds: `outcome` (of the kind of task) and what every seed records.
@@ -147,6 +227,7 @@ def finish(trainer: Trainer, outcome: dict[str, Any], folder: Path, save_model: 
     if state.is_main_process:
         if save_model:
             forget_machine(folder / "model")
+            progress.uploads.finish(folder / "model", f"the model of step {outcome['selected_step']}")
         write_json(folder / "scores.json", record)  # from here on the seed counts as finished
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     state.wait_for_everyone()

@@ -10,7 +10,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import SequentialSampler
-from transformers import AutoConfig, EvalPrediction, ProgressCallback, Trainer, TrainingArguments, set_seed
+from transformers import AutoConfig, EvalPrediction, Trainer, TrainingArguments, set_seed
 
 from finetuning.checkpoints import (
     describe_start,
@@ -21,7 +21,7 @@ from finetuning.checkpoints import (
 from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
-from finetuning.seeds import check_weights, finish, metric_facts, train_or_resume, training_arguments
+from finetuning.seeds import SeedProgress, check_weights, finish, metric_facts, train_or_resume, training_arguments
 from finetuning.tasks.kind import Kind
 from finetuning.tasks.registry import task_module
 from finetuning.used_rows import TrainsUsedRows
@@ -35,7 +35,7 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
     """
 
     def __init__(self, *args: Any, kind: Kind, recipe: Recipe, data: TaskData, **kwargs: Any):
-        self.dev, self.evaluation = Together(data.dev), Together(data.evaluation)
+        self.dev, self.evaluation = MergedLanguages(data.dev), MergedLanguages(data.evaluation)
         super().__init__(
             *args,
             train_dataset=data.train,
@@ -50,10 +50,6 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         self.translation_share: Any = None  # those of the micro-batch over these
         self.layerwise_decay = recipe.training.layerwise_decay
         self.used_rows_only = recipe.training.used_rows_only
-        self.progress = None if self.args.disable_tqdm else Progress()
-        if self.progress:
-            self.remove_callback(ProgressCallback)
-            self.add_callback(self.progress)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
         """The rows in their order, which is by length already: the Trainer's own would draw an order by length."""
@@ -77,15 +73,6 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         """The kind's loss, told which share of the step's translated labels are in this micro-batch."""
         return self.kind.loss(outputs, labels, num_items_in_batch, self.translation_share)
 
-    def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's, with a progress bar that says what is predicted."""
-        if self.progress:
-            part, together = ("evaluation", self.evaluation) if description == "Prediction" else ("dev", self.dev)
-            names = together.languages
-            shown = ", ".join(names) if len(names) < 5 else f"{len(names)} languages"
-            self.progress.description = f"{part} rows: {shown}"
-        return super().evaluation_loop(dataloader, description, *args, **kwargs)
-
     def score(self) -> dict[str, dict[str, float]]:
         """Scores of the evaluated rows, by language."""
         metrics, self.compute_metrics = self.compute_metrics, None  # the scores of these rows select nothing
@@ -102,14 +89,14 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         return {**named, "selection": float(np.mean([own[self.kind.score_name] for own in scores.values()]))}
 
     def _scores(self, part: str, batches: list[Any]) -> dict[str, dict[str, float]]:
-        together: Together = getattr(self, part)
+        merged: MergedLanguages = getattr(self, part)
         return {
             language: self.kind.score(self.recipe, self.data, part, language, predictions)
-            for language, predictions in together.split(batches)
+            for language, predictions in merged.split(batches)
         }
 
 
-class Together:
+class MergedLanguages:
     """Rows of all languages as one data set, the longest first.
 
     So there is little padding, the last batch of a language is not a small one, and what does not fit into memory
@@ -153,25 +140,6 @@ def join(batches: list[Any], order: np.ndarray) -> Any:
         joined[(rows, *(slice(size) for size in batch.shape[1:]))] = batch
         begin += len(batch)
     return joined
-
-
-class Progress(ProgressCallback):
-    """The Trainer's progress bars; that of predictions says of which rows, and scores by language are not printed."""
-
-    description = ""
-
-    def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
-        super().on_prediction_step(*args, **kwargs)
-        if self.prediction_bar is not None:
-            self.prediction_bar.set_description(self.description, refresh=False)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        shown = {
-            name: value
-            for name, value in (logs or {}).items()
-            if not name.startswith("eval_") or name in ("eval_loss", "eval_selection")
-        }
-        super().on_log(args, state, control, logs=shown, **kwargs)
 
 
 def translated_labels(batch: dict[str, torch.Tensor]) -> torch.Tensor | None:
@@ -266,7 +234,7 @@ def load_model(
     """The model of one seed: the encoder of the folder below a head that is drawn from the seed.
 
     A head of the same kind and size that the folder has is kept. `fresh_parameters` of the model says what is not read
-    from the folder: `count` numbers, and the `names` of their parameters; it is printed too. A plug-in model says so in
+    from the folder: `count` numbers, and the `names` of their parameters. A plug-in model says so in
     its config, so that it is not used without translations by accident.
     """
     set_seed(seed)
@@ -296,9 +264,6 @@ def load_model(
         model.config.label_subword = data.protocol["label_subword"]
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     model.fresh_parameters = {"count": sum(sizes.get(name, 0) for name in fresh), "names": fresh}
-    if PartialState().is_main_process:
-        what = f"{model.fresh_parameters['count']:,} fresh parameters, drawn from the seed: {', '.join(fresh)}"
-        print(f"Seed {seed}: {what if fresh else 'no fresh parameters: the head, too, is read from ' + path}")
     return without_padding(model)
 
 
@@ -338,6 +303,7 @@ def run_seed(
     model: torch.nn.Module,
     tokenizer: Any,
     folder: Path,
+    progress: SeedProgress,
     evaluate: bool = True,
 ) -> dict[str, Any]:
     """Trains one seed in `folder`, from its last complete checkpoint if there is one, and evaluates every language.
@@ -359,7 +325,8 @@ def run_seed(
         recipe=recipe,
         data=data,
     )
-    train_or_resume(trainer, recipe, f"{data.protocol['training_rows']} training rows, {len(data.train)} inputs")
+    size = f"{data.protocol['training_rows']} training rows, {len(data.train)} inputs"
+    train_or_resume(trainer, recipe, progress, size)
     check_weights(model, seed)
     scores = trainer.score() if evaluate else {}
     outcome = {
@@ -369,4 +336,4 @@ def run_seed(
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,
         "fresh_parameters": model.fresh_parameters,
     }
-    return finish(trainer, outcome, folder, recipe.save_models)
+    return finish(trainer, progress, outcome, folder, recipe.save_models)

@@ -111,11 +111,9 @@ class TrainsUsedRows:
         special_ids = np.array(self.processing_class.all_special_ids)  # padding among them
         used_V[special_ids[special_ids < size]] = True
         why_not = cannot_apply(self.model, self.accelerator.distributed_type, used_V.mean())
-        if self.is_world_process_zero():
-            rows = f"{used_V.sum():,} of {len(used_V):,}"
-            effect = "the others have no gradient" if why_not is None else f"all are trained: {why_not}"
-            print(f"Rows of the word embeddings that the training rows use: {rows}; {effect}")
         if why_not:
+            if self.is_world_process_zero():
+                print(f"all rows of the word embeddings are trained: {why_not}")
             return super().train(*args, **kwargs)
         with only_rows(self.model, torch.from_numpy(used_V.nonzero()[0])):
             return super().train(*args, **kwargs)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from zoo_core.recipes import option
+from zoo_core.recipes import PUSH_TO_HUB, TRACKER, option
 from zoo_core.table_files import SUFFIXES
 from zoo_core.tables import Table
 
@@ -314,6 +314,8 @@ class Recipe:
     log_every_steps: int = option(10, "updates between lines of events.jsonl")
     save_every_steps: int = option(0, "updates between checkpoints; 0: at the end of each phase only")
     keep_checkpoints: int = option(2, "newest checkpoints kept; 0: all")
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
+    push_to_hub: str | None = option(None, PUSH_TO_HUB)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Pre-train a model: `python pretraining/run.py --config pretraining/recipes/xlm_align/tiny.yaml`."""
 
+import os
 import sys
 
 from pretraining.interruption import stop_signals
@@ -24,6 +25,7 @@ FLAGS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
+    os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with stop_signals(), user_errors():
         check_recipe(recipe)

@@ -13,7 +13,7 @@ import os
 import torch
 from accelerate import Accelerator
 from accelerate.checkpointing import load_accelerator_state, save_accelerator_state
-from accelerate.utils import DistributedDataParallelKwargs, DistributedType, parse_flag_from_env
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType, ProjectConfiguration, parse_flag_from_env
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -165,14 +165,18 @@ def all_finite(model: nn.Module, accelerator: Accelerator) -> bool:
     return bool(accelerator.reduce(torch.tensor(float(not finite), device=accelerator.device)).item() == 0)
 
 
-def make_accelerator(precision: str) -> ShardingAccelerator:
-    """The process group and precision of the run. Raises `ValueError` for those that cannot be."""
+def make_accelerator(
+    precision: str, tracker: str | None = None, folder: str | os.PathLike = "."
+) -> ShardingAccelerator:
+    """The process group, precision and tracker of the run in `folder`. Raises `ValueError` for those that cannot be."""
     if precision == "fp16" and not torch.cuda.is_available():
         raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
     check_launch()
     start_processes()
     accelerator = ShardingAccelerator(
         mixed_precision={"fp32": "no"}.get(precision, precision),
+        log_with=tracker,
+        project_config=ProjectConfiguration(logging_dir=folder),
         # a batch may leave parameters without gradient: cross-attention under MLM, an objective without a query
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )

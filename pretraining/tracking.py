@@ -5,17 +5,20 @@
 
 import json
 import sys
-from datetime import timedelta
+from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from accelerate import Accelerator
 
 from pretraining.recipe import Recipe
 from pretraining.run_record import RunRecord
+from zoo_core.console import RunBar
 from zoo_core.line_styles import line_styles
 from zoo_core.provenance import written_aside
+from zoo_core.recording import PROJECT, CheckpointUploads
 
 # Of what an evaluation measures, the figures for readers; the others are their parts.
 EVALUATIONS = ("held_out/", "retrieval/", "alignment_joint/", "alignment_separate/", "alignment_cross/", "self_labels/")
@@ -35,7 +38,8 @@ PANELS = {  # of curves.png besides losses, by the beginning of their columns
 
 class RunReport:
     """Writes events.jsonl, run.json and curves.png, and shows a bar with loss, tokens/s and the time left on a
-    terminal, a line per log step anywhere else. Only the main process does; in others all of this does nothing.
+    terminal, a line per log step anywhere else. The figures go to the recipe's tracker too, checkpoints to its
+    repository. Only the main process does; in others all of this does nothing.
 
     events.jsonl has a JSON object a line, each with `step` (steps done in all phases) and `phase`. Training lines carry
     `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before; an objective of several
@@ -48,16 +52,22 @@ class RunReport:
     the texts that had room for fewer pseudo tokens than they should have.
     """
 
-    def __init__(self, recipe: Recipe, is_main: bool, argv: list[str], checkpoint: Path | None, progress: dict, facts):
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        argv: list[str],
+        checkpoint: Path | None,
+        progress: dict,
+        facts: dict,
+    ):
         """`progress` is that of the `checkpoint` which the run goes on from, `facts` go into run.json."""
-        self.is_main, self.folder = is_main, Path(recipe.output_dir)
-        self.console = Console(stderr=True, quiet=not is_main, highlight=False, markup=False, soft_wrap=True)
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
-        columns += (TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-        shown = is_main and self.console.is_terminal
-        self.bar = Progress(*columns, console=self.console, disable=not shown)
-        total = sum(phase.steps for phase in recipe.phases)
-        self.task = self.bar.add_task("starting", total=total, completed=progress["step"], note="")
+        self.accelerator, self.folder = accelerator, Path(recipe.output_dir)
+        self.is_main = is_main = accelerator.is_main_process
+        self.bar = RunBar(is_main)
+        self.uploads = CheckpointUploads(recipe.push_to_hub, self.folder, self.say)
+        start_tracker(recipe, accelerator, progress["step"])
+        self.bar.start(sum(phase.steps for phase in recipe.phases), progress["step"])
         if is_main:
             _keep_events(self.folder, progress)
             self.record = RunRecord(recipe, argv, checkpoint, facts)
@@ -65,38 +75,41 @@ class RunReport:
             self.say(f"resumed from {checkpoint}")
 
     def __enter__(self) -> "RunReport":
-        self.bar.start()
+        self.bar.__enter__()
         return self
 
     def __exit__(self, *exception) -> None:
-        self.bar.stop()
+        self.bar.__exit__(*exception)
 
     def step(self, step: int, phase: str) -> None:
         """One more step is done."""
-        self.bar.update(self.task, completed=step, description=phase)
+        self.bar.step(step, phase)
 
     def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
         """Write the figures of a log line, and show them."""
         self._write(step=step, phase=phase, **figures, learning_rate=learning_rate)
-        note = f"loss {figures['loss']:.3f}  {figures['tokens_per_second']:,.0f} tokens/s"
-        self.bar.update(self.task, note=note)
-        if self.bar.disable:
-            task = self.bar.tasks[0]
-            left = timedelta(seconds=round(task.time_remaining or 0))
-            self.say(f"{phase}  step {step}/{task.total}  {note}  left {left}")
+        self.bar.note(f"loss {figures['loss']:.3f}  {figures['tokens_per_second']:,.0f} tokens/s")
 
     def evaluation(self, step: int, phase: str, figures: dict) -> None:
-        """Write what an evaluation found, and show it."""
+        """Write what an evaluation found, and show the means over corpora."""
         self._write(step=step, phase=phase, **figures)
-        shown = [f"{key} {value:.3f}" for key, value in figures.items() if key.startswith(EVALUATIONS)]
-        self.say(f"step {step}  " + "  ".join(shown))
+        shown = defaultdict(list)
+        for key, value in figures.items():
+            if key.startswith(EVALUATIONS):
+                kind, rest = key.split("/", 1)
+                shown[f"{kind}/{rest.partition('/')[0]}" if kind == "held_out" else kind].append(value)
+        self.say(f"step {step}  " + "  ".join(f"{name} {fmean(values):.3f}" for name, values in shown.items()))
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text)
+        self.bar.say(text)
 
-    def draw(self) -> None:
-        """Draw curves.png anew."""
+    def saved(self, step: int) -> None:
+        """There is a checkpoint of this step: upload it, if the recipe says so, and draw curves.png anew."""
+        self.uploads.push(self.folder / "checkpoints" / f"step-{step}" / "model", f"step {step}")
+        self._draw()
+
+    def _draw(self) -> None:
         if self.is_main:
             plot_curves(self.folder)
 
@@ -108,13 +121,29 @@ class RunReport:
             nothing = "" if is_kept else ", with nothing to save"
             self.say(f"stopped by {stopped_by} at step {step}{nothing}: continue with --resume")
         else:
-            self.draw()
+            self._draw()
+            self.uploads.finish(self.folder / "model", f"the model of step {step}")
             self.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
 
     def _write(self, **fields) -> None:
         if self.is_main:
             with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(fields, allow_nan=False) + "\n")
+            step = fields.pop("step")
+            figures = {name: value for name, value in fields.items() if isinstance(value, (int, float))}
+            self.accelerator.log(figures, step=step)
+
+
+def start_tracker(recipe: Recipe, accelerator: Accelerator, step: int) -> None:
+    """Begins a run of the recipe's tracker, if it names one, at `step`; TensorBoard's files are in the run folder."""
+    name, config = Path(recipe.output_dir).name, asdict(recipe)
+    options = {
+        "tensorboard": {"purge_step": step + 1},  # a resumed run does what comes behind it again
+        "wandb": {"name": name, "config": config, "dir": recipe.output_dir},
+        "trackio": {"name": name, "config": config},
+    }
+    project = "tensorboard" if recipe.tracker == "tensorboard" else PROJECT
+    accelerator.init_trackers(project, init_kwargs=options)
 
 
 def _keep_events(folder: Path, progress: dict) -> None:

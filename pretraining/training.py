@@ -5,7 +5,6 @@ in the global batch, over objectives, processes and micro-batches). The number i
 so sums are back-propagated and the gradients are scaled once, before clipping.
 """
 
-import logging
 import math
 import os
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, send_to_device, set_seed
 from transformers import get_scheduler
-from transformers.utils import logging as transformers_logging
 
 from pretraining.checkpoints import (
     checked_checkpoint,
@@ -45,7 +43,9 @@ from pretraining.start.meta_pretrained import carries_rows, match, report_match
 from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
+from zoo_core.console import quiet_libraries
 from zoo_core.processes import check_shared_folder
+from zoo_core.recording import check_recording
 
 SCHEDULES = {"constant": "constant_with_warmup"}  # the others are called the same in transformers
 
@@ -56,18 +56,14 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     Raises `ValueError` for whatever the user has to mend; see `check_recipe`, `build_config`, `load_corpora` and
     `open_run_folder`.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("httpx", "httpx2", "datasets", "accelerate"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    quiet_libraries()
     writes = not dry_run and int(os.environ.get("RANK", 0)) == 0
     with run_lock(Path(recipe.output_dir)) if writes else nullcontext():
         if not dry_run:
             open_run_folder(recipe, resume)
-        accelerator = make_accelerator(recipe.precision)
-        if not accelerator.is_main_process:
-            logging.getLogger().setLevel(logging.WARNING)
+        accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
+        if not dry_run:
+            check_recording(recipe.tracker, recipe.push_to_hub)
         checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
         with accelerator.main_process_first():  # the others find tokenized text and remote code in the cache
             tokenizer = load_tokenizer(recipe)
@@ -141,7 +137,7 @@ class Training:
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
         facts |= data_facts(self.corpora, self.tokenizer, self.teachers) if is_main else {}
-        with RunReport(self.recipe, is_main, self.argv, checkpoint, progress, facts) as self.report:
+        with RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress, facts) as self.report:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
                 if checkpoint and index == progress["phase"]:
@@ -294,7 +290,7 @@ class Training:
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
         save_checkpoint(self.accelerator, self.folder, progress, self.recipe.keep_checkpoints)
-        self.report.draw()
+        self.report.saved(self.step)
 
     def _resume(self, checkpoint: Path, progress: dict) -> None:
         self.accelerator.load_state(str(checkpoint))

@@ -1,14 +1,16 @@
-"""What all tests share: an environment of their own, a tokenizer trained on the sample corpus, and tiny models with it.
+"""What all tests share: an environment of their own, a tokenizer trained on the sample corpus, tiny models with it,
+and a Hub on loopback.
 
 The environment is set when pytest reads this file, before any test imports torch or a Hugging Face library, because
 those read it once, when they are imported. Programs that a test starts inherit it.
 """
 
-import importlib
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,40 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
         return Path(shutil.copytree(made[key], tmp_path_factory.mktemp(f"{model_type}_copy") / "model"))
 
     return folder_of
+
+
+@pytest.fixture(scope="session")
+def hub_server_module():
+    """The module hub_cards/hub_server.py."""
+    name = "hub_server_of_the_tests"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / "hub_cards" / "hub_server.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def hub_server(hub_server_module, tmp_path: Path) -> Iterator:
+    """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`, faults."""
+    hub = hub_server_module.HubServer(tmp_path / "hub_clients")
+    yield hub
+    hub.stop()
+
+
+@pytest.fixture
+def hub(hub_server, monkeypatch: pytest.MonkeyPatch):
+    """The server, as the Hub of this process; the token is that of the owner."""
+    import huggingface_hub.constants
+
+    files = hub_server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    constants = {"ENDPOINT": hub_server.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": files, "HF_HUB_OFFLINE": False}
+    for name, value in {**constants, "HF_HUB_DISABLE_XET": True}.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", "writer")
+    return hub_server
+
+
+@pytest.fixture
+def fault(hub, hub_server_module):
+    """`fault(method, pattern, what, after=0, times=1)`: what goes wrong on that Hub."""
+    return lambda *arguments, **options: hub.faults.append(hub_server_module.Fault(*arguments, **options))

@@ -19,13 +19,15 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import json
 import operator
 import os
 import sys
+import time
 import types
 import typing
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal, NoReturn, Union
 
 import yaml
 from omegaconf import MISSING, OmegaConf
@@ -43,6 +45,8 @@ PLAIN_TYPES = {
     # YAML reads `no` as false and 1e5 as a number: as text they need quotes
     str: (str, 'text; in a file, put it in quotes: "..."'),
 }
+TRACKER = "experiment tracker that the figures of the run go to as well; default: none"
+PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
 BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
 
 
@@ -385,7 +389,7 @@ def parse_command_line(
     try:
         return load_recipe(recipe_class, arguments.config, arguments.overrides), arguments
     except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
+        fail(f"{parser.prog}: error: {error}")
 
 
 def print_fields(recipe_class: type, console: Any = None) -> None:
@@ -475,5 +479,19 @@ def user_errors():
             refused = ". It, or its folder, is not there, or was removed while this was running."
         elif isinstance(error, OSError):
             refused = ". The system refused this: check the path, its permissions and the space on the disk."
-        print(f"{program}: error: {error}{refused}", file=sys.stderr)
-        sys.exit(2)
+        fail(f"{program}: error: {error}{refused}")
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the program with exit code 2 and a message on the error stream.
+
+    A launcher of several processes ends with a list of those that failed, which has the message as well; of these only
+    the first process prints it.
+    """
+    listed = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if listed:
+        error = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        Path(listed).write_text(json.dumps({"message": error}), encoding="utf-8")
+    if not listed or os.environ["RANK"] == "0":
+        print(message, file=sys.stderr)
+    sys.exit(2)

@@ -146,7 +146,8 @@ def recipe_of(recipe: Any, point: Point, final: bool = False) -> Any:
     if final:
         return own
     folder = str(Path(recipe.output_dir) / FOLDER / point.name)
-    return dataclasses.replace(own, output_dir=folder, seeds=recipe.seeds[:1], save_models=False, sweep={})
+    kept = dict(save_models=False, push_to_hub=None)
+    return dataclasses.replace(own, output_dir=folder, seeds=recipe.seeds[:1], sweep={}, **kept)
 
 
 def check_points(points: list[Point], recipes: list[Any]) -> dict[str, Any]:

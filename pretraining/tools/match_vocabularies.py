@@ -3,7 +3,6 @@
 python -m pretraining.tools.match_vocabularies --config RECIPE
 """
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +38,6 @@ class MatchingRecipe(Recipe):
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(MatchingRecipe, DESCRIPTION, FLAGS, argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         if recipe.phases:
             check_recipe(recipe)
@@ -50,16 +48,14 @@ def main(argv: list[str] | None = None) -> None:
         if flags.output:
             require_empty(flags.output)
         # after --help: the libraries take seconds to import
-        from transformers.utils import logging as transformers_logging
-
         from pretraining.checkpoints import save_model_folder
         from pretraining.start.initialization import build_config, build_model, load_tokenizer
         from pretraining.start.matching_report import recipe_token_counts, report, to_text, write_report
         from pretraining.start.meta_pretrained import carries_rows, load_source, source_vocabulary
         from pretraining.start.vocabulary_matching import match_vocabularies
+        from zoo_core.console import quiet_libraries
 
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
+        quiet_libraries()
         tokenizer = load_tokenizer(recipe)
         config = build_config(recipe, tokenizer)
         if not carries_rows(start):

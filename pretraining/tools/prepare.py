@@ -43,11 +43,11 @@ logger = logging.getLogger(__name__)
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("httpx", "httpx2", "datasets"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     with user_errors():
         check_recipe(recipe)
+        from zoo_core.console import quiet_libraries  # after --help
+
+        quiet_libraries()
         output, workers = _check_flags(flags, recipe)
         signal.signal(signal.SIGTERM, functools.partial(_end, os.getpid()))
         try:
@@ -72,7 +72,6 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
     Raises ValueError for whatever `open_sources` finds, for a folder of another kind or tokenizer, and for one that
     another process is writing.
     """
-    import datasets
 
     from pretraining.data import prepared
     from pretraining.data.sources import open_sources
@@ -81,8 +80,6 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
     from pretraining.start.initialization import load_tokenizer
     from zoo_core.provenance import write_json
 
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()  # a log has a line for each shard
     folder, started = Path(output), time.perf_counter()
     held = {path.name for path in folder.glob("[!.]*")}
     if held and not held & {prepared.MANIFEST, prepared.SHARDS}:

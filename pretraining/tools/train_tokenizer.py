@@ -6,7 +6,6 @@ python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --
 import io
 import itertools
 import json
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -104,14 +103,15 @@ def _reason(error: RuntimeError) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         check_recipe(recipe)
         if flags.vocab_size < 1:
             raise ValueError(f"--vocab_size is {flags.vocab_size}. Give the number of ids, such as 8000.")
         require_empty(flags.output)
         from pretraining.data.sources import open_sources, training_texts
+        from zoo_core.console import quiet_libraries
 
+        quiet_libraries()
         texts = training_texts(open_sources(recipe), recipe.evaluation.held_out_fraction, flags.max_texts)
         train_tokenizer(texts, flags.output, flags.vocab_size)
         from transformers import AutoTokenizer

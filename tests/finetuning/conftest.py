@@ -67,7 +67,7 @@ def printed_by():
     def printed(arguments):
         from finetuning.run import main
 
-        with contextlib.redirect_stdout(io.StringIO()) as stream:
+        with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.redirect_stderr(stream):
             main(arguments)
         return stream.getvalue()
 

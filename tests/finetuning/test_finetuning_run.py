@@ -70,7 +70,11 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
     assert all(f"| {language} | {mean:.1f} ± " in page for language, mean in means.items())
     recipe = load_recipe(Recipe, str(out / "recipe.yaml"), [])
     assert recipe.evaluation[0].languages == ["en", "de", "zh"] and recipe.seeds == [1, 2]
-    assert "Seed 2: 216 training rows" in printed
+    assert "seed 2: 216 training rows" in printed
+    # into a file no bar is printed, and of libraries nothing
+    before_the_table = printed[: printed.index("topics, zero_shot")].split("\n")
+    assert all(line.strip() == "" or line.startswith(("seed 1", "seed 2")) for line in before_the_table)
+    assert sum("dev loss" in line for line in before_the_table) == 2 * 3
 
 
 def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, sample_corpus_dir):

@@ -1,6 +1,6 @@
-"""What the tests of hub_cards share: folders with their cards, and a Hub on loopback."""
+"""What the tests of hub_cards share: folders with their cards, and the Space."""
 
-import importlib.util
+import importlib
 import json
 import os
 import shutil
@@ -31,43 +31,6 @@ def ready_folder(zoo_model_dir, tmp_path_factory: pytest.TempPathFactory) -> Cal
         return Path(shutil.copytree(made[model_type, repo], tmp_path_factory.mktemp("ready") / "model"))
 
     return folder_of
-
-
-@pytest.fixture(scope="session")
-def hub_server_module():
-    """The module hub_server.py beside this file."""
-    name = "hub_server_of_the_tests"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("hub_server.py"))
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def hub_server(hub_server_module, tmp_path: Path) -> Iterator:
-    """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`, faults."""
-    hub = hub_server_module.HubServer(tmp_path / "hub_clients")
-    yield hub
-    hub.stop()
-
-
-@pytest.fixture
-def hub(hub_server, monkeypatch: pytest.MonkeyPatch):
-    """The server, as the Hub of this process; the token is that of the owner."""
-    import huggingface_hub.constants
-
-    files = hub_server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    constants = {"ENDPOINT": hub_server.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": files, "HF_HUB_OFFLINE": False}
-    for name, value in {**constants, "HF_HUB_DISABLE_XET": True}.items():
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
-    monkeypatch.setenv("HF_TOKEN", "writer")
-    return hub_server
-
-
-@pytest.fixture
-def fault(hub, hub_server_module):
-    """`fault(method, pattern, what, after=0, times=1)`: what goes wrong on that Hub."""
-    return lambda *arguments, **options: hub.faults.append(hub_server_module.Fault(*arguments, **options))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, check_values
-from zoo_core.recipes import option
+from zoo_core.recipes import PUSH_TO_HUB, TRACKER, option
 from zoo_core.tables import Table
 
 
@@ -170,6 +170,8 @@ class TranslationRecipe:
     )
     num_workers: int = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's translation model, in seed-N/model")
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
+    push_to_hub: str | None = option(None, PUSH_TO_HUB)
     published: PublishedTranslation | None = option(None, "published figures to print beside ours")
 
     @property

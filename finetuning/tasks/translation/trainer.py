@@ -20,6 +20,7 @@ from transformers import (
 from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.seeds import (
+    SeedProgress,
     check_weights,
     diverged,
     finish,
@@ -194,7 +195,13 @@ def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
 
 
 def run_seed(
-    recipe: TranslationRecipe, seed: int, data: TranslationData, model: torch.nn.Module, tokenizer: Any, folder: Path
+    recipe: TranslationRecipe,
+    seed: int,
+    data: TranslationData,
+    model: torch.nn.Module,
+    tokenizer: Any,
+    folder: Path,
+    progress: SeedProgress,
 ) -> dict[str, Any]:
     """Trains one seed in `folder`, from its last complete checkpoint if there is one, and translates every test.
 
@@ -216,7 +223,7 @@ def run_seed(
         layout=layout,
     )
     total = total_updates(recipe, plan)
-    train_or_resume(trainer, recipe, f"{len(data.train)} pairs, {len(plan)} steps an epoch, {total} in all", total)
+    train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", total)
     PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
     steps = selected_steps(recipe, plan, trainer.state, seed)
     average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
@@ -235,7 +242,7 @@ def run_seed(
             if "eval_loss" in entry
         ],
     }
-    return finish(trainer, outcome, folder, recipe.save_models)
+    return finish(trainer, progress, outcome, folder, recipe.save_models)
 
 
 def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> UpdatePlan:

@@ -1,0 +1,36 @@
+"""What a run sends elsewhere while it trains: figures to a tracker, checkpoints to the Hub."""
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from finetuning.run import main
+
+# huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+def test_the_tracker_has_the_figures_and_the_hub_the_model(topics, hub, tmp_path):
+    main([*topics, "seeds=[1]", "tracker=tensorboard", "push_to_hub=owner/model"])
+    seed = tmp_path / "out" / "seed-1"
+    history = json.loads((seed / "scores.json").read_text(encoding="utf-8"))["history"]
+    tracked = EventAccumulator(str(seed / "tensorboard"))
+    tracked.Reload()
+    for name in ("eval_loss", "eval_selection", "eval_en_accuracy"):
+        found = {scalar.step: scalar.value for scalar in tracked.Scalars(name.replace("eval_", "eval/", 1))}
+        assert found == pytest.approx({entry["step"]: entry[name] for entry in history if name in entry}, rel=1e-6)
+        assert len(found) > 1
+
+    files = hub.files("owner/model")
+    files.pop(".gitattributes")
+    assert files == {path.name: path.read_bytes() for path in (seed / "model").iterdir()}
+    assert "step 2" in hub.titles("owner/model")[1]
+
+
+def test_what_cannot_be_recorded_is_refused_before_the_run(topics, hub, capsys, tmp_path):
+    for overrides in (["push_to_hub=owner/model"], ["push_to_hub=stranger/model", "seeds=[1]"]):
+        with pytest.raises(SystemExit) as stop:
+            main([*topics, *overrides])
+        assert stop.value.code == 2 and "push_to_hub" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,50 @@
+"""What a run sends elsewhere while it trains: figures to a tracker, checkpoints to the Hub."""
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pretraining.tracking import read_events
+
+# huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+@pytest.fixture
+def written(train, hub, tmp_path):
+    """The folder of a run with held-out text that has both; its Hub is `hub`."""
+    train(
+        "tracker=tensorboard",
+        "push_to_hub=owner/model",
+        "save_every_steps=2",
+        "evaluation={held_out_fraction: 0.1, max_examples: 8}",
+    )
+    return tmp_path / "run"
+
+
+def test_the_tracker_has_the_figures_and_the_hub_the_model(written, hub):
+    tracked = EventAccumulator(str(written / "tensorboard"))
+    tracked.Reload()
+    events = read_events(written)
+    names = {"loss", "loss/mlm/de", "held_out/tlm/en-de", "learning_rate", "tokens_per_second"}
+    assert names <= set(tracked.Tags()["scalars"])
+    for name in tracked.Tags()["scalars"]:
+        expected = {event["step"]: event[name] for event in events if event.get(name) is not None}
+        found = {scalar.step: scalar.value for scalar in tracked.Scalars(name)}
+        assert found == pytest.approx(expected, rel=1e-6)
+
+    model = {path.name: path.read_bytes() for path in (written / "model").iterdir()}
+    files = hub.files("owner/model")
+    files.pop(".gitattributes")
+    assert files == model
+    assert "step 2" in hub.titles("owner/model")[1]
+
+
+def test_a_failed_upload_does_not_stop_the_run(train, fault, hub, capsys, tmp_path):
+    fault("POST", "/commit/", 403, times=9)
+    train("push_to_hub=owner/model")
+    assert (tmp_path / "run" / "model").is_dir() and "owner/model does not hold" in capsys.readouterr().err
+
+
+def test_what_cannot_be_recorded_is_refused_before_the_run(fails, hub, tmp_path):
+    assert "push_to_hub" in fails("push_to_hub=stranger/model")
+    assert not (tmp_path / "run" / "recipe.yaml").exists()

@@ -1,0 +1,94 @@
+"""What a run shows while it works: a bar on a terminal, a line now and then in a file; and libraries that are quiet."""
+
+import logging
+import os
+import sys
+from datetime import timedelta
+
+import datasets
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers.utils import logging as transformers_logging
+
+# One for the bar and the log: what is said while there is a bar stands in lines of its own above it.
+CONSOLE = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+class _ConsoleHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        CONSOLE.print(self.format(record))
+
+
+def quiet_libraries() -> None:
+    """Our log in plain lines; of libraries what goes wrong, and on a terminal the bars of what takes long.
+
+    Where several processes were launched, all but the first say only what goes wrong.
+    """
+    is_first = int(os.environ.get("RANK", 0)) == 0
+    logging.basicConfig(
+        level=logging.INFO if is_first else logging.WARNING, format="%(message)s", handlers=[_ConsoleHandler()]
+    )
+    for noisy in ("httpx", "httpx2", "datasets", "accelerate"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    transformers_logging.set_verbosity_error()
+    downloads_are_shown = not are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()  # of weights read and written; it takes downloads along
+    if downloads_are_shown:
+        enable_progress_bars()
+    if not (is_first and CONSOLE.is_terminal):
+        datasets.disable_progress_bars()
+
+
+class RunBar:
+    """Steps of a run: a bar with a note and the time left on a terminal, a line for each note anywhere else."""
+
+    def __init__(self, is_shown: bool = True):
+        """`is_shown`: whether this is the process that shows anything."""
+        self.console = CONSOLE if is_shown else Console(quiet=True)
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
+        columns += (TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+        self.is_bar = is_shown and CONSOLE.is_terminal
+        self.bar = Progress(
+            *columns, console=self.console, disable=not self.is_bar, redirect_stdout=sys.stdout.isatty()
+        )
+        self.steps = self.batches = None
+
+    def __enter__(self) -> "RunBar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.bar.stop()
+
+    def start(self, total: int, done: int = 0) -> None:
+        """There are `total` steps, of which `done` are done."""
+        self.steps = self.bar.add_task("starting", total=total, completed=done, note="")
+
+    def step(self, done: int, name: str) -> None:
+        """One more step of `name` is done."""
+        self.bar.update(self.steps, completed=done, description=name)
+
+    def note(self, note: str) -> None:
+        """What there is to say of the steps up to here."""
+        self.bar.update(self.steps, note=note)
+        if not self.is_bar:
+            task = self.bar.tasks[self.steps]
+            left = timedelta(seconds=round(task.time_remaining or 0))
+            self.say(f"{task.description}  step {task.completed}/{task.total}  {note}  left {left}")
+
+    def predicted(self, name: str, total: int | None) -> None:
+        """One more of the `total` batches of `name`, rows that are evaluated between two steps, is done."""
+        if self.batches is None:
+            self.batches = self.bar.add_task(name, total=total, note="")
+        self.bar.advance(self.batches)
+
+    def evaluated(self) -> None:
+        """All batches of these rows are done: their bar goes."""
+        if self.batches is not None:
+            self.bar.remove_task(self.batches)
+        self.batches = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text)

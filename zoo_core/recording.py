@@ -1,0 +1,81 @@
+"""Where a run's figures and checkpoints go while it trains: an experiment tracker, a repository on the Hub."""
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib.util import find_spec
+from pathlib import Path
+
+from accelerate import PartialState
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import disable_progress_bars
+
+from zoo_core.provenance import forget_machine
+
+PROJECT = "crosslingual-zoo"  # of wandb and trackio
+NOT_OF_THE_MODEL = shutil.ignore_patterns("*.pt", "*.pth", "trainer_state.json")
+
+
+def check_recording(tracker: str | None, push_to_hub: str | None) -> None:
+    """Makes the repository, where there is none.
+
+    Raises ValueError for a tracker that is not installed, and a repository that cannot be made or written.
+    """
+    if tracker and not find_spec(tracker):
+        raise ValueError(f"tracker is {tracker}, which is not installed: pip install {tracker}, or leave it out.")
+    if push_to_hub and PartialState().is_main_process:
+        try:
+            HfApi().create_repo(push_to_hub, exist_ok=True)
+        except (OSError, HFValidationError) as error:
+            raise ValueError(f"push_to_hub is {push_to_hub!r}: {_line(error)}") from error
+
+
+class CheckpointUploads:
+    """Uploads of model folders to a repository, one at a time and in the background.
+
+    A checkpoint that comes while another is under way is left out. One that fails is said in a line, and the run goes
+    on. All of this does nothing where `repo` is None, and in processes other than the main one.
+    """
+
+    def __init__(self, repo: str | None, run: Path, say: Callable[[str], None]):
+        """`run` is the run's folder, where what is uploaded is copied to: checkpoints come and go."""
+        self.repo = repo if PartialState().is_main_process else None
+        self.copy, self.say = run / ".push.tmp", say
+        self.upload: Future | None = None
+        if self.repo:
+            disable_progress_bars()  # the run has one of its own
+
+    def push(self, folder: Path, what: str) -> None:
+        """Uploads what `folder` holds of a model; `what` is in the title of the commit."""
+        if not self.repo or (self.upload and not self.upload.done()):
+            return
+        try:
+            shutil.rmtree(self.copy, ignore_errors=True)
+            shutil.copytree(folder, self.copy, ignore=NOT_OF_THE_MODEL)
+            forget_machine(self.copy)
+        except OSError as error:
+            return self._failed(what, error)
+        self.upload = HfApi().upload_folder(
+            repo_id=self.repo, folder_path=self.copy, commit_message=f"Training: {what}", run_as_future=True
+        )
+        self.upload.add_done_callback(lambda upload: upload.exception() and self._failed(what, upload.exception()))
+
+    def finish(self, folder: Path, what: str) -> None:
+        """Waits for what is under way, then uploads `folder` and waits for it."""
+        self.wait()
+        self.push(folder, what)
+        self.wait()
+        shutil.rmtree(self.copy, ignore_errors=True)
+
+    def wait(self) -> None:
+        """Until nothing is under way."""
+        if self.upload:
+            self.upload.exception()
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        self.say(f"{self.repo} does not hold {what}: {_line(error)}")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
