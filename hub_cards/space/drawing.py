@@ -49,7 +49,8 @@ def model_facts(model: Model) -> str:
         url = f"https://huggingface.co/{escape(model.name)}"
         facts.append(f'<a href="{url}" target="_blank" rel="noopener">model card</a>')
     facts += [f'<span class="zoo-lacks">no {escape(TABS[tab].lower())}</span>' for tab in model.lacking]
-    return f'<p class="zoo-facts" dir="auto">{" · ".join(facts)}</p>'
+    with_head = " zoo-with-head" if model.head else ""
+    return f'<p class="zoo-facts{with_head}" dir="auto">{" · ".join(facts)}</p>'
 
 
 def alignment(found: Aligned) -> str:

@@ -58,8 +58,7 @@ class Page:
                 for tab, add in zip(
                     TABS, (self.add_align, self.add_fill, self.add_nearest, self.add_head), strict=True
                 ):
-                    visible = tab != "head" or bool(start and start.head)
-                    with gr.Tab(TABS[tab], id=tab, elem_id=f"{tab}-tab", visible=visible) as self.head_tab:
+                    with gr.Tab(TABS[tab], id=tab, elem_id=f"{tab}-tab"):
                         add()
             if not self.models.only_listed:
                 self.add_another()
@@ -97,7 +96,7 @@ class Page:
     def connect_choice(self) -> None:
         """What happens when a model is chosen or named."""
         outputs = [self.choice, self.current, self.trouble, self.facts, self.insert, *self.sliders]
-        outputs += [*self.samples.values(), self.head_tab, *self.head_boxes]
+        outputs += [*self.samples.values(), *self.head_boxes]
         options = {"outputs": outputs, "api_visibility": "private", **ONE_AT_A_TIME}
         events = [self.choice.input(self.use, [self.choice, self.current], show_progress_on=self.facts, **options)]
         if not self.models.only_listed:
@@ -122,7 +121,6 @@ class Page:
             self.trouble: "",
             self.facts: model_facts(model),
             self.insert: insert_label(model),
-            self.head_tab: gr.update(visible=bool(model.head)),
         }
         updates |= {slider: gr.update(maximum=model.layers, value=model.default_layer) for slider in self.sliders}
         updates |= {shown: gr.update(**dataset_of(new[tab])) for tab, shown in self.samples.items()}
@@ -185,7 +183,7 @@ class Page:
         self.add_answer("nearest", "Find", draw, [self.choice, query, searched, self.sliders[1]], [query])
 
     def add_head(self) -> None:
-        """The tab of what a model was fine-tuned for; hidden for others."""
+        """The tab of what a model was fine-tuned for; style.css hides it from others, as gradio keeps an open one."""
         labels = HEAD_BOXES[self.start.head] if self.start and self.start.head else ("", "")
         self.head_boxes = [
             gr.Textbox(label=label, elem_id=f"head-text-{number}", visible=bool(label))
@@ -193,10 +191,7 @@ class Page:
         ]
 
         def draw(name, text, second):
-            model = self.models.get(name)
-            if not model.head:  # the tab is not there
-                return ""
-            found = run_head(model, text, second)
+            found = run_head(self.models.get(name), text, second)
             return classified(found) if isinstance(found, Classified) else marked(found)
 
         self.add_answer("head", "Run", draw, [self.choice, *self.head_boxes], self.head_boxes)
