@@ -17,8 +17,10 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 ALIGNER = "word-alignment"
-# models without an aligner of their own get that of the zoo, where its code lies in this folder or above it
-ZOO_CODE = [folder / "modeling" for folder in (Path(__file__).parent, Path(__file__).parents[2])]
+# models without an aligner of their own get the zoo's, where its code lies in this folder or in the checkout
+HERE = Path(__file__).resolve().parent
+ZOO_CODE = [folder / "modeling" for folder in (HERE, HERE.parent.parent)]
+ZOO_ALIGNER = "pipeline_word_alignment.WordAlignmentPipeline"
 HEADS = {  # by the end of the class that was saved: what such a model was fine-tuned for
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -221,12 +223,12 @@ def load_aligner(source: str, config: Any, encoder: Any, tokenizer: Any) -> tupl
     """(a word-alignment pipeline over the weights already loaded, or None; why not). Its code is that which the model
     brings, or else the zoo's."""
     described = (getattr(config, "custom_pipelines", None) or {}).get(ALIGNER)
-    code = next((folder for folder in ZOO_CODE if folder.is_dir()), None)
+    code = next((folder for folder in ZOO_CODE if (folder / f"{ZOO_ALIGNER.split('.')[0]}.py").is_file()), None)
     if described is None and code is None:
         return None, f"This model brings no word aligner: its config.json names no “{ALIGNER}” in custom_pipelines."
     try:
         if described is None:
-            described, source = {"impl": "pipeline_word_alignment.WordAlignmentPipeline"}, str(code)
+            described, source = {"impl": ZOO_ALIGNER}, str(code)
         made_by = get_class_from_dynamic_module(described["impl"], source)
         return pipeline(ALIGNER, model=encoder, tokenizer=tokenizer, pipeline_class=made_by, device="cpu"), ""
     except Exception as error:  # as above; the other tabs do without
