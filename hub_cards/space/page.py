@@ -24,7 +24,7 @@ HEAD_BOXES = {  # by task: labels of the two boxes; the second is hidden without
 }
 ONE_AT_A_TIME = {"concurrency_limit": 1, "concurrency_id": "model"}  # a tokenizer cannot serve two threads at once
 WAITING = 64  # requests; more are told to come back
-SHOWN = 36  # characters of a model's name, on a phone
+SHOWN = 32  # characters of a model's name, on a phone
 QUIET = "zoo-quiet"  # takes no room without a message
 DEFAULT_LAYER = -1  # of a call: two thirds of the way up
 # puts a mask where the cursor is in the box, or at its end

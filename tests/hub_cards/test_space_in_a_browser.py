@@ -215,14 +215,14 @@ def test_a_wrong_model_name_leaves_the_old_one(page, space_server):
         alert.wait_for()
         assert f"{first} stays in use." in alert.inner_text() and "Traceback" not in page.inner_text("body")
     page.shoot("wrong-name")
-    assert page.input_value("#model input") == f"…{first[-35:]}"  # the end of a long path
+    assert page.input_value("#model input") == f"…{first[-31:]}"  # the end of a long path
     align(page, ENGLISH, GERMAN)
     page.locator("#align-answer table.zoo-heat").wait_for()
     # a right one, which cannot do everything
     page.fill("#named textarea, #named input", second)
     page.get_by_role("button", name="Load").click()
     page.locator("#facts", has_text="no masks").wait_for()
-    assert page.input_value("#model input") == f"…{second[-35:]}" and not page.get_by_role("alert").count()
+    assert page.input_value("#model input") == f"…{second[-31:]}" and not page.get_by_role("alert").count()
     page.get_by_role("tab", name="Masks").click()
     page.get_by_role("alert").filter(has_text="no masked-LM head").wait_for()
     page.get_by_role("tab", name="Own head").click()
