@@ -1,16 +1,18 @@
-"""What the three tabs answer: word links, words for masks, nearest sentences. No page in here.
+"""What the tabs answer: word links, words for masks, nearest sentences, what a head says. No page in here.
 
 Each function raises ValueError, in words for the page, for texts that are empty or too long and for what the model
 cannot do. Legend: `B` sentences, `T` positions, `H` hidden size, `V` vocabulary, `K` masks.
 """
 
 import unicodedata
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from loading import Model, first_sentence
 from torch.nn import functional as F
+from transformers import pipeline
 
 METHODS = {  # of the zoo's aligner
     "Optimal transport (XLM-Align)": "ot",
@@ -24,6 +26,7 @@ MAX_WORDS = 1000
 MAX_CHARACTERS = 10_000
 MAX_SENTENCES = 200
 MAX_MASKS = 20
+MAX_ANSWER = 30  # tokens
 MATRIX_WORDS = 40  # of a side; more cannot be read
 MASKS = ("<mask>", "[MASK]")  # spellings of a mask that everybody knows
 SENTENCES_AT_ONCE = 16
@@ -59,6 +62,23 @@ class Ranked:
     sentences: list[tuple[str, float]]
     unknown: list[str]
     layer: int
+    notes: list[str]
+
+
+@dataclass
+class Classified:
+    """Labels with their probabilities, the best first."""
+
+    labels: list[tuple[str, float]]
+    notes: list[str]
+
+
+@dataclass
+class Marked:
+    """A text and its parts that have a label: [(first character, behind the last, label, probability)], in order."""
+
+    text: str
+    parts: list[tuple[int, int, str, float]]
     notes: list[str]
 
 
@@ -129,10 +149,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     text = checked(text, "The sentence", f"The children are {mask} a book.")
     for spelling in MASKS:
         text = text.replace(spelling, mask)
-    inputs = model.tokenizer(text, return_tensors="pt", verbose=False)
-    length = inputs["input_ids"].shape[1]
-    if length > model.positions:
-        raise ValueError(f"The text has {length:,} tokens, and {model.name} reads {model.positions:,}: shorten it.")
+    inputs = encoded(model, text)
     places_K = inputs["input_ids"][0].eq(model.tokenizer.mask_token_id).nonzero()[:, 0]
     if not len(places_K):
         raise ValueError(f"There is no {mask} in the text: put one in with the button.")
@@ -153,6 +170,15 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     if len(masks) > 1:
         notes.append("Each mask is filled in by itself: the model does not know what it put at the others.")
     return Filled(masks, model.tokenizer.decode(filled, skip_special_tokens=True), notes)
+
+
+def encoded(model: Model, *texts: str, **options: Any) -> Any:
+    """A text, or a pair, as the model's input. Raises ValueError where it is longer than the model reads."""
+    inputs = model.tokenizer(*texts, return_tensors="pt", verbose=False, **options)
+    length = inputs["input_ids"].shape[1]
+    if length > model.positions:
+        raise ValueError(f"The text has {length:,} tokens, and {model.name} reads {model.positions:,}: shorten it.")
+    return inputs
 
 
 def shown_subword(tokenizer: Any, subword: int) -> str:
@@ -216,6 +242,48 @@ def sentence_vectors(model: Model, texts: list[str], layer: int) -> tuple[torch.
     if len(model.vectors) > KEPT_VECTORS:
         model.vectors.clear()
     return vectors_BH, sum(len(of) > model.positions for of in ids)
+
+
+def run_head(model: Model, text: str, second: str = "") -> Classified | Marked:
+    """What a fine-tuned model's own head says of a text.
+
+    A classifier gives its labels, of a pair where there is a second text; a tagger the text with its spans; a question
+    answerer, whose text is a question, the second text with the answer. A tagger reads no second text.
+    """
+    if not model.head:
+        raise ValueError(f"{model.name} has no head that was fine-tuned for a task.")
+    text = checked(text, "The text", "The children are reading.")
+    notes = unknown_notes(model, {"the text": text})
+    if model.head == "question-answering":
+        return answer_question(model, text, checked(second, "The second text", "The children are reading."), notes)
+    second = second and second.strip()
+    pair = (text, second) if second and model.head == "text-classification" else (text,)
+    encoded(model, *pair)
+    run = pipeline(model.head, model=model.fine_tuned, tokenizer=model.tokenizer, device="cpu")
+    if model.head == "text-classification":
+        found = run(dict(zip(("text", "text_pair"), pair, strict=False)), top_k=None)
+        return Classified([(one["label"], one["score"]) for one in found], notes)
+    # taggers learn the label of a word's first token; without spaces, as in Chinese, each token goes by itself
+    strategy = "first" if " " in text else "simple"
+    with warnings.catch_warnings(action="ignore"):  # that words are told by the spaces: they are
+        found = run(text, aggregation_strategy=strategy)
+    return Marked(text, [(one["start"], one["end"], one["entity_group"], float(one["score"])) for one in found], notes)
+
+
+@torch.inference_mode()
+def answer_question(model: Model, question: str, context: str, notes: list[str]) -> Marked:
+    """The context with its likeliest answer, of MAX_ANSWER tokens at most; the library's pipeline for it is gone."""
+    inputs = encoded(model, question, context, return_offsets_mapping=True)
+    offsets = inputs.pop("offset_mapping")[0].tolist()
+    in_context = torch.tensor([part == 1 for part in inputs.sequence_ids(0)])
+    outputs = model.fine_tuned(**inputs)
+    scores_TT = outputs.start_logits[0][:, None] + outputs.end_logits[0]  # of a first and a last token
+    spans_TT = (in_context[:, None] & in_context).triu().tril(MAX_ANSWER - 1)
+    probabilities = scores_TT.masked_fill(~spans_TT, -torch.inf).flatten().softmax(0)
+    first, last = divmod(int(probabilities.argmax()), len(offsets))
+    # an offset may begin with the space before a word
+    start = offsets[first][0] + len(context[offsets[first][0] :]) - len(context[offsets[first][0] :].lstrip())
+    return Marked(context, [(start, offsets[last][1], "answer", float(probabilities.max()))], notes)
 
 
 def unknown_share(model: Model, text: str) -> tuple[float, int, int]:

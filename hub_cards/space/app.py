@@ -1,4 +1,4 @@
-"""A page to try cross-lingual encoders on: word links, masked words, nearest sentences.
+"""A page to try cross-lingual encoders on: word links, masked words, nearest sentences, heads.
 
     python hub_cards/space/app.py --model runs/xlm_align/model
 
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
         from page import Page
         from transformers.utils import logging
 
-        logging.set_verbosity_error()
+        logging.set_verbosity(logging.CRITICAL)  # pipelines list all classes that are none of the zoo's as an error
         models = Models(flags.model, flags.only_listed)
         start = None
         if flags.model:

@@ -3,27 +3,20 @@
 Words are drawn by the browser, not into a picture: it shapes Arabic, and puts right what is read from the right.
 """
 
+import json
 import unicodedata
 from html import escape
 
-from answers import Aligned, Filled, Ranked
+from answers import Aligned, Classified, Filled, Marked, Ranked
 from loading import Model
 
-GOLDEN_ANGLE = 137.508  # degrees: neighboring groups get colors that are far apart
-HOVER_GROUPS = 150  # groups of words that light up under the pointer; each takes a rule of style
-LANGUAGES = {
-    "ar": "Arabic",
-    "de": "German",
-    "en": "English",
-    "es": "Spanish",
-    "fr": "French",
-    "ru": "Russian",
-    "sw": "Swahili",
-    "tr": "Turkish",
-    "vi": "Vietnamese",
-    "zh": "Chinese",
-}
-TABS = {"align": "Word links", "fill": "Masked words", "nearest": "Sentences"}  # short: a phone shows all three
+GOLDEN_ANGLE = 137.508  # degrees: labels that follow each other get colors that are far apart
+TABS = {
+    "align": "Word links",
+    "fill": "Masks",
+    "nearest": "Sentences",
+    "head": "Own head",
+}  # short: a phone shows all four
 
 
 def message(text: str) -> str:
@@ -49,42 +42,39 @@ def model_facts(model: Model) -> str:
         f"{model.layers} layers",
         f"reads {model.positions:,} tokens",
     ]
+    if model.head:
+        tuned_on = f" on {model.facts['tuned_on']}" if model.facts["tuned_on"] else ""
+        facts.append(escape(f"fine-tuned for {model.head.replace('-', ' ')}{tuned_on}"))
     if model.facts["on_hub"]:
         url = f"https://huggingface.co/{escape(model.name)}"
         facts.append(f'<a href="{url}" target="_blank" rel="noopener">model card</a>')
     facts += [f'<span class="zoo-lacks">no {escape(TABS[tab].lower())}</span>' for tab in model.lacking]
-    return f'<p class="zoo-facts" dir="auto">{" · ".join(facts)}</p>'
-
-
-def tab_notice(model: Model | None, tab: str) -> str:
-    """Why a tab cannot be served, or nothing."""
-    return message(model.lacking[tab]) if model is not None and tab in model.lacking else ""
+    with_head = " zoo-with-head" if model.head else ""
+    return f'<p class="zoo-facts{with_head}" dir="auto">{" · ".join(facts)}</p>'
 
 
 def alignment(found: Aligned) -> str:
-    """Both sentences, linked words in one color and number, and the similarity of all words as a heat map."""
+    """Both sentences, between which links.js draws the links, and the similarity of all words as a heat map."""
     if not found.links:
         body = '<p class="zoo-hint">No words were linked.</p>'
     else:
         partners = len({word for word, _ in found.links}), len({word for _, word in found.links})
         body = (
             f'<p class="zoo-hint">{len(found.links)} links: {partners[0]} of {len(found.source)} words with '
-            f"{partners[1]} of {len(found.target)}. Words of one color and number belong together; point at one.</p>"
+            f"{partners[1]} of {len(found.target)}.</p>"
         )
-    groups = link_groups(found)
-    source, target = (
-        sentence_line(words, [groups.get((side, number)) for number in range(len(words))])
-        for side, words in enumerate((found.source, found.target))
-    )
-    count = max(groups.values(), default=-1) + 1
-    lights = "".join(
-        f".zoo-pair:has(.zoo-g{group}:hover) .zoo-word:not(.zoo-g{group}){{opacity:.25}}"
-        for group in range(min(count, HOVER_GROUPS))
+    links = [[x, y, round(p, 3)] for (x, y), p in zip(found.links, found.probabilities, strict=True)]
+    sides = "".join(
+        f'<div class="zoo-side zoo-{name}" dir="{direction(words)}" role="group" aria-label="{name} sentence">'
+        + "".join(f'<button type="button" class="zoo-word">{escape(word)}</button>' for word in words)
+        + "</div>"
+        for name, words in (("first", found.source), ("second", found.target))
     )
     heat = heat_map(found) if found.similarity else ""
     return (
-        f'<div class="zoo-pair"><style>{lights}</style>{source}{target}</div>{body}{notes_of(found.notes)}'
-        f"{links_as_text(found)}{heat}"
+        f'<div class="zoo-pair"><div class="zoo-drawing" data-links="{escape(json.dumps(links))}">'
+        f'<svg aria-hidden="true"></svg>{sides}</div></div><p class="zoo-partners" aria-live="polite"></p>{body}'
+        f"{notes_of(found.notes)}{links_as_text(found)}{heat}"
     )
 
 
@@ -97,37 +87,6 @@ def links_as_text(found: Aligned) -> str:
         f"<bdi>{escape(found.source[x])}</bdi> – <bdi>{escape(found.target[y])}</bdi>" for x, y in found.links
     )
     return f'<details class="zoo-text"><summary>Links as text</summary><p>{numbers}</p><p>{pairs}</p></details>'
-
-
-def link_groups(found: Aligned) -> dict[tuple[int, int], int]:
-    """(side, word) -> the number of its group, from 0: words that links hold together, one after the other."""
-    parent = {word: word for x, y in found.links for word in ((0, x), (1, y))}
-
-    def root(word: tuple[int, int]) -> tuple[int, int]:
-        while parent[word] != word:
-            parent[word] = parent[parent[word]]  # the way is shorter next time
-            word = parent[word]
-        return word
-
-    for x, y in found.links:
-        first, second = sorted((root((0, x)), root((1, y))))
-        parent[second] = first
-    numbers: dict[tuple[int, int], int] = {}
-    return {word: numbers.setdefault(root(word), len(numbers)) for word in sorted(parent)}
-
-
-def sentence_line(words: list[str], groups: list[int | None]) -> str:
-    """A sentence as colored words; those without a partner are plain."""
-    shown = []
-    for word, group in zip(words, groups, strict=True):
-        if group is None:
-            shown.append(f'<span class="zoo-word zoo-alone"><bdi>{escape(word)}</bdi></span>')
-        else:
-            shown.append(
-                f'<span class="zoo-word zoo-g{group}" style="--hue:{round(group * GOLDEN_ANGLE) % 360}">'
-                f"<bdi>{escape(word)}</bdi><sub>{group + 1}</sub></span>"
-            )
-    return f'<p class="zoo-sentence" dir="{direction(words)}">{" ".join(shown)}</p>'
 
 
 def heat_map(found: Aligned) -> str:
@@ -185,6 +144,29 @@ def filled(found: Filled) -> str:
     return f'{best}{notes_of(found.notes)}<div class="zoo-masks">{"".join(lists)}</div>'
 
 
+def classified(found: Classified) -> str:
+    """Labels as bars."""
+    bars = "".join(bar(label, probability, f"{probability:.1%}") for label, probability in found.labels)
+    return f'{notes_of(found.notes)}<ol class="zoo-bars">{bars}</ol>'
+
+
+def marked(found: Marked) -> str:
+    """The text with its parts colored by their labels."""
+    if not found.parts:
+        return f'{notes_of(found.notes)}<p class="zoo-hint">No part of the text got a label.</p>'
+    labels = list(dict.fromkeys(label for *_, label, _ in found.parts))
+    shown, end = "", 0
+    for start, stop, label, probability in found.parts:
+        hue = round(labels.index(label) * GOLDEN_ANGLE) % 360
+        shown += (
+            f'{escape(found.text[end:start])}<mark style="--hue:{hue}" title="{probability:.1%}">'
+            f"<bdi>{escape(found.text[start:stop])}</bdi><small>{escape(label)}</small></mark>"
+        )
+        end = stop
+    text = f'<p class="zoo-sentence zoo-marked" dir="auto">{shown}{escape(found.text[end:])}</p>'
+    return text + notes_of(found.notes)
+
+
 def ranking(found: Ranked, languages: dict[str, str]) -> str:
     """Sentences, the nearest first, with their languages where known."""
     bars = "".join(
@@ -192,7 +174,7 @@ def ranking(found: Ranked, languages: dict[str, str]) -> str:
             text,
             cosine,
             f"{cosine:.3f}",
-            aside=LANGUAGES.get(languages.get(text, ""), ""),
+            aside=languages.get(text, ""),
             extra=' <span class="zoo-lacks">many tokens unknown to the tokenizer</span>'
             if text in found.unknown
             else "",

@@ -1,5 +1,6 @@
 """The models that the page tries: found, checked, loaded once, and what each of them can do."""
 
+import json
 import os
 import re
 import sys
@@ -9,18 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    MODEL_FOR_MASKED_LM_MAPPING,
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    pipeline,
-)
+import transformers
+from huggingface_hub import ModelCard
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer, pipeline
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 ALIGNER = "word-alignment"
+# models without an aligner of their own get the zoo's, where its code lies in this folder or in the checkout
+HERE = Path(__file__).resolve().parent
+ZOO_CODE = [folder / "modeling" for folder in (HERE, HERE.parent.parent)]
+ZOO_ALIGNER = "pipeline_word_alignment.WordAlignmentPipeline"
+HEADS = {  # by the end of the class that was saved: what such a model was fine-tuned for
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+PAIR_TASKS = ("xnli", "pawsx", "sick", "mnli", "snli")  # by the beginning of a task's name
 KEPT = 3  # models in memory; the least recently used one goes
 TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
 
@@ -29,19 +35,24 @@ TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", 
 class Model:
     """A loaded model.
 
-    encoder: its encoder, whose states are compared. masked_lm: the whole with a head, or None. aligner: the
-    word-alignment pipeline that it brings, or None. lacking: why a tab cannot be served, by `align`, `fill`, `nearest`.
-    positions: longest input in tokens, special ones included. vectors: sentence vectors found before.
+    encoder: its encoder, whose states are compared. masked_lm: the whole with a masked-LM head, or None. fine_tuned:
+    the whole with a head for a task, or None; head: that task, a value of HEADS, or empty. aligner: a word-alignment
+    pipeline, or None. lacking: why a tab cannot be served, by `align`, `fill`, `nearest`. positions: longest input in
+    tokens, special ones included. languages: codes of those that it is recorded to know; none where nothing is.
+    vectors: sentence vectors found before.
     """
 
     name: str
     tokenizer: Any
     encoder: Any
     masked_lm: Any
+    fine_tuned: Any
+    head: str
     aligner: Any
     lacking: dict[str, str]
     layers: int
     positions: int
+    languages: list[str]
     facts: dict[str, Any]
     vectors: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
 
@@ -49,6 +60,11 @@ class Model:
     def default_layer(self) -> int:
         """Two thirds of the way up, where the retrieval task and the aligner read states."""
         return round(self.layers * 2 / 3)
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it was fine-tuned to classify pairs of texts."""
+        return self.facts["tuned_on"].startswith(PAIR_TASKS) or "entailment" in self.facts["labels"]
 
 
 class Models:
@@ -95,29 +111,34 @@ def load(name: str) -> Model:
             raise ValueError(f"it holds no tokenizer (none of {', '.join(TOKENIZER_FILES)})")
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=True)
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # decoders have none
-        encoder, masked_lm, no_head = load_weights(source, config)
+        encoder, whole, head, no_masks = load_weights(source, config)
         rows = encoder.get_input_embeddings().num_embeddings
         if len(tokenizer) > rows:
             raise ValueError(f"the tokenizer knows {len(tokenizer):,} tokens, and the model has vectors of {rows:,}")
     except Exception as error:  # code of the model's own was run: it may fail in any way
         raise ValueError(f"{name} cannot be loaded: {first_sentence(error)}") from error
     aligner, no_aligner = load_aligner(source, config, encoder, tokenizer)
-    if masked_lm is not None and tokenizer.mask_token_id is None:
-        no_head = f"{type(tokenizer).__name__} has no mask token: the model cannot be asked for a word."
-    lacking = {"align": no_aligner, "fill": no_head}
+    if not no_masks and tokenizer.mask_token_id is None:
+        no_masks = f"{type(tokenizer).__name__} has no mask token: the model cannot be asked for a word."
+    lacking = {"align": no_aligner, "fill": no_masks}
     return Model(
         name=name,
         tokenizer=tokenizer,
         encoder=encoder,
-        masked_lm=masked_lm,
+        masked_lm=None if head else whole,
+        fine_tuned=whole if head else None,
+        head=head,
         aligner=aligner,
         lacking={tab: reason for tab, reason in lacking.items() if reason},
         layers=encoder.config.num_hidden_layers,
         positions=longest_input(encoder, tokenizer),
+        languages=recorded_languages(source, config),
         facts={
             "type": config.model_type,
-            "parameters": sum(parameter.numel() for parameter in (masked_lm or encoder).parameters()),
+            "parameters": sum(parameter.numel() for parameter in (whole or encoder).parameters()),
             "on_hub": not os.path.isdir(source),
+            "tuned_on": (getattr(config, "fine_tuned_on", None) or [""])[-1],
+            "labels": list((config.id2label or {}).values()),
         },
     )
 
@@ -136,12 +157,17 @@ def find(name: str) -> str:
     return name
 
 
-def load_weights(source: str, config: Any) -> tuple[Any, Any, str]:
-    """(encoder, the whole with its masked-LM head or None, why there is none). Raises ValueError for no text encoder,
-    and for weights without the encoder's."""
+def load_weights(source: str, config: Any) -> tuple[Any, Any, str, str]:
+    """(encoder, the whole with its head or None, the task of that head or empty, why it fills no masks).
+
+    Raises ValueError for no text encoder, and for weights without the encoder's.
+    """
     auto_map = getattr(config, "auto_map", None) or {}
-    knows_head = "AutoModelForMaskedLM" in auto_map or type(config) in MODEL_FOR_MASKED_LM_MAPPING
-    kind = AutoModelForMaskedLM if knows_head else AutoModel
+    suffix = next((end for end in HEADS if (config.architectures or [""])[0].endswith(end)), "")
+    if getattr(config, "plug_in", False):  # it reads translations too, which the page does not ask for
+        suffix = ""
+    fills_masks = "AutoModelForMaskedLM" in auto_map or type(config) in MODEL_FOR_MASKED_LM_MAPPING
+    kind = getattr(transformers, f"AutoModel{suffix or ('ForMaskedLM' if fills_masks else '')}")
     if kind.__name__ in auto_map:
         # Auto classes give a folder the code of another one that they met before, if both are called `model`
         kind = get_class_from_dynamic_module(auto_map[kind.__name__], source)
@@ -156,19 +182,53 @@ def load_weights(source: str, config: Any) -> tuple[Any, Any, str]:
     is_encoder = isinstance(getattr(encoder.config, "num_hidden_layers", None), int)
     if not is_encoder or not hasattr(encoder.get_input_embeddings(), "num_embeddings"):
         raise ValueError(f"{type(encoder).__name__} is no text encoder")
-    if base is model:
-        return encoder, None, f"A {config.model_type} model has no masked-LM head: it was not made to fill in words."
-    if missing:
-        return encoder, None, "These weights hold no masked-LM head: try the pre-trained model that they started from."
-    return encoder, model, ""
+    if not fills_masks:
+        reason = f"A {config.model_type} model has no masked-LM head: it was not made to fill in words."
+    elif suffix or missing:
+        reason = "These weights hold no masked-LM head: try the pre-trained model that they started from."
+    else:
+        reason = ""
+    has_head = base is not model and not missing
+    return encoder, model if has_head else None, HEADS[suffix] if suffix and has_head else "", reason
+
+
+def recorded_languages(source: str, config: Any) -> list[str]:
+    """Codes of the languages that the configuration, the card, or the run that made the folder names, in this order;
+    none where nothing is recorded."""
+    folder = Path(source).resolve()
+
+    def of_card() -> list[str] | str | None:
+        return ModelCard.load(str(folder / "README.md") if folder.is_dir() else source).data.language
+
+    def of_pretraining() -> list[str]:
+        corpora = json.loads((folder.parent / "run.json").read_text(encoding="utf-8"))["corpora"]
+        return [code for corpus in corpora for code in corpus["languages"]]
+
+    def of_fine_tuning() -> list[str]:  # of all seeds
+        scores = json.loads((folder.parents[1] / "results.json").read_text(encoding="utf-8"))["scores"]
+        return [score["language"] for score in scores]
+
+    for read in (lambda: config.languages, of_card, of_pretraining, of_fine_tuning):
+        try:
+            names = read() or []
+        except Exception:  # it may be absent, out of reach, or what somebody else wrote
+            continue
+        if names:
+            names = [names] if isinstance(names, str) else names
+            return list(dict.fromkeys(code for name in names for code in re.split("[-_]", str(name))))  # de-en, pt_br
+    return []
 
 
 def load_aligner(source: str, config: Any, encoder: Any, tokenizer: Any) -> tuple[Any, str]:
-    """(the word-alignment pipeline that the model brings, over the weights already loaded, or None; why not)."""
+    """(a word-alignment pipeline over the weights already loaded, or None; why not). Its code is that which the model
+    brings, or else the zoo's."""
     described = (getattr(config, "custom_pipelines", None) or {}).get(ALIGNER)
-    if described is None:
+    code = next((folder for folder in ZOO_CODE if (folder / f"{ZOO_ALIGNER.split('.')[0]}.py").is_file()), None)
+    if described is None and code is None:
         return None, f"This model brings no word aligner: its config.json names no “{ALIGNER}” in custom_pipelines."
     try:
+        if described is None:
+            described, source = {"impl": ZOO_ALIGNER}, str(code)
         made_by = get_class_from_dynamic_module(described["impl"], source)
         return pipeline(ALIGNER, model=encoder, tokenizer=tokenizer, pipeline_class=made_by, device="cpu"), ""
     except Exception as error:  # as above; the other tabs do without

@@ -1,39 +1,30 @@
-"""The page and its API: three tabs over one chosen model, drawn by gradio."""
+"""The page and its API: tabs over one chosen model, drawn by gradio."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import gradio as gr
-from answers import ENCODINGS, METHODS, align_words, fill_masks, rank_sentences
-from drawing import TABS, alignment, filled, hint, message, model_facts, ranking, tab_notice
+from answers import ENCODINGS, METHODS, Classified, align_words, fill_masks, rank_sentences, run_head
+from drawing import TABS, alignment, classified, filled, hint, marked, message, model_facts, ranking
 from loading import Model, Models
+from samples import LANGUAGE_OF, pool, samples
 
-TITLE = "Cross-lingual encoders: try one"
+TITLE = "Try a cross-lingual encoder"
 ABOUT = "Which words are translations of each other, what stands behind a mask, which sentences mean the same."
 TRUST = (
     "**A model brings its own code, and it will run on the machine that serves this page.** Name only models that you "
     "trust."
 )
-SENTENCES = json.loads((Path(__file__).parent / "sentences.json").read_text(encoding="utf-8"))
-LANGUAGE_OF = {text: language for group in SENTENCES for language, text in group.items()}
-PAIRS = [
-    [SENTENCES[number][first], SENTENCES[number][second]]
-    for number, first, second in ((0, "en", "de"), (2, "fr", "ar"), (3, "en", "zh"), (2, "sw", "en"))
-]
-MASKED = [
-    ["The children are reading a <mask> in the garden."],
-    ["Die Kinder <mask> im Garten ein Buch."],
-    ["孩子们在花园里<mask>书。"],
-    ["الأطفال يقرؤون <mask> في الحديقة."],
-    ["Watoto wanasoma <mask> bustanini."],
-    ["Les enfants <mask> un livre dans le <mask>."],
-]
-QUERIES = [[SENTENCES[1]["en"]], [SENTENCES[0]["sw"]], [SENTENCES[3]["ar"]], [SENTENCES[2]["zh"]]]
+LINKS = (Path(__file__).parent / "links.js").read_text(encoding="utf-8")
+HEAD_BOXES = {  # by task: labels of the two boxes; the second is hidden without one
+    "text-classification": ("A text", "A second text, where the model reads pairs"),
+    "token-classification": ("A text", ""),
+    "question-answering": ("A question", "A text that answers it"),
+}
 ONE_AT_A_TIME = {"concurrency_limit": 1, "concurrency_id": "model"}  # a tokenizer cannot serve two threads at once
 WAITING = 64  # requests; more are told to come back
-SHOWN = 36  # characters of a model's name, on a phone
+SHOWN = 32  # characters of a model's name, on a phone
 QUIET = "zoo-quiet"  # takes no room without a message
 DEFAULT_LAYER = -1  # of a call: two thirds of the way up
 # puts a mask where the cursor is in the box, or at its end
@@ -58,22 +49,25 @@ class Page:
         with gr.Blocks(title=TITLE, analytics_enabled=False) as self.blocks:
             gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_classes="zoo-title")
             self.add_choice()
-            # what a newly chosen model changes in each tab
-            self.notices = [
-                gr.HTML(tab_notice(start, tab), elem_id=f"{tab}-notice", elem_classes=QUIET, render=False)
-                for tab in TABS
-            ]
+            # what a newly chosen model changes in the tabs
             self.sliders = [self.layer_slider(f"{tab}-layer") for tab in ("align", "nearest")]
-            self.insert = gr.Button(insert_label(start), elem_id="insert-mask", scale=1, render=False)
-            for tab, add in zip(TABS, (self.add_align, self.add_fill, self.add_nearest), strict=True):
-                with gr.Tab(TABS[tab], id=tab, elem_id=f"{tab}-tab"):
-                    add()
+            self.insert = gr.Button(insert_label(start), elem_id="insert-mask", size="sm", render=False)
+            self.samples: dict[str, gr.Dataset] = {}
+            self.answers: list[tuple] = []  # functions with their inputs and outputs
+            with gr.Tabs(selected="head" if start and start.head else "align"):
+                for tab, add in zip(
+                    TABS, (self.add_align, self.add_fill, self.add_nearest, self.add_head), strict=True
+                ):
+                    with gr.Tab(TABS[tab], id=tab, elem_id=f"{tab}-tab"):
+                        add()
+            if not self.models.only_listed:
+                self.add_another()
             self.connect_choice()
             self.add_api()
         self.blocks.queue(max_size=WAITING)
 
     def add_choice(self) -> None:
-        """The list of models, what is known of the chosen one, and the box to name another."""
+        """The list of models, what is known of the chosen one."""
         name = self.start.name if self.start else None
         self.current = gr.State(name)
         self.choice = gr.Dropdown(
@@ -83,8 +77,9 @@ class Page:
             model_facts(self.start) if self.start else hint("No model yet: name one below."), elem_id="facts"
         )
         self.trouble = gr.HTML("", elem_id="trouble", elem_classes=QUIET)
-        if self.models.only_listed:
-            return
+
+    def add_another(self) -> None:
+        """The box to name another model, at the end of the page."""
         with gr.Accordion("Another model", open=self.start is None, elem_id="another"):
             self.named = gr.Textbox(
                 label="A folder, or an id on the Hub",
@@ -100,29 +95,42 @@ class Page:
 
     def connect_choice(self) -> None:
         """What happens when a model is chosen or named."""
-        outputs = [self.choice, self.current, self.trouble, self.facts, self.insert, *self.notices, *self.sliders]
+        outputs = [self.choice, self.current, self.trouble, self.facts, self.insert, *self.sliders]
+        outputs += [*self.samples.values(), *self.head_boxes]
         options = {"outputs": outputs, "api_visibility": "private", **ONE_AT_A_TIME}
-        self.choice.input(self.use, [self.choice, self.current], show_progress_on=self.facts, **options)
+        events = [self.choice.input(self.use, [self.choice, self.current], show_progress_on=self.facts, **options)]
         if not self.models.only_listed:
-            self.named.submit(self.use, [self.named, self.current], show_progress_on=self.facts, **options)
+            events.append(
+                self.named.submit(self.use, [self.named, self.current], show_progress_on=self.facts, **options)
+            )
+        for event in events:  # what stands in the boxes is asked of the new model too
+            for answer, inputs, shown in self.answers:
+                event.then(answer, inputs, shown, api_visibility="private", **ONE_AT_A_TIME)
 
-    def use(self, name: str | None, current: str | None) -> tuple:
+    def use(self, name: str | None, current: str | None) -> dict:
         """Takes up a model, or says why not and leaves all as it is."""
         try:
             model = self.models.get(name)
         except ValueError as error:
             stays = f" {current} stays in use." if current else ""
-            unchanged = [gr.skip()] * (2 + len(self.notices) + len(self.sliders))
-            return gr.update(value=current), current, message(f"{error}{stays}"), *unchanged
-        return (
-            gr.update(choices=self.choices(), value=model.name),
-            model.name,
-            "",
-            model_facts(model),
-            insert_label(model),
-            *(tab_notice(model, tab) for tab in TABS),
-            *(gr.update(maximum=model.layers, value=model.default_layer) for _ in self.sliders),
-        )
+            return {self.choice: gr.update(value=current), self.trouble: message(f"{error}{stays}")}
+        new = samples(model)
+        updates = {
+            self.choice: gr.update(choices=self.choices(), value=model.name),
+            self.current: model.name,
+            self.trouble: "",
+            self.facts: model_facts(model),
+            self.insert: insert_label(model),
+        }
+        updates |= {slider: gr.update(maximum=model.layers, value=model.default_layer) for slider in self.sliders}
+        updates |= {shown: gr.update(**dataset_of(new[tab])) for tab, shown in self.samples.items()}
+        if model.head:
+            texts = next(iter(new["head"].values()))
+            updates |= {
+                box: gr.update(value=text, label=label, visible=bool(label))
+                for box, text, label in zip(self.head_boxes, texts, HEAD_BOXES[model.head], strict=True)
+            }
+        return updates
 
     def layer_slider(self, identity: str) -> gr.Slider:
         """Whose states are compared."""
@@ -132,11 +140,10 @@ class Page:
 
     def add_align(self) -> None:
         """The tab of word links."""
-        self.notices[0].render()
         with gr.Row():
-            source = gr.Textbox(label="A sentence", lines=2, elem_id="source", min_width=300)
-            target = gr.Textbox(label="Its translation", lines=2, elem_id="target", min_width=300)
-        with gr.Row():
+            source = gr.Textbox(label="A sentence", elem_id="source", min_width=300)
+            target = gr.Textbox(label="Its translation", elem_id="target", min_width=300)
+        with gr.Accordion("Settings", open=False), gr.Row():
             method = gr.Dropdown(list(METHODS.items()), value="ot", label="Method", filterable=False, min_width=260)
             encoding = gr.Dropdown(
                 list(ENCODINGS.items()), value="separate", label="The model reads them", filterable=False, min_width=200
@@ -147,59 +154,78 @@ class Page:
             return alignment(align_words(self.models.get(name), x, y, how, layer, reads))
 
         inputs = [self.choice, source, target, method, encoding, self.sliders[0]]
-        self.add_answer("align", "Align", draw, inputs, [source, target], PAIRS, "Linked words get one color.")
+        self.add_answer("align", "Align", draw, inputs, [source, target], js_on_load=LINKS, apply_default_css=False)
 
     def add_fill(self) -> None:
         """The tab of masked words."""
-        self.notices[1].render()
-        text = gr.Textbox(label="A sentence with masks in place of words", lines=2, elem_id="masked-text")
-        with gr.Row():
-            self.insert.render()
-            top = gr.Slider(1, 20, value=5, step=1, label="Words for each mask", elem_id="top", scale=2)
+        text = gr.Textbox(label="A sentence with masks in place of words", elem_id="masked-text")
+        self.insert.render()
+        with gr.Accordion("Settings", open=False):
+            top = gr.Slider(1, 20, value=5, step=1, label="Words for each mask", elem_id="top")
         self.insert.click(None, [text, self.insert], text, js=INSERT_MASK, api_visibility="private")
 
         def draw(name, masked, count):
             return filled(fill_masks(self.models.get(name), masked, count))
 
-        next_step = "A mask stands for the word that the model is asked for, in any language."
-        self.add_answer("fill", "Fill in", draw, [self.choice, text, top], [text], MASKED, next_step)
+        self.add_answer("fill", "Fill in", draw, [self.choice, text, top], [text])
 
     def add_nearest(self) -> None:
         """The tab of nearest sentences."""
-        self.notices[2].render()
-        query = gr.Textbox(label="A sentence, in any language", lines=2, elem_id="query")
-        pool = gr.Textbox(
-            "\n".join(text for group in SENTENCES for text in group.values()),
-            label="Sentences to search, one a line",
-            lines=6,
-            max_lines=12,
-            elem_id="pool",
-        )
-        self.sliders[1].render()
+        query = gr.Textbox(label="A sentence, in any language", elem_id="query")
+        with gr.Accordion("Sentences to search, and settings", open=False):
+            options = {"lines": 6, "max_lines": 12, "elem_id": "pool"}
+            searched = gr.Textbox(pool(self.start), label="Sentences to search, one a line", **options)
+            self.sliders[1].render()
 
         def draw(name, text, sentences, layer):
             return ranking(rank_sentences(self.models.get(name), text, sentences, layer), LANGUAGE_OF)
 
-        inputs = [self.choice, query, pool, self.sliders[1]]
-        self.add_answer("nearest", "Find", draw, inputs, [query], QUERIES, "Translations should come first.")
+        self.add_answer("nearest", "Find", draw, [self.choice, query, searched, self.sliders[1]], [query])
 
-    def add_answer(
-        self, tab: str, label: str, draw: Callable, inputs: list, boxes: list, examples: list, next_step: str
-    ) -> None:
-        """Button, answer and examples of a tab. `boxes` are what an example fills; the answer follows at once."""
+    def add_head(self) -> None:
+        """The tab of what a model was fine-tuned for; style.css hides it from others, as gradio keeps an open one."""
+        labels = HEAD_BOXES[self.start.head] if self.start and self.start.head else ("", "")
+        self.head_boxes = [
+            gr.Textbox(label=label, elem_id=f"head-text-{number}", visible=bool(label))
+            for number, label in enumerate(labels, start=1)
+        ]
+
+        def draw(name, text, second):
+            found = run_head(self.models.get(name), text, second)
+            return classified(found) if isinstance(found, Classified) else marked(found)
+
+        self.add_answer("head", "Run", draw, [self.choice, *self.head_boxes], self.head_boxes)
+
+    def add_answer(self, tab: str, label: str, draw: Callable, inputs: list, boxes: list, **options) -> None:
+        """Button, answer and samples of a tab. `boxes` are what a sample fills, in `inputs` behind the model's name.
+
+        The page opens with the first sample and its answer; `options` are of the answer's HTML.
+        """
+        first, rest = inputs[0], inputs[1 + len(boxes) :]
+        start = samples(self.start)[tab]
+        for box, text in zip(boxes, next(iter(start.values())), strict=True):
+            box.value = text
 
         def answer(*values) -> str:
+            if not values[0]:
+                return hint("Name a model above.")
             try:
                 return draw(*values)
             except ValueError as error:
                 return message(str(error))
 
+        def take(sample, name, *others) -> list:
+            return [*sample, answer(name, *sample, *others)]
+
         button = gr.Button(label, variant="primary", elem_id=f"{tab}-button")
-        shown = gr.HTML(hint(next_step), elem_id=f"{tab}-answer")
-        chosen = gr.Examples(examples, boxes).load_input_event
-        options = {"inputs": inputs, "outputs": shown, "api_visibility": "private", **ONE_AT_A_TIME}
-        gr.on([button.click, *(box.submit for box in boxes)], answer, **options)
-        chosen.then(answer, **options)
+        self.samples[tab] = gr.Dataset(
+            components=boxes, label="Examples", elem_id=f"{tab}-samples", **dataset_of(start)
+        )
+        shown = gr.HTML(answer(*(part.value for part in inputs)), elem_id=f"{tab}-answer", **options)
+        self.answers.append((answer, inputs, shown))
+        options = {"api_visibility": "private", "show_progress_on": shown, **ONE_AT_A_TIME}
+        gr.on([button.click, *(box.submit for box in boxes)], answer, inputs, shown, **options)
+        self.samples[tab].click(take, [self.samples[tab], first, *rest], [*boxes, shown], **options)
 
     def add_api(self) -> None:
         """/align, /fill and /nearest, for gradio_client; they give dicts, and errors in the words of the page."""
@@ -242,3 +268,8 @@ def layer_of(number: int) -> int | None:
 def insert_label(model: Model | None) -> str:
     """What the button says that inserts a mask, which models spell differently."""
     return INSERT + ((model and model.tokenizer.mask_token) or "<mask>")
+
+
+def dataset_of(named: dict[str, list[str]]) -> dict[str, list]:
+    """Samples by name, as gr.Dataset takes them."""
+    return {"samples": list(named.values()), "sample_labels": list(named)}

@@ -89,7 +89,7 @@ def space() -> SimpleNamespace:
     folder = str(Path(__file__).parents[2] / "hub_cards" / "space")
     sys.path.insert(0, folder)
     try:
-        names = ("loading", "answers", "drawing", "app")
+        names = ("loading", "answers", "samples", "drawing", "app")
         return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     finally:
         sys.path.remove(folder)

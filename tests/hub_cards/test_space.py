@@ -1,14 +1,18 @@
 """The Space: what its tabs answer by which models, what it refuses and how it says so, and what is drawn."""
 
+import dataclasses
+import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
@@ -21,6 +25,7 @@ from transformers import (
 
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from modeling.optimal_transport import METHODS
+from modeling.pipeline_word_alignment import WordAlignmentPipeline
 
 SPACE = Path(__file__).parents[2] / "hub_cards" / "space"
 MODEL_TYPES = ["veco", "ernie_m", "xlm_align", "metaxlm"]
@@ -227,6 +232,116 @@ def test_folders_of_one_name_keep_their_own_code(space, zoo_model_dir, tmp_path)
     assert [one.masked_lm.number for one in found] == [1, 2]
 
 
+# ---- heads of fine-tuned models
+
+
+@pytest.mark.parametrize("second", ["", "Das Haus ist klein."])
+def test_a_classifiers_labels_are_those_of_its_logits(space, load, zoo_model_dir, second):
+    found = load(zoo_model_dir("xlm_align", "ForSequenceClassification", id2label={0: "food", 1: "sport", 2: "travel"}))
+    answer = space.answers.run_head(found, "The house is small.", second)
+    inputs = found.tokenizer(*["The house is small.", second][: 2 if second else 1], return_tensors="pt")
+    whole = AutoModelForSequenceClassification.from_pretrained(found.name, trust_remote_code=True)
+    with torch.inference_mode():
+        expected = whole(**inputs).logits[0].softmax(-1).tolist()
+    assert {label: pytest.approx(p, rel=1e-4) for label, p in answer.labels} == dict(
+        zip(["food", "sport", "travel"], expected, strict=True)
+    )
+    shares = [p for _, p in answer.labels]
+    assert shares == sorted(shares, reverse=True)
+    assert "fine-tuned for text classification" in space.drawing.model_facts(found)
+
+
+def test_a_taggers_spans_are_whole_words_of_the_text(space, load, zoo_model_dir):
+    text = "The children are reading a book."
+    found = load(zoo_model_dir("metaxlm", "ForTokenClassification", id2label={0: "NOUN", 1: "VERB"}))
+    answer = space.answers.run_head(found, text)
+    assert {label for *_, label, _ in answer.parts} <= {"NOUN", "VERB"}
+    covered = "".join(text[start:end] for start, end, *_ in answer.parts)
+    assert covered.split() == text.split() or covered == text.replace(" ", "")
+    assert answer.parts[0][:1] == (0,) and answer.parts[-1][1] == len(text)
+    page = space.drawing.marked(answer)
+    assert re.sub("<small>.*?</small>|<.*?>", "", page) == text
+    assert page.count("<mark") == len(answer.parts)
+
+
+def test_an_answer_is_the_likeliest_part_of_the_context(space, load, zoo_model_dir):
+    context = "The house is small. The children are reading a book in the garden."
+    found = load(zoo_model_dir("veco", "ForQuestionAnswering"))
+    encoding = found.tokenizer("Who is reading?", context)
+    places = [place for place, part in enumerate(encoding.sequence_ids(0)) if part == 1]
+    first, last = places[3], places[6]
+
+    class Certain(torch.nn.Module):
+        def forward(self, input_ids, **_):
+            def certain(*where):
+                return torch.zeros(input_ids.shape).index_fill(1, torch.tensor(where), 30.0)
+
+            # both also in the question, whose tokens are no answer
+            return SimpleNamespace(start_logits=certain(1, first), end_logits=certain(2, last))
+
+    answer = space.answers.run_head(dataclasses.replace(found, fine_tuned=Certain()), "Who is reading?", context)
+    ((start, end, label, probability),) = answer.parts
+    expected = context[encoding.token_to_chars(first).start : encoding.token_to_chars(last).end].strip()
+    assert (context[start:end], label, probability) == (expected, "answer", pytest.approx(1.0))
+    with pytest.raises(ValueError, match="is empty"):
+        space.answers.run_head(found, "Who is reading?", " ")
+
+
+def test_a_pretrained_model_has_no_head_of_its_own(space, model, load, zoo_model_dir):
+    assert not model.head and "fine-tuned" not in space.drawing.model_facts(model)
+    with pytest.raises(ValueError, match="no head"):
+        space.answers.run_head(model, "a")
+    plug_in = load(zoo_model_dir("veco", "ForSequenceClassification", plug_in=True))
+    assert not plug_in.head  # it reads a translation too
+
+
+# ---- samples in languages that the model knows
+
+
+@pytest.mark.parametrize("recorded", ["config", "card", "pre-training", "fine-tuning"])
+def test_samples_are_in_the_recorded_languages(space, zoo_model_dir, tmp_path, recorded):
+    folder = tmp_path / "run" / "model"
+    own = {"languages": ["fr", "de", "zh"], "mask_token_id": 4} if recorded == "config" else {}
+    shutil.copytree(zoo_model_dir("ernie_m", **own), folder)
+    if recorded == "card":
+        (folder / "README.md").write_text("---\nlanguage:\n- zh\n- fr\n- de\n---\n")
+    elif recorded == "pre-training":
+        corpora = [{"languages": ["fr"]}, {"languages": ["de", "zh_Hant"]}]
+        (tmp_path / "run" / "run.json").write_text(json.dumps({"corpora": corpora}))
+    elif recorded == "fine-tuning":
+        scores = [{"language": code} for code in ("de", "fr", "zh", "xx")]
+        (tmp_path / "results.json").write_text(json.dumps({"scores": scores}))
+    found = space.loading.load(str(folder))
+    samples = space.samples.samples(found)
+    assert list(samples["align"]) == ["German – Chinese", "German – French"]
+    assert all(list(samples[tab]) == ["German", "Chinese", "French"] for tab in ("fill", "nearest", "head"))
+    languages = {space.samples.LANGUAGE_OF[line] for line in space.samples.pool(found).splitlines()}
+    assert languages == {"German", "French", "Chinese"}
+
+
+@pytest.mark.parametrize("card", [None, "---\nlanguage: multilingual\n---\n", "---\nlanguage: [\n---\n"])
+def test_samples_of_a_model_whose_languages_are_unknown_are_general(space, zoo_model_dir, card):
+    folder = zoo_model_dir("xlm_align", copy=True)
+    if card:
+        (folder / "README.md").write_text(card)
+    found = space.loading.load(str(folder))
+    assert space.samples.known_languages(found) == space.samples.known_languages(None) == [*space.samples.LANGUAGES]
+
+
+def test_each_head_gets_samples_that_it_can_read(space, load, zoo_model_dir):
+    for head, options in (
+        ("ForSequenceClassification", {}),
+        ("ForSequenceClassification", {"fine_tuned_on": ["xnli (zero_shot)"]}),
+        ("ForTokenClassification", {}),
+        ("ForQuestionAnswering", {}),
+    ):
+        found = load(zoo_model_dir("xlm_align", head, **options))
+        for texts in space.samples.samples(found)["head"].values():
+            answer = space.answers.run_head(found, *texts)
+            assert answer.labels if head == "ForSequenceClassification" else answer.text in texts
+            assert bool(texts[1]) == found.reads_pairs or head == "ForQuestionAnswering"
+
+
 # ---- other models
 
 
@@ -245,17 +360,23 @@ def test_a_fine_tuned_model_fills_no_masks(space, load, zoo_model_dir):
     with pytest.raises(ValueError, match="no masked-LM head"):
         space.answers.fill_masks(found, "The <mask> is small.")
     assert space.answers.align_words(found, *PAIR).source == PAIR[0].split()
-    assert "no masked words" in space.drawing.model_facts(found)
-    assert "no masked-LM head" in space.drawing.tab_notice(found, "fill")
-    assert not space.drawing.tab_notice(found, "align")
+    assert "no masks" in space.drawing.model_facts(found)
 
 
-def test_a_bert_brings_no_aligner_and_one_without_mask_fills_none(space, load, foreign, sample_tokenizer):
+def test_a_bert_has_the_zoos_aligner_and_one_without_mask_fills_none(
+    space, load, foreign, sample_tokenizer, monkeypatch
+):
     config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **SMALL)
-    found = load(foreign(BertForMaskedLM, config, mask_token="<mask>"))
-    assert list(found.lacking) == ["align"] and found.positions == 40
+    folder = foreign(BertForMaskedLM, config, mask_token="<mask>")
+    found = load(folder)
+    assert not found.lacking and found.positions == 40
+    ours = pipeline("word-alignment", model=str(folder), pipeline_class=WordAlignmentPipeline)
+    assert space.answers.align_words(found, *PAIR).links == ours(PAIR)["links"]
+    with monkeypatch.context() as patch:  # a Space that was uploaded without the zoo's code
+        patch.setattr(space.loading, "ZOO_CODE", [])
+        alone = space.loading.load(str(folder))
     with pytest.raises(ValueError, match="no word aligner"):
-        space.answers.align_words(found, *PAIR)
+        space.answers.align_words(alone, *PAIR)
     assert space.answers.fill_masks(found, "The [MASK] is small.", 2).masks
     assert "40 tokens" in space.answers.rank_sentences(found, "a " * 100, "b\nc").notes[0]
     bare = load(foreign(BertForMaskedLM, config))
@@ -277,14 +398,15 @@ def test_a_decoder_has_no_masks(space, load, foreign, sample_tokenizer):
 # ---- what is drawn
 
 
-def test_links_become_groups_and_a_table(space):
+def test_links_reach_the_drawing_and_the_table(space):
     matrix = [[0, 1], [0, 0], [1, 1]]
     aligned = space.answers.Aligned(["a", "b", "c"], ["x", "y"], [(0, 1), (2, 1)], [0.5] * 2, matrix, [])
-    assert space.drawing.link_groups(aligned) == {(0, 0): 0, (0, 2): 0, (1, 1): 0}
     page = space.drawing.alignment(aligned)
     assert "0-1 2-1" in page and "2 links: 2 of 3 words with 1 of 2" in page
+    assert json.loads(re.search('data-links="([^"]*)"', page)[1]) == [[0, 1, 0.5], [2, 1, 0.5]]
+    assert re.findall('class="zoo-word">(.)<', page) == ["a", "b", "c", "x", "y"]
     assert re.findall(r'title="([^"]*)"', page)[:2] == ["a – x: 0.00", "a – y: 1.00"]
-    assert page.count("zoo-link") == 2 and page.count("zoo-alone") == 2
+    assert page.count("class=zoo-link") == 2
     assert "No words were linked" in space.drawing.alignment(space.answers.Aligned(["a"], ["b"], [], [], None, []))
 
 
@@ -292,7 +414,7 @@ def test_right_to_left_sentences_and_their_table_run_so(space):
     arabic = ["كتاب", "هنا."]
     aligned = space.answers.Aligned(["a", "b"], arabic, [(0, 1)], [0.5], [[0.0, 1.0], [0.2, 0.3]], [])
     page = space.drawing.alignment(aligned)
-    assert '<p class="zoo-sentence" dir="ltr">' in page and '<p class="zoo-sentence" dir="rtl">' in page
+    assert re.findall('class="zoo-side [^"]*" dir="(...)"', page) == ["ltr", "rtl"]
     assert '<table class="zoo-heat" dir="rtl">' in page
     assert space.drawing.direction(["(1)", "שלום"]) == "rtl" and space.drawing.direction(["123"]) == "ltr"
 
@@ -303,6 +425,8 @@ def test_words_cannot_become_markup(space):
         space.drawing.alignment(space.answers.Aligned(HOSTILE, HOSTILE, [(0, 0)], [0.1], matrix, HOSTILE)),
         space.drawing.filled(space.answers.Filled([[(word, word, 0.1) for word in HOSTILE]], HOSTILE[0], HOSTILE)),
         space.drawing.ranking(space.answers.Ranked([(word, 0.5) for word in HOSTILE], HOSTILE, 1, HOSTILE), {}),
+        space.drawing.classified(space.answers.Classified([(word, 0.5) for word in HOSTILE], HOSTILE)),
+        *(space.drawing.marked(space.answers.Marked(word, [(0, 3, word, 0.5)], HOSTILE)) for word in HOSTILE),
         *map(space.drawing.message, HOSTILE),
     ]
     for page in drawn:

@@ -80,11 +80,13 @@ def test_the_folder_needs_nothing_else():
 
 
 def test_its_sentences_are_parallel(space):
-    groups = json.loads((SPACE / "sentences.json").read_text(encoding="utf-8"))
-    languages = list(space.drawing.LANGUAGES)
-    assert len(languages) == 10 and all(sorted(group) == languages for group in groups)
+    languages = space.samples.LANGUAGES.keys()
+    groups = space.samples.SENTENCES
+    assert len(languages) == 10 and all(group.keys() == languages for group in groups)
     texts = [text for group in groups for text in group.values()]
     assert len(set(texts)) == len(texts) == len(groups) * 10
+    assert space.samples.ASKED.keys() == space.samples.MASKED.keys() == languages
+    assert all(groups[0][code].count(word) == 1 for code, word in space.samples.MASKED.items())
 
 
 # ---- the running page

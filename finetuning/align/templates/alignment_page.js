@@ -11,7 +11,10 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-const texts = pairs.map((pair) => [pair.source, pair.target].map((words) => words.join(" ")));
+// Chinese and Japanese text is aligned by its characters, and read and searched without spaces
+const UNSPACED = "[\\u2e80-\\u9fff\\uff00-\\uffef]";
+const gaps = new RegExp(`(?<=${UNSPACED}) (?=${UNSPACED})`, "g");
+const texts = pairs.map((pair) => [pair.source, pair.target].map((words) => words.join(" ").replace(gaps, "")));
 const searchable = texts.map((both) => both.join("\n").normalize("NFKC").toLowerCase());
 let listed = pairs.map((_, number) => number); // what the search has left
 let current = null; // number of the shown pair, with its words, cells and paths:
@@ -209,7 +212,7 @@ function layOut() {
   if (shown.table) {
     const columns = shown.pair.target.length;
     const room =
-      $("scroll").clientWidth - shown.heads[0].reduce((widest, head) => Math.max(widest, head.offsetWidth), 0);
+      $("scroll").clientWidth - 2 - shown.heads[0].reduce((widest, head) => Math.max(widest, head.offsetWidth), 0);
     const cell = Math.max(12, Math.min(40, Math.floor(room / columns) - 1));
     shown.table.style.setProperty("--cell", `${cell}px`);
     shown.table.classList.toggle("numbers", cell >= 32);
