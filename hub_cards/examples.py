@@ -17,14 +17,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
 from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
+from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
-# the class that was saved -> template, title and text of its use; the other classes are not fine-tuned
+# the ending of the saved class -> template, title and text of its use
 HEADS = {
-    "ForSequenceClassification": ("text_classification", "Classification", "Labels of texts, or of pairs of them."),
-    "ForTokenClassification": ("token_classification", "Tagging", "A label for every word."),
+    "ForSequenceClassification": ("text_classification", "Classification", "The label of a text, or of a pair."),
+    "ForTokenClassification": (
+        "token_classification",
+        "Tagging",
+        "The labeled parts of a text.",
+    ),
     "ForQuestionAnswering": ("question_answering", "Question answering", "The part of a text that answers a question."),
     "ForConditionalGeneration": ("translation", "Translation", "By beam search."),
 }
@@ -61,14 +66,15 @@ def _found(
     folder: Path, config: dict[str, Any], record: Record, facts: dict[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
     """(template, title, text) of each use."""
-    head = _head(config)
+    head = head_of(config)
     # of a fine-tuned model, what it was not made for is shown only where it was measured
     kinds = {result.content["kind"] for result in record.results}
     if head:
         yield _fine_tuned(config, facts)
-    elif _class(config).endswith(("ForMaskedLM", "ForPreTraining")):
+    elif saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
         yield "masked_lm", "Masked words", f"The likeliest words at `{facts['mask']}`."
-    yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
+    if not head:
+        yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
     if (folder / "modules.json").is_file():
         text = "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling."
         yield "sentence_transformers", "Sentence vectors", text
@@ -83,13 +89,10 @@ def _found(
 
 
 def _fine_tuned(config: dict[str, Any], facts: dict[str, Any]) -> tuple[str, str, str]:
-    template, title, text = HEADS[_head(config)]
-    tuned = config.get("fine_tuned_on")
+    template, title, text = HEADS[head_of(config)]
     if facts["direction_known"]:
         text = f"By beam search from `{facts['first_code']}` to `{facts['second_code']}`."
-    text += " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
-    text += f" It was fine-tuned on {', '.join(tuned)}." if tuned else " Its configuration does not say on what."
-    return template, title, text
+    return template, title, text + (" It is plug-in: it reads a text and its translation." if facts["plug_in"] else "")
 
 
 def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
@@ -120,16 +123,17 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
     known = _sentences()
     mask = _mask(folder)
     layer, pooling, layer_text = _layer(record, config)
-    chosen = [known[code] for code in languages]
+    shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
+    first, second = [*languages, *(code for code in ("en", "de") if code not in languages)][:2]
     return {
         "repo": repo,
         "mask": mask,
-        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in chosen[:SHOWN_LANGUAGES]],
-        "first": chosen[0],
-        "second": chosen[1],
-        "languages": chosen[:SHOWN_LANGUAGES],
-        "first_code": languages[0],
-        "second_code": languages[1],
+        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown],
+        "first": known[first],
+        "second": known[second],
+        "languages": shown,
+        "first_code": first,
+        "second_code": second,
         "direction_known": direction_known,
         "layer": layer,
         "pooling": pooling,
@@ -138,16 +142,8 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
         "layers": config["num_hidden_layers"],
         "decoder_layers": config["num_hidden_layers"] if config["num_hidden_layers"] < 24 else 6,  # the paper's 24 + 6
         "plug_in": bool(config.get("plug_in")),
-        "label_subword": config.get("label_subword", "first"),
-        "pairs": _reads_pairs(config),
-        "spaced": _spaced([*languages, "en"]),
+        "pairs": _reads_pairs(config, record),
     }
-
-
-def _spaced(languages: list[str]) -> str:
-    """The first sentence of a language that writes spaces between words, with one before its full stop."""
-    text = next(_sentences()[code]["sentences"][0] for code in languages if code not in ("zh", "ja"))
-    return f"{text[:-1]} {text[-1]}"
 
 
 def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
@@ -166,37 +162,31 @@ def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
 
 
 def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]:
-    """Codes of the example languages, at least two, and whether they are the direction of a translation model.
+    """Codes of the example languages, and whether they are the direction of a translation model.
 
-    Those of the results of a fine-tuned model, then those of the pre-training, English first; where none of them has
-    sentences here, English and German.
+    Those that a fine-tuned model was trained in, then those that it was scored in; else those of the pre-training and
+    of the results, English first. Where none of them has sentences here, English.
     """
-    results = [result.content for result in record.results]
-    known = _sentences()
-    if _head(config) == "ForConditionalGeneration":
+    results, known = [result.content for result in record.results], _sentences()
+    if head_of(config) == "ForConditionalGeneration":
         for result in results:
             pair = [result.get("source_language"), result.get("target_language")]
             if result.get("kind") == "translation" and all(code in known for code in pair):
                 return pair, True
-    trained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
+    pretrained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
+    tuned = [name for content in own_results(record) for name in trained_in(content)]
     measured = [code for result in results for name in result.names for code in name.split("-")]
-    wanted = measured + trained if _head(config) else trained + measured
+    wanted = [*tuned, *measured] or pretrained if head_of(config) else [*pretrained, *measured]
     found = [code for code in dict.fromkeys(wanted) if code in known]
-    found.sort(key=lambda code: code != "en")  # stable: the others keep their order
-    rest = [code for code in ("en", "de") if code not in found]
-    return found + rest[: max(0, 2 - len(found))], False
+    if not tuned:
+        found.sort(key=lambda code: code != "en")  # stable: the others keep their order
+    return found or ["en"], False
 
 
-def _head(config: dict[str, Any]) -> str:
-    """The head of the saved class that was fine-tuned; empty for an encoder or a masked LM."""
-    return next((suffix for suffix in HEADS if _class(config).endswith(suffix)), "")
-
-
-def _class(config: dict[str, Any]) -> str:
-    return (config.get("architectures") or [""])[0]
-
-
-def _reads_pairs(config: dict[str, Any]) -> bool:
+def _reads_pairs(config: dict[str, Any], record: Record) -> bool:
+    for content in own_results(record):
+        if "texts" in content["protocol"]:
+            return content["protocol"]["texts"] == 2
     tuned = config.get("fine_tuned_on") or [""]
     return tuned[-1].startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
 
