@@ -15,7 +15,8 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from zoo_core.recipes import option
-from zoo_core.tables import SUFFIXES, Table
+from zoo_core.table_files import SUFFIXES
+from zoo_core.tables import Table
 
 
 @dataclass

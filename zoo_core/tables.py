@@ -2,7 +2,7 @@
 
     Table(path="google/xtreme", config="XNLI", split="test")      the Hub, or <hub_root>/google/xtreme
     Table(path="sample_corpus", config="en")                      a folder whose README lists its configs
-    Table(path="news.tsv"), Table(path="news.en", format="text")  a file
+    Table(path="news.csv"), Table(path="news.en", format="text")  a file
 
 `datasets` reads them all; what it would report without a file, line or column name is checked here first.
 """
@@ -22,6 +22,7 @@ from omegaconf import MISSING
 
 from zoo_core.recipe_files import or_installed
 from zoo_core.recipes import nearest, option
+from zoo_core.table_files import SUFFIXES, file_hash, first_line, load_file, mixed_types
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
@@ -37,11 +38,8 @@ class UnknownConfig(ValueError):
         self.known = known
 
 
-SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".tsv": "tsv", ".txt": "text"}
 PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-BOM = b"\xef\xbb\xbf"
-MIB = 2**20
 MOST_NAMES = 60  # in an error message: google/xtreme has nearly two hundred configurations
 
 
@@ -52,8 +50,11 @@ class Table:
     path: str = option(MISSING, "Hub id (owner/name), local folder in the Hub's layout, or a file")
     config: str | None = option(None, "configuration of the dataset, where it has several")
     split: str = option("train", "split of the dataset; slices such as train[:1000] are allowed unless streamed")
-    format: Literal["auto", "hub", "parquet", "json", "tsv", "text"] = option(
-        "auto", "what `path` is; auto: a folder or Hub id, or a file by its ending (.parquet .json .jsonl .tsv .txt)"
+    format: Literal["auto", "hub", "parquet", "json", "csv", "tsv", "conll", "conllu", "text"] = option(
+        "auto", f"what `path` is; auto: a folder or Hub id, or a file by its ending ({' '.join(SUFFIXES)})"
+    )
+    delimiter: str | None = option(
+        None, "csv: what stands between columns; a file for which it is given is read as csv; default: a comma"
     )
     streaming: bool = option(False, "read row by row while training, without a copy on disk")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
@@ -94,22 +95,26 @@ def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
 def load_table(table: Table, hub_root: str | None = None) -> "Dataset | IterableDataset":
     """The rows of `table`: a `datasets.Dataset`, or an `IterableDataset` where it is streamed.
 
-    Text files give one column `text`, a row per line; lines end at "\\n" only ("\\r\\n" counts as one ending), because
-    sentences may hold U+2028, U+0085 or "\\r". TSV files have a header line, tabs between columns and no quoting; every
-    column is text. A byte order mark is skipped. Copies on disk are kept by content, so a changed file is read anew.
+    `zoo_core.table_files` says what columns a file gives. A byte order mark is skipped. Copies on disk are kept by
+    content, so a changed file is read anew.
 
     Raises ValueError for a path that does not exist (with the nearest names), an empty or non-UTF-8 file (with the
-    line), an unknown configuration or split (with those that exist), TSV rows of another width than the header, and a
-    split, configuration or revision where there can be none. While a table is streamed, errors of a line come when
-    that line is read.
+    line), an unknown configuration or split (with those that exist), rows of another width than the header, and a
+    split, configuration, revision or delimiter where there can be none. While a table is streamed, errors of a line
+    come when that line is read.
     """
     kind, path = _locate(table, hub_root)
+    if table.delimiter is not None and (kind != "csv" or len(table.delimiter) != 1):
+        raise ValueError(
+            f"{path} is read as {kind}, and delimiter is {table.delimiter!r}. A delimiter is one character, as in "
+            'delimiter: "\\t", and of csv alone. Correct it, or leave it out.'
+        )
     try:
         if kind == "hub":
             dataset = _load_folder_or_hub(table, path, hub_root)
         else:
             _refuse_folder_options(table, path)
-            dataset = _load_file(path, kind, table.streaming)
+            dataset = load_file(path, kind, table.delimiter or ",", table.streaming)
         empty = not table.streaming and len(dataset) == 0
     except (ValueError, StopIteration) as error:  # how datasets reports a split, and a file, without rows
         if isinstance(error, ValueError) and "corresponds to no data" not in str(error):
@@ -145,7 +150,7 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | It
     """
     kind, path = _locate(table, hub_root)
     if kind != "hub":
-        return _file_hash(Path(path), table.streaming)
+        return file_hash(Path(path), table.streaming)
     import datasets
 
     try:
@@ -157,7 +162,7 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | It
     for file in files:
         # files of the Hub are hf://datasets/owner/name@commit/...: the name says the content
         is_local = Path(file).is_file()
-        digest.update((Path(file).name + _file_hash(Path(file), table.streaming) if is_local else file).encode())
+        digest.update((Path(file).name + file_hash(Path(file), table.streaming) if is_local else file).encode())
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -166,11 +171,14 @@ def require_column(dataset: "Dataset | IterableDataset", column: str, where: str
 
     Raises ValueError that lists the columns of the table `where` if this one is missing.
     """
-    columns = _columns(dataset)
+    columns = columns_of(dataset)
     if column not in columns:
         raise ValueError(
             f"{where} has no column {column}. Its columns are: {', '.join(columns)}. {nearest(column, columns)}"
         )
+    if "Json(" in repr(columns[column]):  # what `datasets` makes of several types
+        if fault := mixed_types((get_column(row, column) for row in dataset), column):
+            raise ValueError(f"{where}, {fault}. Write all of them as one type.")
     return columns[column]
 
 
@@ -187,8 +195,8 @@ def get_column(rows: dict[str, Any], column: str) -> Any:
     return None if inner is None else get_column(inner, rest)
 
 
-def _columns(dataset: "Dataset | IterableDataset") -> dict[str, Any]:
-    """{dotted name: feature}, structs before their fields."""
+def columns_of(dataset: "Dataset | IterableDataset") -> dict[str, Any]:
+    """{dotted name: feature} of the columns, structs before their fields."""
     features = dataset.features
     if features is None:  # a stream whose source does not declare its columns: look at the first row
         first = next(iter(dataset.take(1)), {})
@@ -229,11 +237,12 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         raise ValueError(
             f"{path} is a file, and its format is declared as hub. Leave `format` at auto, or name its folder."
         )
-    kind = table.format if table.format != "auto" else SUFFIXES.get(local.suffix.lower())
+    by_name = SUFFIXES.get(local.suffix.lower()) if table.delimiter is None else "csv"
+    kind = by_name if table.format == "auto" else table.format
     if kind is None:
         raise ValueError(
             f"{path} ends in {local.suffix or 'no suffix'}, which does not say what it holds. Known endings are "
-            f"{', '.join(SUFFIXES)}. Declare `format` as parquet, json, tsv or text."
+            f"{', '.join(SUFFIXES)}. Declare `format` as one of {', '.join(dict.fromkeys(SUFFIXES.values()))}."
         )
     return kind, path
 
@@ -329,7 +338,7 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
     except (FileNotFoundError, ConnectionError) as error:  # datasets' EmptyDatasetError and DatasetNotFoundError too
         reason = "It holds no data files" if Path(path).is_dir() else "It is no local folder either"
         raise ValueError(
-            f"{table.path} cannot be read: {_first_line(error)}. {reason}. Check the name, the connection "
+            f"{table.path} cannot be read: {first_line(error)}. {reason}. Check the name, the connection "
             "(HF_HUB_OFFLINE forbids downloads), or set hub_root to a folder that mirrors the Hub."
             f"{_mirrored(path, hub_root)}"
         ) from error
@@ -347,7 +356,7 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
             known = re.findall(r"'([^']+)'", message.partition("[")[2])
             raise ValueError(_unknown(table, "split", table.split, known)) from None
         raise ValueError(
-            f"{describe(table)} cannot be read: {_first_line(error.__cause__ or error)}. Check the files and the split."
+            f"{describe(table)} cannot be read: {first_line(error.__cause__ or error)}. Check the files and the split."
         ) from error
 
 
@@ -375,118 +384,3 @@ def _mirrored(path: str, hub_root: str | None) -> str:
     root = Path(hub_root)
     names = sorted(folder.relative_to(root).as_posix() for folder in root.glob("*/*") if folder.is_dir())
     return f" In hub_root {hub_root}: {nearest(path, names)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _load_file(path: str, kind: str, streaming: bool) -> "Dataset | IterableDataset":
-    import datasets
-
-    file = Path(path)
-    with file.open("rb") as stream:
-        if stream.read(len(BOM) + 1) in (b"", BOM):
-            raise ValueError(f"{path} is empty. Check where it was written.")
-    identity = _file_hash(file, partial=streaming).rpartition(":")[2]
-    if kind in ("tsv", "text"):
-        columns = _tsv_header(path) if kind == "tsv" else ["text"]
-        features = datasets.Features({name: datasets.Value("string") for name in columns})
-        # a tuple: `datasets` takes lists here for shards
-        arguments = {"path": path, "columns": tuple(columns) if kind == "tsv" else None}
-        if streaming:
-            return datasets.IterableDataset.from_generator(_read_lines, features=features, gen_kwargs=arguments)
-        # from_generator keeps its copies by the fingerprint alone, so it must name content and form
-        fingerprint = f"{kind}-{identity[:32]}"
-        load = functools.partial(
-            datasets.Dataset.from_generator,
-            _read_lines,
-            features=features,
-            gen_kwargs=arguments,
-            fingerprint=fingerprint,
-        )
-    else:
-        if kind == "json" and not streaming:
-            _check_utf8(file)
-        # the configuration's name is part of the key of the copy on disk: with the content in it, a file that was
-        # rewritten within the clock's resolution is still read anew
-        load = functools.partial(
-            datasets.load_dataset,
-            kind,
-            name=identity[:32],
-            data_files={"train": path},
-            split="train",
-            streaming=streaming,
-        )
-    try:
-        return load()
-    except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-        cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
-        if kind in ("tsv", "text") and isinstance(cause, ValueError):
-            raise cause from None
-        raise ValueError(
-            f"{path} cannot be read as {kind}: {_first_line(cause or error)}. Repair the file, or declare its `format`."
-        ) from error
-
-
-def _read_lines(path: str, columns: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
-    """Rows of a text file (`columns` None) or of a TSV file with this header."""
-    with open(path, "rb") as stream:  # bytes: text mode would end lines at a lone "\r" too
-        for number, raw in enumerate(stream, start=1):
-            line = decode_line(raw, path, number)
-            if columns is None:
-                yield {"text": line}
-            elif number > 1:
-                fields = line.split("\t")
-                if len(fields) != len(columns):
-                    raise ValueError(
-                        f"{path}, line {number}: {len(fields)} columns, and the header has {len(columns)} "
-                        f"({', '.join(columns)}). Correct that line."
-                    )
-                yield dict(zip(columns, fields, strict=True))
-
-
-def _tsv_header(path: str) -> list[str]:
-    with open(path, "rb") as stream:
-        columns = decode_line(stream.readline(), path, 1).split("\t")
-    if len(set(columns)) < len(columns) or not all(columns):
-        raise ValueError(
-            f"{path}, line 1: the header is {columns}. Add a header line, or declare `format: text` if the file has no "
-            "columns."
-        )
-    return columns
-
-
-def decode_line(raw: bytes, path: str | Path, number: int) -> str:
-    """A line without its ending and, if it is the first, without the byte order mark."""
-    if number == 1:
-        raw = raw.removeprefix(BOM)
-    try:
-        return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Convert the file, for example with "
-            "iconv -f latin1 -t utf-8."
-        ) from None
-
-
-def _check_utf8(file: Path) -> None:
-    with file.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            decode_line(raw, file, number)
-
-
-def _file_hash(file: Path, partial: bool = False) -> str:
-    status = file.stat()
-    return _hash_of(str(file.resolve()), status.st_size, status.st_mtime_ns, partial)
-
-
-@functools.lru_cache(maxsize=1024)
-def _hash_of(path: str, size: int, mtime_ns: int, partial: bool) -> str:
-    with open(path, "rb") as stream:
-        if not partial:
-            return "sha256:" + hashlib.file_digest(stream, "sha256").hexdigest()
-        digest = hashlib.sha256(str(size).encode() + stream.read(MIB))
-        stream.seek(max(size - MIB, 0))
-        digest.update(stream.read(MIB))
-    return "sha256-of-ends:" + digest.hexdigest()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from finetuning.align.files import Gold, describe_left_out, fit_gold, pharaoh_line, read_gold
+from finetuning.align.files import Gold, describe_left_out, describe_order, fit_gold, pharaoh_line, read_gold
 from finetuning.align.options import LINES_ON_PAGE, check_flags, make_parser
 from finetuning.align.output import OutputFile, StandardOutput
 from finetuning.align.pairs import PairReader, Side, split_at_spaces
@@ -171,11 +171,12 @@ def read_with_gold(
 
     Gold links count words: a Chinese sentence that is one word in them is not to become characters.
     """
-    gold = read_gold(flags.gold, base=flags.gold_base)
+    links = read_gold(flags.gold, base=flags.gold_base)
     pairs = [split_at_spaces(pair) for pair in reader]
-    gold, left_out = fit_gold(gold, [(len(source), len(target)) for source, target in pairs], flags.gold)
-    if left_out:
-        print(describe_left_out(left_out, flags.gold), file=sys.stderr)
+    gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in pairs], flags.gold)
+    for said in (describe_order(links, gold, flags.gold), describe_left_out(left_out, flags.gold)):
+        if said:
+            print(said, file=sys.stderr)
     if len(gold) < len(pairs):
         of = f"{len(gold):,} of the {len(pairs):,} sentences"
         print(f"{flags.gold} has links for {of}; only they are scored.", file=sys.stderr)

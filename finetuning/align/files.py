@@ -4,7 +4,7 @@ Gold comes in two formats, told apart by the first line that is not empty:
 
     alignv2   0006 2 3 S     sentence, source word, target word, S(ure) or P(ossible), as in the shared task of Mihalcea
                              and Pedersen (2003), "An Evaluation Exercise for Word Alignment"; words count from 1,
-                             sentences from 1 or from 0, a sentence without links does not occur
+                             sentences from 1 or from 0, or in order (`fit_gold`); one without links does not occur
     pharaoh   0-0 1p2 2-1    one line a sentence: `i-j` sure, `ipj` possible; words count from 0 or from 1
 
 Everything in memory counts from 0: sentences by their line in the input, links as (source word, target word).
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoo_core.tables import decode_line
+from zoo_core.table_files import decode_line
 
 FORMATS = ("alignv2", "pharaoh")
 PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")
@@ -71,18 +71,22 @@ def fit_gold(
 ) -> tuple[dict[int, Gold], list[str]]:
     """Holds gold links against the sentences they should belong to.
 
-    lengths: (source words, target words) of each sentence of the input, in order. Returns the links that fit, and
-    those left out because they point past a sentence's words, in words for the user ("sentence 179: (22, 31), of
-    22 and 30 words"; numbers from 1).
+    lengths: (source words, target words) of each sentence of the input, in order. Gold sentences whose numbers go past
+    the input, as those of a part of a larger text do, are matched in their order if the input has as many.
+
+    Returns the links that fit, by the sentence's place in the input, and those left out because they point past a
+    sentence's words, in words for the user ("sentence 179: (22, 31), of 22 and 30 words"; numbers from 1).
     """
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):
         raise ValueError(f"{name} has {lines:,} lines, the input {len(lengths):,} sentences: they are not of one text.")
-    if beyond := [sentence for sentence in gold if not 0 <= sentence < len(lengths)]:
-        raise ValueError(
-            f"{name} has links for {len(gold):,} sentences, up to number {max(beyond) + 1:,}; the input has "
-            f"{len(lengths):,}: they are not of one text."
-        )
+    if max(gold, default=0) >= len(lengths):
+        if len(gold) != len(lengths):
+            raise ValueError(
+                f"{name} has links for {len(gold):,} sentences, up to number {max(gold) + 1:,}; the input has "
+                f"{len(lengths):,}: they are not of one text."
+            )
+        gold = dict(enumerate(gold[sentence] for sentence in sorted(gold)))
     fitting: dict[int, Gold] = {}
     left_out: list[str] = []
     total = 0
@@ -113,6 +117,13 @@ def describe_left_out(left_out: Sequence[str], name: str | Path) -> str:
         f"{name}: {points} past the words of the sentence and {are} not scored (numbers from 1): "
         f"{'; '.join(left_out[:LISTED])}{more}"
     )
+
+
+def describe_order(read: dict[int, Gold], fitting: dict[int, Gold], name: str | Path) -> str:
+    """One line about gold sentences that `fit_gold` matched in their order; empty where their numbers are those."""
+    if read.keys() == fitting.keys():
+        return ""
+    return f"{name}: its {len(read):,} sentences, up to number {max(read) + 1:,}, were matched in their order"
 
 
 def pharaoh_line(links: Iterable[tuple[int, int]], probabilities: Sequence[float] | None = None) -> str:

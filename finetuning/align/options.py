@@ -10,7 +10,7 @@ from finetuning.align.pairs import STDIN
 
 DESCRIPTION = """Link the words of sentences to the words of their translations.
 
-  word-align --model microsoft/xlm-align-base < pairs.txt > links.txt      source ||| target, a pair a line
+  word-align --model microsoft/xlm-align-base < pairs.txt > links.txt      source ||| target a line, or a tab between
   word-align --model microsoft/xlm-align-base corpus.de corpus.en > links.txt          two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                          {"source": "...", "target": ["a", "list", "of", "words"]}

@@ -1,4 +1,4 @@
-"""Sentence pairs for the word aligner, read one by one: `source ||| target`, two files, or JSONL.
+"""Sentence pairs for the word aligner, read one by one: `source ||| target`, by a tab, two files, or JSONL.
 
     pairs = PairReader(["corpus.de", "corpus.en"])
     total = pairs.check()                          # the whole input once, before hours are spent on its first half
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from zoo_core.recipes import nearest
-from zoo_core.tables import PAIR_SEPARATOR, decode_line, split_pair
+from zoo_core.table_files import decode_line
+from zoo_core.tables import PAIR_SEPARATOR, split_pair
 
 Side = str | list[str]
 
@@ -27,8 +28,9 @@ class PairReader:
     """The sentence pairs of one or two files, or of standard input.
 
     files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format:
-    "text", "jsonl", or "auto": JSONL where the name of the one file ends in .jsonl or .json. keys: of source and target
-    in a JSONL line, whose values are strings or lists of words.
+    "text", "jsonl", or "auto": JSONL where the name of the one file ends in .jsonl or .json. A line of text is a pair
+    by `|||` between white space or, where there is none, by a tab. keys: of source and target in a JSONL line, whose
+    values are strings or lists of words.
 
     An empty line is a pair of empty sentences, so that lines keep their numbers.
     """
@@ -89,12 +91,12 @@ class PairReader:
         if self.format == "jsonl":
             return self._parse_json(lines[0], number)
         sides = split_pair(lines[0])
+        if len(sides) == 1:
+            sides = [side.strip() for side in lines[0].split("\t")]
         if len(sides) != 2:
-            found = f"{len(sides) - 1} times `|||`"
-            if len(sides) == 1:
-                found = "`|||` without spaces around it" if PAIR_SEPARATOR in lines[0] else "no `|||`"
             raise ValueError(
-                f"{self.name}, line {number}: {found} in {_shorten(lines[0])}; JSONL needs --format jsonl."
+                f"{self.name}, line {number}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: "
+                f"{_shorten(lines[0])}. JSONL needs --format jsonl."
             )
         return sides[0], sides[1]
 

@@ -48,7 +48,7 @@ import yaml
 
 from zoo_core.provenance import write_rows
 from zoo_core.recipes import user_errors
-from zoo_core.tables import decode_line
+from zoo_core.table_files import decode_line
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
 PAIRS = {  # by the name of a folder above the file, without punctuation: names of the two texts, and of the labels

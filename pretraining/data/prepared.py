@@ -162,6 +162,7 @@ def column_keys(source: Source, fingerprint: str) -> list[str]:
     for number, side in enumerate(source.sides):
         table = tables[min(number, len(tables) - 1)]
         parts = [FORMAT, fingerprint, *(table.get(name) for name in ("config", "split", "format", "fingerprint"))]
+        parts += [table["delimiter"]] if "delimiter" in table else []
         parts += [side.column, side.identity, side.document, side.document_pattern]
         parts += [source.corpus.separator, source.corpus.source_column] if separated else []
         parts += [source.name, number] if source.streaming else []  # its sides are cut at the same rows

@@ -18,7 +18,16 @@ from datasets import Dataset, IterableDataset
 
 from pretraining.recipe import Bitext, Monolingual, Recipe, is_selected, named_corpora
 from zoo_core.recipes import nearest
-from zoo_core.tables import Table, describe, get_column, load_table, require_column, split_pair, table_fingerprint
+from zoo_core.tables import (
+    Table,
+    columns_of,
+    describe,
+    get_column,
+    load_table,
+    require_column,
+    split_pair,
+    table_fingerprint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -177,16 +186,8 @@ def _text_column(rows: Dataset | IterableDataset, column: str, name: str, joins:
     if feature is not None and dtype not in ("string", "large_string", "null"):
         raise ValueError(f"{where} holds {dtype or type(feature).__name__} in column {column}, not text.")
     # a table has one identity in the whole recipe, whichever corpus reads it: the same rows are held out of each
-    identities = [candidate for candidate in [*joins, "id"] if _has_column(rows, candidate)]
+    identities = [candidate for candidate in [*joins, "id"] if candidate in columns_of(rows)]
     return TextColumn(rows, column, identities[0] if identities else None)
-
-
-def _has_column(rows: Dataset | IterableDataset, column: str) -> bool:
-    try:
-        require_column(rows, column)
-    except ValueError:
-        return False
-    return True
 
 
 def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root: str | None) -> Source:
@@ -264,7 +265,7 @@ def _split_sides(
 
 def _default_column(rows: Dataset | IterableDataset, language: str, single: bool) -> str:
     """The column named by the language code, or `text` where a side has a table of its own."""
-    return "text" if not single and not _has_column(rows, language) else language
+    return "text" if not single and language not in columns_of(rows) else language
 
 
 def _unequal(name: str, source_rows: int, target_rows: int) -> str:

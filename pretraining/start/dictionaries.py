@@ -13,7 +13,7 @@ from pathlib import Path
 from pretraining.recipe import Dictionary
 from pretraining.start.token_texts import fold_case, normalize
 from zoo_core.recipe_files import or_installed
-from zoo_core.tables import decode_line
+from zoo_core.table_files import decode_line
 
 
 @dataclass

@@ -94,6 +94,9 @@ def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_mo
         (tmp_path / name).write_text("".join(f"{pair[side].strip()}\n" for pair in sides), encoding="utf-8")
     assert run(tmp_path / "x.de", tmp_path / "x.en").out == expected
 
+    (tmp_path / "x.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in sides), encoding="utf-8")
+    assert run(tmp_path / "x.tsv").out == expected
+
     rows = [{"de": source.split(), "en": target} for source, target in sides]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     assert run(tmp_path / "x.jsonl", "--keys", "de", "en").out == expected
@@ -303,7 +306,7 @@ def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_afte
     bad = io.BytesIO(b"".join([*lines[:180], b"no mark\n", *lines[181:]]))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(bad))
     err = refused("--output", links, "--batch-size", "1", "--resume")
-    assert "standard input, line 181: no `|||`" in err and "can be gone on with" in err
+    assert "standard input, line 181: no pair" in err and "can be gone on with" in err
     assert links.read_text().count("\n") == 128  # two chunks of 64
     run(many, "--output", links, "--batch-size", "1", "--resume")
     assert links.read_text() == run(many, "--batch-size", "1").out
@@ -342,6 +345,16 @@ def test_scores_at_the_end(run, pairs, gold):
     assert f"AER {100 - 100 * sum(hits) / (linked + 5):.1f}, precision {100 * hits[1] / linked:.1f}" in err
 
 
+def test_gold_whose_sentence_numbers_have_gaps_scores_the_same(run, pairs, tmp_path):
+    said = []
+    for name, numbers in (("whole", range(1, 6)), ("gaps", (3, 4, 8, 9, 20))):
+        (tmp_path / name).write_text("".join(f"{number} 1 1 S\n" for number in numbers))
+        err = run(pairs, "--gold", tmp_path / name).err
+        assert ("in their order" in err) == (name == "gaps")
+        said.append(err[err.rindex("AER") :])
+    assert said[0] == said[1]
+
+
 def test_layers_are_swept(run, pairs, gold, tmp_path):
     out, err = run(pairs, "--gold", gold, "--sweep-layers", "--plot", tmp_path / "layers.png")
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["0", "1", "2"]
@@ -373,7 +386,7 @@ def test_models_and_devices_that_there_are_not(refused, pairs, tmp_path):
 def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs, tmp_path):
     pairs.write_text(pairs.read_text(encoding="utf-8") + "no mark\n", encoding="utf-8")
     links = tmp_path / "links.txt"
-    assert "pairs.txt, line 6: no `|||`" in refused(pairs, "--output", links)
+    assert "pairs.txt, line 6: no pair" in refused(pairs, "--output", links)
     assert not links.exists()
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from finetuning.align.files import Gold, describe_left_out, fit_gold, pharaoh_line, read_gold
+from finetuning.align.files import Gold, describe_left_out, describe_order, fit_gold, pharaoh_line, read_gold
 from finetuning.align.pairs import PairReader
 
 
@@ -99,8 +99,8 @@ def test_gold_for_other_sentences_is_refused(file):
         fit_gold(pharaoh, [(2, 2)] * 3)
     alignv2 = read_gold(file("1 1 1 S\n3 1 1 S\n"))
     assert fit_gold(alignv2, [(1, 1)] * 4)[1] == []  # sentences without links do not occur in this format
-    with pytest.raises(ValueError, match="links for 2 sentences, up to number 3; the input has 2"):
-        fit_gold(alignv2, [(1, 1)] * 2)
+    with pytest.raises(ValueError, match="links for 2 sentences, up to number 9; the input has 3"):
+        fit_gold(read_gold(file("1 1 1 S\n9 1 1 S\n")), [(1, 1)] * 3)
     # 12 of 400 links, as where the base is wrong
     diagonal = {n: Gold(possible={(i, i) for i in range(4)}) for n in range(100)}
     with pytest.raises(ValueError, match="12 of the 400 links of the gold file .*sentence 1: .4, 4., of 4 and 3"):
@@ -109,6 +109,16 @@ def test_gold_for_other_sentences_is_refused(file):
     # a short file: most of its links
     with pytest.raises(ValueError, match="2 of the 3 links"):
         fit_gold({0: Gold(possible={(0, 0), (5, 5), (6, 6)})}, [(2, 2)])
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 4), (2, 3, 4), (7, 30, 201), (0, 2, 3)])
+def test_gold_sentences_whose_numbers_have_gaps_are_matched_in_their_order(file, numbers):
+    links = read_gold(file("".join(f"{number:04} {word} 1 S\n" for word, number in enumerate(numbers, 1))))
+    fitting, left_out = fit_gold(links, [(3, 1)] * 3)
+    assert fitting == {n: Gold({(n, 0)}, {(n, 0)}) for n in range(3)} and left_out == []
+    assert describe_order(links, fitting, "gold") and not describe_order(fitting, fitting, "gold")
+    with pytest.raises(ValueError, match="links for 3 sentences.* the input has 2"):
+        fit_gold(links, [(3, 1)] * 2)
 
 
 def test_pharaoh_lines():
@@ -136,6 +146,17 @@ def test_pairs_of_one_file(file):
     ]
 
 
+def test_pairs_by_tabs(file):
+    assert read(file("das Haus\tthe house\r\n\na\t\n\tb\nx ||| y\tz\nx|||y\tz")) == [
+        ("das Haus", "the house"),
+        ("", ""),
+        ("a", ""),
+        ("", "b"),
+        ("x", "y\tz"),
+        ("x|||y", "z"),
+    ]
+
+
 def test_two_files_and_jsonl(file):
     assert read(file("a b\n\nc ||| d", "x"), file("A B\nB\nC\n", "y")) == [("a b", "A B"), ("", "B"), ("c ||| d", "C")]
     rows = [{"source": "a b", "target": ["A", "B C"], "id": 1}, {"source": "", "target": []}]
@@ -155,9 +176,10 @@ def test_standard_input(monkeypatch):
     ("content", "name", "message"),
     [
         (b"", "x.txt", "x.txt is empty: there are no sentence pairs"),
-        (b"a ||| b\na b\n", "x.txt", "x.txt, line 2: no `[|]{3}` in 'a b'"),
-        (b"a|||b\n", "x.txt", "line 1: `[|]{3}` without spaces around it"),
-        (b"a ||| b ||| c\n", "x.txt", "line 1: 2 times `[|]{3}`"),
+        (b"a ||| b\na b\n", "x.txt", "x.txt, line 2: .*[|]{3}.*tab.*'a b'"),
+        (b"a|||b\n", "x.txt", "line 1: .*between spaces"),
+        (b"a ||| b ||| c\n", "x.txt", "line 1: no pair"),
+        (b"a\tb\nc\td\te\n", "x.tsv", "line 2: no pair"),
         (b"a ||| b\n\nc \xe4 ||| d\n", "x.txt", "line 3: byte 0xe4 is not UTF-8"),
         (b'{"source": "a", "target": "b"}\n{"source": \n', "x.jsonl", "line 2: no JSON: .*It reads"),
         (b'["a", "b"]\n', "x.jsonl", "line 1: JSON, but no object"),

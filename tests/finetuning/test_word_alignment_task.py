@@ -141,6 +141,9 @@ def test_alignv2_scores_the_sentences_it_names(aligned, tmp_path, sample_corpus_
     results = read_results(tmp_path / "out")
     assert results["protocol"]["evaluated_rows"] == {"de-en": 2}
     assert "de-en: 1 of 3 sentences have no gold and were not scored" in results["warnings"]
+    gold.write_text(gold.read_text(encoding="utf-8") + "0009 1 1 S\n", encoding="utf-8")  # 1, 3 and 9, of 3 sentences
+    data = word_alignment.read(load_recipe(WordAlignmentRecipe, None, [*aligned, f"pairs=[{pair}]"]))
+    assert sorted(data.pairs["de-en"].gold) == [0, 1, 2] and "in their order" in data.warnings[0]
     assert str(tmp_path) not in (tmp_path / "out" / "results.md").read_text(encoding="utf-8").split("model:")[0]
 
 

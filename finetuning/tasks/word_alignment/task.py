@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.files import Gold, describe_left_out, fit_gold, read_gold
+from finetuning.align.files import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.seeds import metric_facts
 from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
@@ -50,8 +50,9 @@ def read(recipe: WordAlignmentRecipe) -> AlignmentData:
                 f"{gold_file} has no link for the sentences of {pair.name}. Check that it is the file of links."
             )
         pairs[pair.name] = AnnotatedPairs(sentences, gold)
-        if left_out:
-            warnings.append(f"{pair.name}: {describe_left_out(left_out, Path(gold_file).name)}")
+        name = Path(gold_file).name
+        said = [describe_order(links, gold, name), describe_left_out(left_out, name)]
+        warnings += [f"{pair.name}: {one}" for one in said if one]
         if missing := len(sentences) - len(gold):
             warnings.append(f"{pair.name}: {missing} of {len(sentences)} sentences have no gold and were not scored")
         if pair.note:
