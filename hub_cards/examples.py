@@ -1,7 +1,7 @@
 """The examples of a card: which uses a model folder has, and short code for each, made to be pasted.
 
-A use is shown where the folder supports it: the Auto classes that its configuration names, the weights that lie there,
-and what is recorded of its training and results. The code of every use runs as it stands, in a fresh process.
+A use is shown where the folder supports it: the Auto classes that its configuration names, and what is recorded of its
+training and results. The code of every use runs as it stands, in a fresh process.
 """
 
 import functools
@@ -14,7 +14,6 @@ from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from safetensors import safe_open
 
 from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
 from hub_cards.metadata import head_of, own_results, saved_class, trained_in
@@ -50,7 +49,7 @@ def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> lis
     """The uses of a model folder, the main one first.
 
     Args:
-        folder: the model folder; its weights, tokenizer_config.json and modules.json are looked at.
+        folder: the model folder; its tokenizer_config.json and modules.json are looked at.
         config: what its config.json holds.
         record: what is known of its training and results.
         repo: what the code loads, a Hub id or a path.
@@ -58,41 +57,32 @@ def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> lis
     facts = _facts(folder, config, record, repo)
     return [
         Use(title, text, _environment().get_template(f"{name}.py.jinja").render(**facts).strip() + "\n")
-        for name, title, text in _found(folder, config, record, facts)
+        for name, title, text in _found(folder, config, facts)
     ]
 
 
-def _found(
-    folder: Path, config: dict[str, Any], record: Record, facts: dict[str, Any]
-) -> Iterator[tuple[str, str, str]]:
-    """(template, title, text) of each use."""
-    head = head_of(config)
-    # of a fine-tuned model, what it was not made for is shown only where it was measured
-    kinds = {result.content["kind"] for result in record.results}
-    if head:
-        yield _fine_tuned(config, facts)
-    elif saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
+def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(template, title, text) of each use; a fine-tuned model has the one that it was made for."""
+    if head := head_of(config):
+        template, title, text = HEADS[head]
+        if facts["direction_known"]:
+            text = f"By beam search from `{facts['first_code']}` to `{facts['second_code']}`."
+        text += " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
+        yield template, title, text
+        return
+    if saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
         yield "masked_lm", "Masked words", f"The likeliest words at `{facts['mask']}`."
-    if not head:
-        yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
+    yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
     if (folder / "modules.json").is_file():
         text = "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling."
         yield "sentence_transformers", "Sentence vectors", text
-    if not head or kinds & set(KINDS):
-        yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
-    if _aligns(folder, config) and (not head or "word_alignment" in kinds):
+    yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
+    if _aligns(folder, config):
         yield "word_alignment", "Word alignment", "Pairs of words that translate each other."
-    if not head:
-        yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
-    if not head and "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
-        yield "translation_start", "Translation, after fine-tuning", _translation_text(folder, record)
-
-
-def _fine_tuned(config: dict[str, Any], facts: dict[str, Any]) -> tuple[str, str, str]:
-    template, title, text = HEADS[head_of(config)]
-    if facts["direction_known"]:
-        text = f"By beam search from `{facts['first_code']}` to `{facts['second_code']}`."
-    return template, title, text + (" It is plug-in: it reads a text and its translation." if facts["plug_in"] else "")
+    yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
+    if "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
+        text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first."
+        yield "translation_start", "Translation, after fine-tuning", text
 
 
 def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
@@ -102,19 +92,6 @@ def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
         command = f"accelerate launch finetuning/run.py --config finetuning/{recipe.as_posix()} model={repo}"
         text += f" A whole task, in a checkout of crosslingual-zoo: `{command}`."
     return text
-
-
-def _translation_text(folder: Path, record: Record) -> str:
-    names = {name for phase in record.recipe.get("phases", []) for name in phase.get("objectives", {})}
-    if not any(".crossattention." in name for name in _weight_names(folder)):
-        attention = "is not in these weights and begins at random"
-    elif not names:
-        attention = "may not have been pre-trained"
-    else:
-        trained = any(name.startswith("ca_mlm") for name in names)
-        attention = f"was {'' if trained else 'not '}pre-trained"
-    text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first; its "
-    return f"{text}cross-attention {attention}."
 
 
 def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:
@@ -202,14 +179,6 @@ def _mask(folder: Path) -> str:
     file = folder / "tokenizer_config.json"
     token = json.loads(file.read_text(encoding="utf-8")).get("mask_token") if file.is_file() else None
     return (token.get("content") if isinstance(token, dict) else token) or "<mask>"
-
-
-def _weight_names(folder: Path) -> set[str]:
-    names: set[str] = set()
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="numpy") as weights:
-            names |= set(weights.keys())
-    return names
 
 
 @functools.cache

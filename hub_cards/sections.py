@@ -53,8 +53,7 @@ def task(config: dict[str, Any], record: Record) -> dict[str, Any]:
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
     for content in own[:1]:
-        rows = f"{content['protocol']['training_rows']:,} rows"
-        lines.append(f"Trained in: {', '.join(trained_in(content))} ({rows})")
+        lines.append(f"Trained in: {', '.join(trained_in(content))} ({content['protocol']['training_rows']:,} rows)")
         lines.append(f"Scored in: {', '.join(content.names)} ({_score(content)})")
     path = record.base_model or start_of(record)
     notes = [line for result in record.results if result.own for line in _fine_tuning(result)]
@@ -62,14 +61,13 @@ def task(config: dict[str, Any], record: Record) -> dict[str, Any]:
 
 
 def training(record: Record) -> dict[str, Any]:
-    """How the weights came about, of a fine-tuned model those of its base: what they started from, phases, data, and
-    facts of the run; empty if unknown."""
-    recipe, run = record.recipe, record.run
-    is_own = not own_results(record)
-    if not recipe and not (is_own and record.base_model):
+    """How a model, or the base of a fine-tuned one, came about: what it started from, phases, data, and facts of the
+    run; empty if unknown."""
+    recipe, run, corpora = record.recipe, record.run, learned_corpora(record)
+    is_of_base = bool(own_results(record))
+    if not recipe and (is_of_base or not record.base_model):
         return {}
-    corpora = learned_corpora(record)
-    path = record.base_model or start_of(record) if is_own else start_of_run(record)
+    path = start_of_run(record) if is_of_base else record.base_model or start_of_run(record)
     carried_over = _carried_over(recipe.get("model", {}))
     start = f"Started from {_link(path)}" + (f" ({carried_over})." if carried_over else ".")
     return {
