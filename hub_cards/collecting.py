@@ -27,9 +27,8 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
     """The record with these results and with the pre-training run in `run_dir`, or in the folder above the model.
 
     The results of the run that fine-tuned the model are collected unasked, if they lie above it, and what is known of
-    its base where that is still in its place. Results take the place
-    of earlier ones of the same run folder, task, setting and seeds; others stay. `results` are files, folders of runs
-    and folders of suites.
+    its base where that is still in its place. Results take the place of earlier ones of the same run folder, task,
+    setting and seeds; others stay. `results` are files, folders of runs and folders of suites.
 
     Raises ValueError for results that are missing, illegible, or of other weights, and for a run of another model.
     """
@@ -69,8 +68,8 @@ def _with_base(record: Record, model: dict[str, Any], run_folder: Path) -> Recor
     base = collect(known, folder, (), None)
     return replace(
         record,
-        recipe=base.recipe,
-        run=base.run,
+        recipe=base.recipe or record.recipe,
+        run=base.run or record.run,
         figures=record.figures | {path: bytes_ for path, bytes_ in base.figures.items() if path == CURVES},
         licenses=base.licenses | record.licenses,
         base_model=record.base_model or base.repo,
