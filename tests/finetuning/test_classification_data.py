@@ -41,6 +41,17 @@ def test_labels_are_matched_by_name_not_by_number(write):
         assert data.warnings == []
 
 
+def test_csv_tables_of_any_delimiter(tmp_path):
+    (tmp_path / "train.csv").write_text('text,label\n"good, ""really""",pos\nbad,neg\n', encoding="utf-8")
+    (tmp_path / "test.csv").write_text("text;label\ngut, ja;pos\nschlecht;neg\n", encoding="utf-8")
+    train, test = ({"path": str(tmp_path / name)} for name in ("train.csv", "test.csv"))
+    with pytest.raises(ValueError, match='delimiter: ";"'):
+        read(train, evaluated(**test))
+    data = read(train, evaluated(**test, delimiter=";"))  # what the error says
+    assert data.train.to_dict() == {"text": ['good, "really"', "bad"], "labels": [1, 0]}
+    assert data.evaluation["de"]["text"][:] == ["gut, ja", "schlecht"]
+
+
 def test_bare_numbers_get_names_from_the_recipe_or_are_taken_by_value_with_a_warning(write):
     classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
     train, numbers = write("train", rows([0, 1, 2]), classes), write("numbers", rows([0, 1, 2, 0]))

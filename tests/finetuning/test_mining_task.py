@@ -16,9 +16,11 @@ from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.seeds import load_metric
 from finetuning.tasks.mining import task as mining
+from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.mining.search import Mined, mine
 from finetuning.tasks.mining.task import Pool, chance_level, divide
 from hub_cards.card import write_card
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 WORDS = "bread river letter garden window winter teacher ticket bridge lemon engine paper market silver doctor".split()
@@ -193,6 +195,17 @@ def test_equal_texts_are_one_candidate_and_empty_ones_and_gold_beyond_the_pools_
     assert "1 sentences of the source and 0 of the target repeat" in (tmp_path / "out" / "results.md").read_text()
     assert "xx-en: 2 sentences of the source and 0 of the target are empty, and left out" in warnings
     assert any("3 of 17 gold pairs have a sentence that is not in the pools" in line for line in warnings)
+
+
+def test_pools_and_gold_of_csv_are_those_of_parquet(pools, tiny_model, tmp_path):
+    base = ["kind=mining", f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", "task=bucc", "threshold=evaluated"]
+    part = pools(slice(20, 60))
+    tables = {side: table | {"path": table["path"].replace(".parquet", ".csv")} for side, table in part.items()}
+    for side, table in part.items():
+        Dataset.from_parquet(table["path"]).to_csv(tables[side]["path"])
+    recipes = (load_recipe(MiningRecipe, None, [*base, pairs_of(each)]) for each in (part, tables))
+    found = [mining.read(recipe).pools["xx-en"] for recipe in recipes]
+    assert found[0] == found[1] and len(found[0].gold) == 13
 
 
 def test_pools_are_made_of_the_pairs_where_the_hub_has_no_others(mined, tmp_path):

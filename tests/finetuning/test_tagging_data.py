@@ -61,6 +61,19 @@ def test_labels_of_every_form_are_matched_by_name(write):
     assert read({"path": classes}, {"path": bare}).warnings[0].startswith("labels of")
 
 
+def test_conll_files(tmp_path):
+    lines = [[f"word{i} X {tag}" for i, tag in enumerate(tags)] for tags in TAGS]
+    text = "-DOCSTART- -X- O\n\n" + "".join("\n".join(sentence) + "\n\n" for sentence in lines)
+    (tmp_path / "eng.train").write_text(text, encoding="utf-8")
+    (tmp_path / "deu.conll").write_text(text.replace(" ", "\t"), encoding="utf-8")
+    train = {"path": str(tmp_path / "eng.train"), "format": "conll", "label_column": "tags"}
+    data = read(train, {"path": str(tmp_path / "deu.conll"), "label_column": "tags"})
+    assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
+    assert data.train["words"][0] == ["word0", "word1", "word2"]
+    with pytest.raises(ValueError, match="label 'X' in column column_2"):
+        read(train, {"path": str(tmp_path / "deu.conll"), "label_column": "column_2"})
+
+
 def test_iob1_is_read_as_iob2_whatever_the_training_data_know(write):
     iob1 = [["I-PER", "I-PER", "O"], ["O", "I-LOC"], ["I-PER", "B-PER", "I-LOC", "I-LOC"]]
     first, second = write("iob1", rows(iob1)), write("iob2", rows(TAGS))
@@ -115,6 +128,7 @@ def test_rows_without_words_are_left_out_and_counted(write):
     ("content", "fields", "message"),
     [
         ([{"tokens": ["a", "b"], "ner_tags": ["O"]}], {}, "row 0 .*2 words in column tokens and 1 labels"),
+        ([*rows(TAGS), {"tokens": ["a"], "ner_tags": ["O"] * 3}], {}, "row 3 .*1 words .* and 3 labels"),
         ([*rows(TAGS), {"tokens": ["a"], "ner_tags": ["B-PRE"]}], {}, "row 3 .*label 'B-PRE'.*Did you mean 'B-PER'"),
         ([*rows(TAGS), {"tokens": ["a", None], "ner_tags": ["O", "O"]}], {}, "row 3 .*column tokens has a word that"),
         ([*rows(TAGS), {"tokens": ["a"], "ner_tags": None}], {}, "row 3 .*1 words in column tokens and 0 labels"),

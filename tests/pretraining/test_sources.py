@@ -1,3 +1,5 @@
+import csv
+
 import datasets
 import pytest
 
@@ -23,6 +25,9 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
     lines = [files.lines(f"text.{lang}", [row[lang] for row in rows]) for lang in ("en", "de")]
     barred = files.lines("pairs.txt", [f"{row['en']} ||| {row['de']}" for row in rows])
     datasets.Dataset.from_list(rows).to_parquet(files.folder / "pairs.parquet")
+    for name, delimiter in (("pairs.csv", ","), ("pairs.txt2", ";")):
+        with open(files.folder / name, "w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream, delimiter=delimiter).writerows([("en", "de"), *((row["en"], row["de"]) for row in rows)])
     dotted = {"source_column": "translation.en", "target_column": "translation.de"}
     kinds = {
         "joined": {"source": sample("en"), "target": sample("de"), "join_on": "id"},
@@ -35,6 +40,8 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
         "dotted": {"table": {"path": jsonl}, **dotted},
         "parquet": {"table": {"path": str(files.folder / "pairs.parquet")}, **dotted},
         "tsv": {"table": {"path": tsv}},
+        "csv": {"table": {"path": str(files.folder / "pairs.csv")}},
+        "csv by semicolons": {"table": {"path": str(files.folder / "pairs.txt2"), "delimiter": ";"}},
         "one column": {"table": {"path": barred}, "separator": "|||"},
     }
     wanted = None

@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 from pathlib import Path
@@ -56,6 +57,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, streaming):
         "crlf": write(tmp_path / "b.txt", "one\r\n\r\nzwei ü 三\r\n"),
         "bom": write(tmp_path / "c.txt", b"\xef\xbb\xbfone\n\n" + "zwei ü 三\n".encode()),
         "tsv": write(tmp_path / "a.tsv", b"\xef\xbb\xbftext\r\n" + "one\n\nzwei ü 三\n".encode()),
+        "csv": write(tmp_path / "a.csv", b'\xef\xbb\xbf"text"\r\n' + 'one\r\n""\n"zwei ü 三"\n\n'.encode()),
     }
     for name, path in files.items():
         assert rows(Table(path=path, streaming=streaming)) == expected, name
@@ -73,15 +75,92 @@ def test_only_newlines_end_a_line_and_tsv_has_no_quotes(tmp_path, streaming):
     assert rows(Table(path=path, streaming=streaming)) == [{"id": "7", "text": text}, {"id": '"8', "text": '"'}]
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.jsonl"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_csv_is_quoted_and_has_any_delimiter(tmp_path, streaming):
+    expected = [
+        {"text": 'a; b, "c"\td\ne', "label": "1"},
+        {"text": "NA", "label": ""},
+        {"text": "x" * 200_000, "label": "0"},
+    ]
+    for name, delimiter in (("a.csv", None), ("b.csv", ";"), ("c.tsv", "\t"), ("d.txt", "|")):
+        with open(tmp_path / name, "w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, ["text", "label"], delimiter=delimiter or ",")
+            writer.writeheader()
+            writer.writerows(expected)
+        assert rows(Table(path=str(tmp_path / name), delimiter=delimiter, streaming=streaming)) == expected
+    assert rows(Table(path=write(tmp_path / "e.train", "text,label\na,1\n"), format="csv")) == [
+        {"text": "a", "label": "1"}
+    ]
+
+
+def test_one_file_by_two_delimiters_is_two_tables(tmp_path):
+    path = write(tmp_path / "a.csv", "a;b,c\n1;2,3\n")
+    assert rows(Table(path=path)) == [{"a;b": "1;2", "c": "3"}]
+    assert rows(Table(path=path, delimiter=";")) == [{"a": "1", "b,c": "2,3"}]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_conll_gives_lists_of_tokens_and_tags(tmp_path, streaming):
+    conll2003 = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O \n\n \n# NN B-NP O\n"
+    assert rows(Table(path=write(tmp_path / "eng.train", conll2003), format="conll", streaming=streaming)) == [
+        {"tokens": ["EU", "rejects"], "column_2": ["NNP", "VBZ"], "column_3": ["B-NP", "B-VP"], "tags": ["B-ORG", "O"]},
+        {"tokens": ["#"], "column_2": ["NN"], "column_3": ["B-NP"], "tags": ["O"]},
+    ]
+    tabs = "# id 7\r\n10\u00a0000\tO\r\nNew York\tB-LOC\r\n# a comment\r\n\r\nno"
+    assert rows(Table(path=write(tmp_path / "a.conll", f"{tabs}\tO"), streaming=streaming)) == [
+        {"tokens": ["10\u00a0000", "New York"], "tags": ["O", "B-LOC"]},
+        {"tokens": ["no"], "tags": ["O"]},
+    ]
+    assert rows(Table(path=write(tmp_path / "b.conll", "a\nb\n\nc\n"), streaming=streaming)) == [
+        {"tokens": ["a", "b"]},
+        {"tokens": ["c"]},
+    ]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_conllu_gives_syntactic_words(tmp_path, streaming):
+    one = ["1-2 al _ _ _", "1 a a ADP _", "2 el el DET _", "2.1 x _ _ _", "3 mar mar NOUN _"]
+    sentences = [["\t".join([*line.split(), *"_____"]) for line in lines] for lines in (one, ["1 # # SYM _"])]
+    text = "\n".join(line for lines in sentences for line in ("# newdoc", "# text = x", *lines, ""))
+    found = rows(Table(path=write(tmp_path / "es.conllu", text), streaming=streaming))
+    assert [row["tokens"] for row in found] == [["a", "el", "mar"], ["#"]]
+    assert [row["upos"] for row in found] == [["ADP", "DET", "NOUN"], ["SYM"]]
+    assert list(found[0]) == ["tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "named"),
+    [
+        ("text", ["a", None, 3], r"row 2 .*a number in column text, and text before"),
+        ("tokens", [["a"], ["b", 3]], r"row 1 .*a number in column tokens, and text"),
+        ("translation.en", [{"en": "a"}, {"en": ["b"]}], r"row 1 .*a list in column translation.en, and text"),
+        ("label", [True, 1], r"row 1 .*a number in column label, and true or false"),
+        ("label", [1] * 12_000 + ["x"], r"row 12000 .*text in column label, and a number"),  # not in the first 10 MiB
+    ],
+)
+def test_a_column_of_several_types_is_named_with_the_row(tmp_path, column, values, named):
+    name = column.partition(".")[0]
+    lines = [json.dumps({name: value, "other": "x" * 1000}) + "\n" for value in values]
+    path = write(tmp_path / "a.jsonl", "".join(lines))
+    with pytest.raises(ValueError, match=named):
+        require_column(load_table(Table(path=path)), column)
+
+
+def test_a_column_of_several_types_that_is_not_used_is_no_fault(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a", "meta": 1}\n{"text": "b", "meta": "x"}\n')
+    assert require_column(load_table(Table(path=path)), "text").dtype == "string"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.csv", "a.conll", "a.jsonl"])
 def test_a_changed_file_is_read_anew_even_with_the_old_time_and_size(tmp_path, name):
-    form = {"a.txt": "%s\n", "a.tsv": "text\n%s\n", "a.jsonl": '{"text": "%s"}\n'}[name]
+    form = {"a.txt": "%s\n", "a.jsonl": '{"text": "%s"}\n'}.get(name, "text\n%s\n")
     path = write(tmp_path / name, form % "old")
-    assert rows(Table(path=path)) == [{"text": "old"}]
+    before = rows(Table(path=path))
+    assert "old" in str(before)
     times = os.stat(path)
     write(tmp_path / name, form % "new")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
-    assert rows(Table(path=path)) == [{"text": "new"}]
+    assert str(rows(Table(path=path))) == str(before).replace("old", "new")
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -141,15 +220,26 @@ FILE_ERRORS = {  # (name, fields, content, what is named)
     "latin1_json": ("a.jsonl", {}, b'{"text": "a"}\n{"text": "\xfc"}\n', "a.jsonl, line 2.*0xfc"),
     "width": ("a.tsv", {}, b"id\ttext\n1\ta\n2\tb\tc\n", r"a.tsv, line 3.*\(id, text\)"),
     "header": ("a.tsv", {}, b"text\ttext\n1\ta\n", "line 1"),
+    "csv_width": ("a.csv", {}, b'id,text\n1,"a\nb"\n2,b,c\n', r"a.csv, line 4.*\(id, text\)"),
+    "csv_short": ("a.csv", {}, b"id,text\n1\n", "a.csv, line 2"),
+    "csv_quote": ("a.csv", {}, b'id,text\n1,a\n2,"b\n3,c\n', "a.csv, line 3.*quote"),
+    "csv_header": ("a.csv", {}, b"text;label\na;1\n", 'delimiter: ";"'),
+    "tsv_header": ("a.tsv", {}, b"text,label\na,1\n", 'delimiter: ","'),
+    "delimiter": ("a.csv", {"delimiter": "||"}, b"a||b\n1||2\n", "one character"),
+    "delimiter_of_text": ("a.txt", {"delimiter": ",", "format": "text"}, b"a\n", "delimiter"),
+    "delimiter_of_folder": (".", {"delimiter": ","}, None, "delimiter"),
+    "conll_width": ("a.conll", {}, b"a X O\nb Y O\n\nc O\n", "a.conll, line 4.*column_2"),
+    "conll_empty": ("a.conll", {}, b"a\tO\n\tO\n", "a.conll, line 2"),
+    "only_comments": ("a.conll", {}, b"# a\n\n", "a.conll has no rows"),
     "damaged_json": ("a.json", {}, b'{"text": "a"}\n{"text"\n', "a.json .*json"),
     "not_parquet": ("a.parquet", {}, b"PAR", "a.parquet .*parquet"),
-    "no_suffix": ("corpus.en", {}, b"a\n", "`format`"),
+    "no_suffix": ("corpus.en", {}, b"a\n", "`format`.* csv, tsv, conll"),
     "hub_format": ("a.txt", {"format": "hub"}, b"a\n", "format .*hub"),
     "config": ("a.txt", {"config": "en"}, b"a\n", "config is 'en'"),
     "split": ("a.txt", {"split": "test"}, b"a\n", "split is 'test'"),
     "revision": ("a.txt", {"revision": "v1"}, b"a\n", "revision is 'v1'"),
 }
-SEEN_WHEN_READ_IN_FULL = ("only_header", "damaged_json", "latin1_json")
+SEEN_WHEN_READ_IN_FULL = ("only_header", "only_comments", "damaged_json", "latin1_json")
 
 
 @pytest.mark.parametrize("case", FILE_ERRORS)
