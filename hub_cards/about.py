@@ -51,6 +51,7 @@ class About:
     take_when: list[str] = option([], "when to take the model")
     alternatives: dict[str, Alternative] = option({}, "when to take another one, by purpose")
     limits: dict[str, str] = option({}, "limits and risks, by what they are of; {longest} is the longest input")
+    limits_of_base: dict[str, str] = option({}, "those of a model that is not fine-tuned")
 
 
 @functools.cache
@@ -60,18 +61,16 @@ def about(model_type: str) -> About | None:
     return load_recipe(About, str(file), []) if file.is_file() else None
 
 
-def known_limits(config: dict[str, Any], run: dict[str, Any]) -> list[str]:
-    """The limits of a model's type, and of its training text (by run.json) where that is the Bible."""
+def known_limits(config: dict[str, Any], learned: list[str], is_fine_tuned: bool) -> list[str]:
+    """The limits of a model's type, and of the data that it learned from (their paths) where that is the Bible."""
     if (texts := about(config["model_type"])) is None:
         return []
     longest = config["max_position_embeddings"] - config["pad_token_id"] - 1  # positions begin behind the padding's
-    limits = [limit.format(longest=longest) for limit in texts.limits.values()]
-    paths = [table["path"] for corpus in run.get("corpora", []) for table in corpus["tables"]]
-    religious = [path for path in paths if re.search("bible", path, re.IGNORECASE)]
+    limits = texts.limits if is_fine_tuned else texts.limits | texts.limits_of_base
+    lines = [limit.format(longest=longest) for limit in limits.values()]
+    religious = [path for path in learned if re.search("bible", path, re.IGNORECASE)]
     if religious:
-        much = "All" if len(religious) == len(paths) else "Part"
-        limits.insert(
-            0,
-            f"{much} of its training text is the Bible: it knows that vocabulary and style better than everyday text.",
-        )
-    return limits
+        much = "All" if len(religious) == len(learned) else "Part"
+        style = "it knows that vocabulary and style better than everyday text"
+        lines.insert(0, f"{much} of its training text is the Bible: {style}.")
+    return lines

@@ -27,7 +27,7 @@ from hub_cards.about import about, known_limits
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
 from hub_cards.licenses import check_license, hub_id
-from hub_cards.metadata import card_data, eval_files, start_of
+from hub_cards.metadata import card_data, eval_files, learned_data, start_of
 from hub_cards.record import Record, read_record, write_record
 from zoo_core.provenance import folder_fingerprint, written_aside
 
@@ -100,21 +100,22 @@ def render(folder: Path, record: Record, parameters: int) -> str:
     """The card of a model folder whose provenance/ holds `record`; what is not known is empty in the template."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     name = record.repo or record.name
-    experiments = sections.experiments_of(record)
+    experiments, task = sections.experiments_of(record), sections.task(config, record)
+    known = known_limits(config, learned_data(record), bool(task))
     values = {
         "name": name,
         "one_line": sections.one_line(config, parameters, record),
         "demonstration": parameters < sections.DEMONSTRATION_PARAMETERS,
         "about": about(config["model_type"]),
         "uses": uses(folder, config, record, record.repo or FOLDER_ITSELF),
-        "fine_tuned_on": config.get("fine_tuned_on", []),
+        "task": task,
         "has_code": bool(config.get("auto_map")),
         "training": sections.training(record),
         "results": sections.results(experiments),
         "folded": len(experiments) > sections.MANY_TASKS,
         "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
         "overview": sections.overview(experiments),
-        "limits": sections.limits(parameters, record, experiments, known_limits(config, record.run)),
+        "limits": sections.limits(record, experiments, known),
         "licenses": sections.licenses(record),
     }
     loader = FileSystemLoader(TEMPLATES)

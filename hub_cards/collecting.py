@@ -1,6 +1,7 @@
-"""What goes into provenance/ of a model folder: its pre-training run, and the results of its tasks.
+"""What goes into provenance/ of a model folder: its pre-training run, or its base's, and the results of its tasks.
 
-Only what is of these very weights is collected, and nothing of the machine that it lies on comes along.
+Only what is of these very weights, or of those they were fine-tuned from, is collected, and nothing of the machine that
+it lies on comes along.
 """
 
 import json
@@ -15,7 +16,7 @@ from finetuning.experiments.benchmark import KIND as SUITE
 from finetuning.results.report import write_results
 from finetuning.results.table import Results, load_results, read_results
 from hub_cards.licenses import data_licenses
-from hub_cards.record import CURVES, FOLDER, Record, Result, forget_paths
+from hub_cards.record import CURVES, FOLDER, Record, Result, check_record, forget_paths, read_record
 from zoo_core.provenance import folder_fingerprint
 from zoo_core.recipes import read_yaml
 
@@ -25,9 +26,9 @@ FIGURES = ("scores.png", "layers.png", "bleu.png")  # what a run leaves beside i
 def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir: str | Path | None) -> Record:
     """The record with these results and with the pre-training run in `run_dir`, or in the folder above the model.
 
-    The results of the run that fine-tuned the model are collected unasked, if they lie above it. Results take the place
-    of earlier ones of the same run folder, task, setting and seeds; others stay. `results` are files, folders of runs
-    and folders of suites.
+    The results of the run that fine-tuned the model are collected unasked, if they lie above it, and what is known of
+    its base where that is still in its place. Results take the place of earlier ones of the same run folder, task,
+    setting and seeds; others stay. `results` are files, folders of runs and folders of suites.
 
     Raises ValueError for results that are missing, illegible, or of other weights, and for a run of another model.
     """
@@ -48,9 +49,31 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
     for file in _result_files([*results, *_own_results(folder)]):
         content = _read(file, folder, record.weights)
         about = {"own": _is_own(file, folder), "folder": _shown_folder(file.parent), "date": _date(file.parent)}
+        if about["own"]:
+            about["seed"] = int(folder.resolve().parent.name.removeprefix("seed-"))
+            record = _with_base(record, content["model"], file.parent)
         record, name = _with_result(record, content, about, file.parent, collected)
         collected.add(name)
     return record
+
+
+def _with_base(record: Record, model: dict[str, Any], run_folder: Path) -> Record:
+    """The record with what is known of the model that a run fine-tuned, where that is still in its folder."""
+    recipe_file = run_folder / "recipe.yaml"
+    started_in = _started_in(run_folder, read_yaml(recipe_file)) if recipe_file.is_file() else None
+    folder = (started_in or Path()) / model["folder"]
+    if not (folder / "config.json").is_file() or folder_fingerprint(folder) != model["fingerprint"]:
+        return record
+    known = Record(model["fingerprint"]) if check_record(folder) else read_record(folder)
+    base = collect(known, folder, (), None)
+    return replace(
+        record,
+        recipe=base.recipe or record.recipe,
+        run=base.run or record.run,
+        figures=record.figures | {path: bytes_ for path, bytes_ in base.figures.items() if path == CURVES},
+        licenses=base.licenses | record.licenses,
+        base_model=record.base_model or base.repo,
+    )
 
 
 def _started_in(run_folder: Path, recipe: dict[str, Any]) -> Path | None:

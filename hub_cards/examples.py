@@ -1,7 +1,7 @@
 """The examples of a card: which uses a model folder has, and short code for each, made to be pasted.
 
-A use is shown where the folder supports it: the Auto classes that its configuration names, the weights that lie there,
-and what is recorded of its training and results. The code of every use runs as it stands, in a fresh process.
+A use is shown where the folder supports it: the Auto classes that its configuration names, and what is recorded of its
+training and results. The code of every use runs as it stands, in a fresh process.
 """
 
 import functools
@@ -14,17 +14,21 @@ from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from safetensors import safe_open
 
 from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
+from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
-# the class that was saved -> template, title and text of its use; the other classes are not fine-tuned
+# the ending of the saved class -> template, title and text of its use
 HEADS = {
-    "ForSequenceClassification": ("text_classification", "Classification", "Labels of texts, or of pairs of them."),
-    "ForTokenClassification": ("token_classification", "Tagging", "A label for every word."),
+    "ForSequenceClassification": ("text_classification", "Classification", "The label of a text, or of a pair."),
+    "ForTokenClassification": (
+        "token_classification",
+        "Tagging",
+        "The labeled parts of a text.",
+    ),
     "ForQuestionAnswering": ("question_answering", "Question answering", "The part of a text that answers a question."),
     "ForConditionalGeneration": ("translation", "Translation", "By beam search."),
 }
@@ -45,7 +49,7 @@ def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> lis
     """The uses of a model folder, the main one first.
 
     Args:
-        folder: the model folder; its weights, tokenizer_config.json and modules.json are looked at.
+        folder: the model folder; its tokenizer_config.json and modules.json are looked at.
         config: what its config.json holds.
         record: what is known of its training and results.
         repo: what the code loads, a Hub id or a path.
@@ -53,43 +57,32 @@ def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> lis
     facts = _facts(folder, config, record, repo)
     return [
         Use(title, text, _environment().get_template(f"{name}.py.jinja").render(**facts).strip() + "\n")
-        for name, title, text in _found(folder, config, record, facts)
+        for name, title, text in _found(folder, config, facts)
     ]
 
 
-def _found(
-    folder: Path, config: dict[str, Any], record: Record, facts: dict[str, Any]
-) -> Iterator[tuple[str, str, str]]:
-    """(template, title, text) of each use."""
-    head = _head(config)
-    # of a fine-tuned model, what it was not made for is shown only where it was measured
-    kinds = {result.content["kind"] for result in record.results}
-    if head:
-        yield _fine_tuned(config, facts)
-    elif _class(config).endswith(("ForMaskedLM", "ForPreTraining")):
+def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(template, title, text) of each use; a fine-tuned model has the one that it was made for."""
+    if head := head_of(config):
+        template, title, text = HEADS[head]
+        if facts["direction_known"]:
+            text = f"By beam search from `{facts['first_code']}` to `{facts['second_code']}`."
+        text += " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
+        yield template, title, text
+        return
+    if saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
         yield "masked_lm", "Masked words", f"The likeliest words at `{facts['mask']}`."
     yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
     if (folder / "modules.json").is_file():
         text = "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling."
         yield "sentence_transformers", "Sentence vectors", text
-    if not head or kinds & set(KINDS):
-        yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
-    if _aligns(folder, config) and (not head or "word_alignment" in kinds):
+    yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
+    if _aligns(folder, config):
         yield "word_alignment", "Word alignment", "Pairs of words that translate each other."
-    if not head:
-        yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
-    if not head and "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
-        yield "translation_start", "Translation, after fine-tuning", _translation_text(folder, record)
-
-
-def _fine_tuned(config: dict[str, Any], facts: dict[str, Any]) -> tuple[str, str, str]:
-    template, title, text = HEADS[_head(config)]
-    tuned = config.get("fine_tuned_on")
-    if facts["direction_known"]:
-        text = f"By beam search from `{facts['first_code']}` to `{facts['second_code']}`."
-    text += " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
-    text += f" It was fine-tuned on {', '.join(tuned)}." if tuned else " Its configuration does not say on what."
-    return template, title, text
+    yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
+    if "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
+        text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first."
+        yield "translation_start", "Translation, after fine-tuning", text
 
 
 def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
@@ -101,35 +94,23 @@ def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
     return text
 
 
-def _translation_text(folder: Path, record: Record) -> str:
-    names = {name for phase in record.recipe.get("phases", []) for name in phase.get("objectives", {})}
-    if not any(".crossattention." in name for name in _weight_names(folder)):
-        attention = "is not in these weights and begins at random"
-    elif not names:
-        attention = "may not have been pre-trained"
-    else:
-        trained = any(name.startswith("ca_mlm") for name in names)
-        attention = f"was {'' if trained else 'not '}pre-trained"
-    text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first; its "
-    return f"{text}cross-attention {attention}."
-
-
 def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:
     """What the templates are filled with."""
     languages, direction_known = _languages(record, config)
     known = _sentences()
     mask = _mask(folder)
     layer, pooling, layer_text = _layer(record, config)
-    chosen = [known[code] for code in languages]
+    shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
+    first, second = [*languages, *(code for code in ("en", "de") if code not in languages)][:2]
     return {
         "repo": repo,
         "mask": mask,
-        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in chosen[:SHOWN_LANGUAGES]],
-        "first": chosen[0],
-        "second": chosen[1],
-        "languages": chosen[:SHOWN_LANGUAGES],
-        "first_code": languages[0],
-        "second_code": languages[1],
+        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown],
+        "first": known[first],
+        "second": known[second],
+        "languages": shown,
+        "first_code": first,
+        "second_code": second,
         "direction_known": direction_known,
         "layer": layer,
         "pooling": pooling,
@@ -138,16 +119,8 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
         "layers": config["num_hidden_layers"],
         "decoder_layers": config["num_hidden_layers"] if config["num_hidden_layers"] < 24 else 6,  # the paper's 24 + 6
         "plug_in": bool(config.get("plug_in")),
-        "label_subword": config.get("label_subword", "first"),
-        "pairs": _reads_pairs(config),
-        "spaced": _spaced([*languages, "en"]),
+        "pairs": _reads_pairs(config, record),
     }
-
-
-def _spaced(languages: list[str]) -> str:
-    """The first sentence of a language that writes spaces between words, with one before its full stop."""
-    text = next(_sentences()[code]["sentences"][0] for code in languages if code not in ("zh", "ja"))
-    return f"{text[:-1]} {text[-1]}"
 
 
 def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
@@ -166,37 +139,31 @@ def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
 
 
 def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]:
-    """Codes of the example languages, at least two, and whether they are the direction of a translation model.
+    """Codes of the example languages, and whether they are the direction of a translation model.
 
-    Those of the results of a fine-tuned model, then those of the pre-training, English first; where none of them has
-    sentences here, English and German.
+    Those that a fine-tuned model was trained in, then those that it was scored in; else those of the pre-training and
+    of the results, English first. Where none of them has sentences here, English.
     """
-    results = [result.content for result in record.results]
-    known = _sentences()
-    if _head(config) == "ForConditionalGeneration":
+    results, known = [result.content for result in record.results], _sentences()
+    if head_of(config) == "ForConditionalGeneration":
         for result in results:
             pair = [result.get("source_language"), result.get("target_language")]
             if result.get("kind") == "translation" and all(code in known for code in pair):
                 return pair, True
-    trained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
+    pretrained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
+    tuned = [name for content in own_results(record) for name in trained_in(content)]
     measured = [code for result in results for name in result.names for code in name.split("-")]
-    wanted = measured + trained if _head(config) else trained + measured
+    wanted = [*tuned, *measured] or pretrained if head_of(config) else [*pretrained, *measured]
     found = [code for code in dict.fromkeys(wanted) if code in known]
-    found.sort(key=lambda code: code != "en")  # stable: the others keep their order
-    rest = [code for code in ("en", "de") if code not in found]
-    return found + rest[: max(0, 2 - len(found))], False
+    if not tuned:
+        found.sort(key=lambda code: code != "en")  # stable: the others keep their order
+    return found or ["en"], False
 
 
-def _head(config: dict[str, Any]) -> str:
-    """The head of the saved class that was fine-tuned; empty for an encoder or a masked LM."""
-    return next((suffix for suffix in HEADS if _class(config).endswith(suffix)), "")
-
-
-def _class(config: dict[str, Any]) -> str:
-    return (config.get("architectures") or [""])[0]
-
-
-def _reads_pairs(config: dict[str, Any]) -> bool:
+def _reads_pairs(config: dict[str, Any], record: Record) -> bool:
+    for content in own_results(record):
+        if "texts" in content["protocol"]:
+            return content["protocol"]["texts"] == 2
     tuned = config.get("fine_tuned_on") or [""]
     return tuned[-1].startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
 
@@ -212,14 +179,6 @@ def _mask(folder: Path) -> str:
     file = folder / "tokenizer_config.json"
     token = json.loads(file.read_text(encoding="utf-8")).get("mask_token") if file.is_file() else None
     return (token.get("content") if isinstance(token, dict) else token) or "<mask>"
-
-
-def _weight_names(folder: Path) -> set[str]:
-    names: set[str] = set()
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="numpy") as weights:
-            names |= set(weights.keys())
-    return names
 
 
 @functools.cache

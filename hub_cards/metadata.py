@@ -26,38 +26,37 @@ TASK_TYPES = {
     "retrieval": "sentence-similarity",
     "mining": "sentence-similarity",
 }
-PIPELINES = {  # of the class that was saved; what is not here is used for its hidden states
+FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
     "ForConditionalGeneration": "translation",
-    "ForMaskedLM": "fill-mask",
-    "ForPreTraining": "fill-mask",  # it has the same head
 }
+# ForPreTraining has the same head as ForMaskedLM; what is not here is used for its hidden states
+PIPELINES = FINE_TUNED | {"ForMaskedLM": "fill-mask", "ForPreTraining": "fill-mask"}
 LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]) -> ModelCardData:
     """The metadata at the head of a card. `files` are the names of the model folder's files."""
-    tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
-    own = [result.content for result in record.results if result.own]
-    tables += [table for content in own for table in content["protocol"]["training_data"]]
-    base, saved = record.base_model or start_of(record), (config.get("architectures") or [""])[0]
+    base, head, saved = record.base_model or start_of(record), head_of(config), saved_class(config)
+    tuned = [name for content in own_results(record) for name in [*trained_in(content), *content.names]]
     tags = [config["model_type"], "cross-lingual"]
-    tags += ["word-alignment"] if "word-alignment" in config.get("custom_pipelines", {}) else []
+    tags += ["word-alignment"] if "word-alignment" in config.get("custom_pipelines", {}) and not head else []
     tags += ["sentence-transformers"] if "modules.json" in files else []
     return ModelCardData(
         model_name=name,
-        language=languages_of(record) or None,
+        language=_codes([code for name in tuned for code in languages_in(name)]) or languages_of(record) or None,
         license=record.license.get("id"),
         license_name=record.license.get("name"),
         license_link=record.license.get("link"),
         library_name="transformers",
         tags=tags,
         base_model=base if hub_id(base) else None,
-        pipeline_tag=next((PIPELINES[head] for head in PIPELINES if saved.endswith(head)), "feature-extraction"),
-        datasets=list(dict.fromkeys(table["path"] for table in tables if hub_id(table["path"]))) or None,
+        base_model_relation="finetune" if head and hub_id(base) else None,
+        pipeline_tag=next((tag for end, tag in PIPELINES.items() if saved.endswith(end)), "feature-extraction"),
+        datasets=[path for path in learned_data(record) if hub_id(path)] or None,
         metrics=list(dict.fromkeys(r.content["protocol"]["metric"]["name"] for r in record.results)) or None,
         eval_results=[entry for result in record.results for entry in _index_entries(result.content)] or None,
     )
@@ -81,11 +80,38 @@ def eval_files(record: Record) -> dict[str, bytes]:
 
 def languages_of(record: Record) -> list[str]:
     """ISO 639 codes of the languages that the model learned from, in their order; not those of evaluation alone."""
-    codes = [code for corpus in learned_corpora(record) for code in corpus["languages"]]
-    for content in (result.content for result in record.results if result.own):
-        names = [name for table in content["protocol"]["training_data"] for name in table.get("languages") or []]
-        codes += [code for name in names for code in languages_in(name)]
-    plain = [re.split("[-_]", code)[0] for code in codes]  # without script or region: pt-br, zh_Hant
+    tuned = [code for content in own_results(record) for name in trained_in(content) for code in languages_in(name)]
+    return _codes([*tuned, *pretrained_in(record)])
+
+
+def pretrained_in(record: Record) -> list[str]:
+    """The same of pre-training alone."""
+    return _codes([code for corpus in learned_corpora(record) for code in corpus["languages"]])
+
+
+def trained_in(content: Results) -> list[str]:
+    """The languages, or pairs, of a task's training rows."""
+    tables = content["protocol"]["training_data"]
+    return list(dict.fromkeys(name for table in tables for name in table.get("languages") or []))
+
+
+def own_results(record: Record) -> list[Results]:
+    """Those of the run that fine-tuned the model."""
+    return [result.content for result in record.results if result.own]
+
+
+def saved_class(config: dict[str, Any]) -> str:
+    """The class whose save_pretrained wrote the folder; empty where config.json does not say it."""
+    return (config.get("architectures") or [""])[0]
+
+
+def head_of(config: dict[str, Any]) -> str:
+    """The ending of the saved class, of FINE_TUNED; empty for an encoder or a masked LM."""
+    return next((head for head in FINE_TUNED if saved_class(config).endswith(head)), "")
+
+
+def _codes(names: list[str]) -> list[str]:
+    plain = [re.split("[-_]", name)[0] for name in names]  # without script or region: pt-br, zh_Hant
     return list(dict.fromkeys(code for code in plain if LANGUAGE.fullmatch(code)))
 
 
@@ -109,14 +135,24 @@ def learned_corpora(record: Record) -> list[dict[str, Any]]:
     return [corpus for corpus in record.run.get("corpora", []) if is_read(corpus)]
 
 
+def learned_data(record: Record) -> list[str]:
+    """The paths of all data that the weights learned from."""
+    tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
+    tables += [table for content in own_results(record) for table in content["protocol"]["training_data"]]
+    return list(dict.fromkeys(table["path"] for table in tables))
+
+
 def start_of(record: Record) -> str:
     """The checkpoint that the weights started from, as its recipe names it; empty for random weights and unknown ones.
 
-    Of a model that was fine-tuned without a record of its pre-training, the model that it was fine-tuned from.
+    Of a fine-tuned model, what it was fine-tuned from.
     """
-    own = next((result.content for result in record.results if result.own), None)
-    if own:
-        return own["model"]["folder"]
+    own = own_results(record)
+    return own[0]["model"]["folder"] if own else start_of_run(record)
+
+
+def start_of_run(record: Record) -> str:
+    """The same of the pre-training run, which may be that of the base."""
     model = record.recipe.get("model", {})
     meta_pretrained = model.get("meta_pretrained") or {}
     if meta_pretrained.get("initialize") == "none":  # the baseline takes its shape alone

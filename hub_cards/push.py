@@ -5,7 +5,8 @@
 
 Files that the repository has already are not sent; files that are only there stay, but for the weights and the record
 of a former push. A card that somebody edited on the Hub is shown, and not overwritten without --overwrite-card. After
-an interruption the same command goes on: large files that have arrived are not sent again.
+an interruption the same command goes on: large files that have arrived are not sent again. Without a token or network,
+--dry-run checks the folder and lists what would be sent.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
-from huggingface_hub.errors import HTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import sha
 from rich.console import Console
@@ -34,7 +35,8 @@ from zoo_core.tables import HUB_ID
 
 CARD = "README.md"
 NEW, CHANGED, SAME, KEPT, REMOVED = "new", "changed", "same", "only there (kept)", "left over (removed)"
-STYLES = {NEW: "green", CHANGED: "yellow", SAME: "dim", KEPT: "cyan", REMOVED: "red"}
+UNKNOWN = "not compared"
+STYLES = {NEW: "green", CHANGED: "yellow", SAME: "dim", KEPT: "cyan", REMOVED: "red", UNKNOWN: "dim"}
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # names by which transformers finds them
 LONGEST_VALUE = 60  # characters of a metadata value that are shown
 
@@ -71,10 +73,11 @@ def push(
 ) -> str | None:
     """Checks a model folder, says what would change in `repo` (owner/name), and commits it without `dry_run`.
 
-    Returns the commit that now holds the folder; None of a dry run.
+    Returns the commit that now holds the folder; None of a dry run, which lists the files where there is no token or no
+    answer.
 
-    Raises ValueError for an id that is none, a folder that `check_folder` finds fault with, a Hub that cannot be
-    reached or refuses, a public repository where it should be `private`, and a card edited on the Hub.
+    Raises ValueError for an id that is none, a folder that `check_folder` finds fault with, a Hub that refuses or, to
+    push, cannot be reached, a public repository where it should be `private`, and a card edited on the Hub.
     """
     console, folder = Console(highlight=False), Path(model_dir)
     if not HUB_ID.fullmatch(repo):
@@ -103,6 +106,11 @@ def push(
         commit = _send(api, additions, plan, repo, revision, private, message)
     except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError of a large file that did not arrive
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
+        if dry_run and not isinstance(error, HfHubHTTPError):  # no answer, or nobody who asks
+            show_files({path: (addition.upload_info.size, UNKNOWN) for path, addition in additions.items()}, console)
+            unknown = f"whether {repo} is there, which of its files differ, and whether you may write there"
+            console.print(f"Not known: {unknown}. {reason}", markup=False, soft_wrap=True)
+            return None
         raise ValueError(f"{repo}: {reason} When that is mended, the same command goes on.") from error
     console.print(f"{api.endpoint}/{repo} holds the folder at commit {commit}.", soft_wrap=True)
     load = f'AutoModel.from_pretrained("{repo}", revision="{commit}", trust_remote_code=True)'
@@ -180,11 +188,7 @@ def show_plan(plan: Plan, repo: str, revision: str, private: bool, card: str, co
         console.print(f"{repo} is there, {visibility}, and stays so. Compared with commit {plan.head[:12]}.")
     if not plan.branch_exists:
         console.print(f"The branch {revision} is not there: it would be created from main.")
-    table = Table("file", "size", "state")
-    table.columns[0].overflow = "fold"
-    for path, (size, state) in plan.files.items():
-        table.add_row(escape(path), decimal(size), f"[{STYLES[state]}]{state}[/{STYLES[state]}]")
-    console.print(table)
+    show_files(plan.files, console)
     there, here = _metadata(plan.card), _metadata(card)
     table = Table("metadata", "on the Hub", "here")
     for key in {**here, **there}:
@@ -192,11 +196,21 @@ def show_plan(plan: Plan, repo: str, revision: str, private: bool, card: str, co
             table.add_row(key, *(escape(json.dumps(data.get(key))[:LONGEST_VALUE]) for data in (there, here)))
     if table.row_count:
         console.print(table)
-    to_send = plan.paths(NEW, CHANGED)
-    console.print(f"To upload: {len(to_send)} files, {decimal(sum(plan.files[path][0] for path in to_send))}.")
     if _is_edited(plan.card, card):
         lines = difflib.unified_diff(plan.card.splitlines(), card.splitlines(), "on the Hub", "here", lineterm="")
         console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def show_files(files: dict[str, tuple[int, str]], console: Console) -> None:
+    """Prints the files with size and state, and how much of them is to be sent, or may be."""
+    table = Table("file", "size", "state")
+    table.columns[0].overflow = "fold"
+    for path, (size, state) in files.items():
+        table.add_row(escape(path), decimal(size), f"[{STYLES[state]}]{state}[/{STYLES[state]}]")
+    console.print(table)
+    sizes = [size for size, state in files.values() if state in (NEW, CHANGED, UNKNOWN)]
+    at_most = "at most " if UNKNOWN in {state for _, state in files.values()} else ""
+    console.print(f"To upload: {at_most}{len(sizes)} files, {decimal(sum(sizes))}.")
 
 
 def _metadata(card: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ FOLDER, INDEX = "provenance", "provenance/record.json"
 RECIPE, RUN, RESULTS = "provenance/recipe.yaml", "provenance/run.json", "provenance/results"
 CURVES = "provenance/figures/curves.png"
 REMEDY = "Collect it again: hub_cards.card with --run, --results and --overwrite."
+RESULT_FIELDS = ("folder", "own", "date", "seed", "figures")  # of a Result, in record.json
 MACHINE_KEYS = ("is_local", "local_files_only")
 # A path begins where no word, URL or other path goes on, and is not the end of a tag such as </s>.
 ABSOLUTE = re.compile(
@@ -44,12 +45,13 @@ class Result:
     own: bool  # whether its run fine-tuned this very model; else it was measured on these weights
     folder: str  # the run's, without what leads to it on the machine
     date: str | None = None  # the day on which its run was last started, ISO 8601
+    seed: int | None = None  # of this model, where its run fine-tuned several
     figures: list[str] = field(default_factory=list)  # paths of its plots, from the model folder
 
 
 @dataclass(frozen=True)
 class Record:
-    """All that provenance/ holds; empty where it holds nothing."""
+    """All that provenance/ holds; empty where it holds nothing. Recipe and run of a fine-tuned model are its base's."""
 
     weights: str
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -148,7 +150,7 @@ def write_record(folder: Path, record: Record, further: dict[str, bytes], overwr
         "base_model": record.base_model,
         "license": record.license,
         "results": {
-            f"{result.name}.json": {name: getattr(result, name) for name in ("folder", "own", "date", "figures")}
+            f"{result.name}.json": {field: getattr(result, field) for field in RESULT_FIELDS}
             for result in record.results
         },
         "licenses": record.licenses,

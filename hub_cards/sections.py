@@ -10,7 +10,20 @@ from finetuning.results.files import markdown_table
 from finetuning.results.report import protocol_lines, score_table
 from finetuning.results.table import Results, with_deviation
 from hub_cards.licenses import HUB, hub_id
-from hub_cards.metadata import languages_in, languages_of, learned_corpora, plain_name, start_of
+from hub_cards.metadata import (
+    FINE_TUNED,
+    head_of,
+    languages_in,
+    languages_of,
+    learned_corpora,
+    learned_data,
+    own_results,
+    plain_name,
+    pretrained_in,
+    start_of,
+    start_of_run,
+    trained_in,
+)
 from hub_cards.record import RESULTS, Record, Result
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
@@ -22,39 +35,53 @@ Experiment = tuple[list[Result], Results]  # the results of one or more seeds, a
 
 
 def one_line(config: dict[str, Any], parameters: int, record: Record) -> str:
-    """Type, shape, size and languages of a model."""
+    """Type, shape, size and languages of a pre-trained model, or of the base of a fine-tuned one."""
     layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
     shape = f"{layers} layer{'s' * (layers != 1)} of {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
-    languages = languages_of(record)
+    languages = pretrained_in(record)
     of = f", {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
     return f"`{config['model_type']}`: {shape}, {config['vocab_size']:,} tokens, {parameters:,} parameters{of}."
 
 
-def training(record: Record) -> dict[str, Any]:
-    """How the weights came about: what they started from, phases, data, and facts of the run; empty if unknown."""
-    recipe, run = record.recipe, record.run
-    own = [result.content for result in record.results if result.own]
-    if not recipe and not own and not record.base_model:
+def task(config: dict[str, Any], record: Record) -> dict[str, Any]:
+    """What a fine-tuned model does, and how it was made to; empty for a model that was not fine-tuned."""
+    head, own = head_of(config), own_results(record)
+    if not head:
         return {}
-    corpora = learned_corpora(record)
+    names = config.get("fine_tuned_on") or [content["task"] for content in own]
+    lines = [f"Task: {FINE_TUNED[head].replace('-', ' ')}" + (f", fine-tuned on {', '.join(names)}" if names else "")]
+    if head in ("ForSequenceClassification", "ForTokenClassification"):
+        lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
+    for content in own[:1]:
+        lines.append(f"Trained in: {', '.join(trained_in(content))} ({content['protocol']['training_rows']:,} rows)")
+        lines.append(f"Scored in: {', '.join(content.names)} ({_score(content)})")
+    path = record.base_model or start_of(record)
+    notes = [line for result in record.results if result.own for line in _fine_tuning(result)]
+    return {"lines": list(map(plain, lines)), "base": _link(path) if path else "", "notes": notes}
+
+
+def training(record: Record) -> dict[str, Any]:
+    """How a model, or the base of a fine-tuned one, came about: what it started from, phases, data, and facts of the
+    run; empty if unknown."""
+    recipe, run, corpora = record.recipe, record.run, learned_corpora(record)
+    is_of_base = bool(own_results(record))
+    if not recipe and (is_of_base or not record.base_model):
+        return {}
+    path = start_of_run(record) if is_of_base else record.base_model or start_of_run(record)
+    carried_over = _carried_over(recipe.get("model", {}))
+    start = f"Started from {_link(path)}" + (f" ({carried_over})." if carried_over else ".")
     return {
-        "start": _start(record),
+        "start": start if path else "Started from random weights.",
         "phases": markdown(["phase", "steps", "objectives (examples per step)", "learning rate"], _phases(recipe)),
         "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
-        "notes": [*_unread(run, corpora), *_facts(recipe, run), *(line for one in own for line in _fine_tuning(one))],
+        "notes": [*_unread(run, corpora), *_facts(recipe, run)],
         "curves": record.curves,
     }
 
 
-def _start(record: Record) -> str:
-    path = record.base_model or start_of(record)
-    if not path:
-        return "Started from random weights."
-    name = f"[{path}]({HUB}/{path})" if hub_id(path) else f"`{Path(plain_name(path)).name}`"
-    if any(result.own for result in record.results):
-        return f"Fine-tuned from {name}."
-    carried_over = _carried_over(record.recipe.get("model", {}))
-    return f"Started from {name}" + (f" ({carried_over})." if carried_over else ".")
+def _link(path: str) -> str:
+    """A model of the Hub, or the name of a folder."""
+    return f"[{path}]({HUB}/{path})" if hub_id(path) else f"`{Path(plain_name(path)).name}`"
 
 
 def _carried_over(model: dict[str, Any]) -> str:
@@ -140,8 +167,9 @@ def duration(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number or first == 2)
 
 
-def _fine_tuning(content: Results) -> list[str]:
+def _fine_tuning(result: Result) -> list[str]:
     """Hyperparameters of the run that fine-tuned the model, and what its scores are of."""
+    content = result.content
     shown = [
         f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
         for name, value in content["hyperparameters"].items()
@@ -150,7 +178,8 @@ def _fine_tuning(content: Results) -> list[str]:
     lines = [plain(f"{content['task']}, {content.setting}: {', '.join(shown)}")]
     if content["seeds"][1:]:
         seeds = ", ".join(map(str, content["seeds"]))
-        lines.append(f"the weights are of one seed; the scores below are means over seeds {seeds}")
+        of = "one seed" if result.seed is None else f"seed {result.seed}"
+        lines.append(f"these weights are of {of}; the scores above are means over seeds {seeds}")
     return lines
 
 
@@ -227,13 +256,9 @@ def _is_seed_of(result: Result, group: list[Result]) -> bool:
     return True
 
 
-def limits(parameters: int, record: Record, experiments: list[Experiment], known: list[str]) -> list[str]:
-    """Size, tasks at chance and languages evaluated, then what is `known` of the model's type."""
+def limits(record: Record, experiments: list[Experiment], known: list[str]) -> list[str]:
+    """Tasks at chance and languages evaluated, then what is `known` of the model's type."""
     lines = []
-    if parameters < DEMONSTRATION_PARAMETERS:
-        lines.append(
-            f"This model has {parameters:,} parameters. It is a demonstration that the code runs, not a model for use."
-        )
     contents = [content for _, content in experiments]
     poor = [
         f"{content['task']}, {content.setting}"
@@ -258,10 +283,7 @@ def limits(parameters: int, record: Record, experiments: list[Experiment], known
 
 def licenses(record: Record) -> dict[str, str]:
     """The license of the weights, and a table of those of the data, as far as they are known."""
-    learned = {table["path"] for corpus in learned_corpora(record) for table in corpus["tables"]}
-    learned |= {
-        t["path"] for result in record.results if result.own for t in result.content["protocol"]["training_data"]
-    }
+    learned = set(learned_data(record))
     evaluated = {t["path"] for result in record.results for t in result.content["protocol"]["evaluation_data"]}
     evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learned
     rows = []

@@ -40,13 +40,15 @@ def test_the_texts_are_of_the_paper(model_type):
 
 def test_limits():
     config = {"model_type": "veco", "max_position_embeddings": 258, "pad_token_id": 1}
-    limits = known_limits(config, {})
+    limits = known_limits(config, [], is_fine_tuned=False)
     assert any("at most 256 tokens" in limit for limit in limits) and "{" not in "".join(limits)
-    bible, news = {"tables": [{"path": "local/bible"}]}, {"tables": [{"path": "wikimedia/wikipedia"}]}
-    assert "Part of its training text is the Bible" in known_limits(config, {"corpora": [bible, news]})[0]
-    assert "All of its training text" in known_limits(config, {"corpora": [bible]})[0]
-    assert known_limits(config, {"corpora": [news]}) == limits
-    assert known_limits({"model_type": "xlm-roberta"}, {}) == [] and about("xlm-roberta") is None
+    bible, news = "local/bible", "wikimedia/wikipedia"
+    assert "Part of its training text is the Bible" in known_limits(config, [bible, news], is_fine_tuned=False)[0]
+    assert "All of its training text" in known_limits(config, [bible], is_fine_tuned=False)[0]
+    assert known_limits(config, [news], is_fine_tuned=False) == limits
+    tuned = known_limits(config, [], is_fine_tuned=True)
+    assert set(limits) - set(tuned) == set(about("veco").limits_of_base.values())
+    assert known_limits({"model_type": "xlm-roberta"}, [bible], True) == [] and about("xlm-roberta") is None
 
 
 @pytest.mark.parametrize(

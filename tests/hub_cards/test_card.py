@@ -41,6 +41,10 @@ Weights: apache-2.0.
 """
 
 
+def headings(text):
+    return re.findall(r"^## (.*)", text, re.MULTILINE)
+
+
 def body_of(text):
     return text.split("---\n", 2)[2].lstrip("\n")
 
@@ -49,8 +53,8 @@ def test_what_a_card_says(made_up_run):
     folder, files = made_up_run("veco", *KINDS)
     text = write_card(folder, files, repo="me/veco", license="apache-2.0").read_text(encoding="utf-8")
     assert set(LINES.strip().split("\n")) - set(text.split("\n")) == set()
-    sections = ["Use", "How it was trained", "Results", "Limits and risks", "Licenses", "Citation", "This card"]
-    assert re.findall(r"^## (.*)", text, re.MULTILINE) == ["When to take it", *sections]
+    sections = ["Use", "Results", "How it was trained", "Limits and risks", "Licenses", "Citation", "This card"]
+    assert headings(text) == ["When to take it", *sections]
     assert f"{count_parameters(folder):,} parameters, 2 languages (en, de)." in text and "# me/veco\n" in text
 
 
@@ -71,7 +75,7 @@ def numbers_of(content):
 def test_every_number_of_the_results_is_in_the_results(made_up_run):
     folder, files = made_up_run("veco", *KINDS, "tagging", "translation")
     text = write_card(folder, files).read_text(encoding="utf-8")
-    section = text.partition("## Results")[2].partition("## Limits")[0]
+    section = text.partition("## Results")[2].partition("\n## ")[0]
     known = set()
     for file in (folder / "provenance" / "results").glob("*.json"):
         content = json.loads(file.read_text())
@@ -154,25 +158,53 @@ def test_what_is_not_known_is_left_out(small_model, tmp_path):
     text = write_card(small_model(tmp_path / "model")).read_text(encoding="utf-8")
     for section in ("## When", "## How it", "## Results", "## Licenses", "## Citation", "Paper:", "None", "{{", "{%"):
         assert section not in text
-    assert re.findall(r"^## .*", text, re.MULTILINE) == ["## Use", "## Limits and risks", "## This card"]
+    assert headings(text) == ["Use", "Limits and risks", "This card"]
     assert "\n\n\n" not in re.sub(r"```.*?```", "code", text, flags=re.DOTALL)
     assert "No results are recorded" in text
 
 
 def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
-    _, (file,) = made_up_run("xlm_align", "classification")
+    base, (file,) = made_up_run("xlm_align", "classification")
     run = shutil.copytree(file.parent, tmp_path / "tuned")
+    (run / "recipe.yaml").write_text("output_dir: tuned\n")
+    content = json.loads((run / "results.json").read_text())
+    content["model"]["folder"] = "elsewhere/model"
+    (run / "results.json").write_text(json.dumps(content))
     labels = dict(id2label={0: "no", 1: "yes"}, fine_tuned_on=["xnli (zero_shot)"])
     folder = small_model(run / "seed-1" / "model", XLMRobertaForSequenceClassification, **labels)
     text = write_card(folder).read_text(encoding="utf-8")  # the results of its own run are found
     assert write_card(folder, [run]).read_text(encoding="utf-8") == text
-    card = ModelCard(text)
-    assert card.data.pipeline_tag == "text-classification" and card.data.model_name == "tuned"
-    assert card.data.datasets == ["nyu-mll/multi_nli"] and card.data.language == ["en"]  # not those of evaluation alone
-    assert "Fine-tuned from `xlm_align-made-up`." in text and "Fine-tuned on: xnli (zero_shot)." in text
+    data = ModelCard(text).data
+    assert data.pipeline_tag == "text-classification" and data.model_name == "tuned" and data.base_model is None
+    assert data.datasets == ["nyu-mll/multi_nli"] and data.language == ["en", "de", "sw"]  # trained and scored in
+    first = """
+- Task: text classification, fine-tuned on xnli (zero_shot)
+- Labels: no, yes
+- Trained in: en (392,702 rows)
+- Scored in: en, de, sw (accuracy 62.2 ± 1.5, mean of 3)
+- Base model: `elsewhere`
+"""
+    assert body_of(text).startswith(f"# tuned\n{first}")
+    order = ["Use", "Results", "How it was fine-tuned", "The base model", "Limits and risks"]
+    assert headings(text)[:5] == order and text.count("```python") == 1
     assert "- xnli, zero_shot: batch size 32, learning rate 2e-05, epochs 3\n" in text
-    assert "the weights are of one seed; the scores below are means over seeds 1, 2" in text
-    again = shutil.copytree(folder, tmp_path / "elsewhere")  # no results.json above it any more
+    assert "these weights are of seed 1; the scores above are means over seeds 1, 2" in text
+
+    # where the base is in its place, what is known of it is collected too
+    write_card(base, repo="me/base", license="mit")
+    content["model"]["folder"] = "xlm_align-made-up/model"
+    (run / "results.json").write_text(json.dumps(content))
+    text = write_card(folder).read_text(encoding="utf-8")
+    data = ModelCard(text).data
+    assert (data.base_model, data.base_model_relation) == ("me/base", "finetune")
+    assert data.datasets == ["owner/text", "owner/bitext", "nyu-mll/multi_nli"]
+    assert "- Base model: [me/base](https://huggingface.co/me/base)\n" in text
+    of_base = text.partition("## The base model")[2].partition("\n## ")[0]
+    assert "Started from [FacebookAI/xlm-roberta-base]" in of_base and "| first | 1,500 |" in of_base
+    assert "provenance/figures/curves.png" in of_base and "| en-de | en, de |" in of_base
+    shutil.rmtree(base)
+    assert write_card(folder).read_text(encoding="utf-8") == text
+    again = shutil.copytree(folder, tmp_path / "again")  # no results.json above it any more
     (again / "README.md").unlink()
     assert write_card(again).read_text(encoding="utf-8") == text
 

@@ -249,16 +249,13 @@ def test_revisions(hub, run, ready_folder):
 @pytest.mark.parametrize(
     "token, repo, said",
     [
-        (None, REPO, "hf auth login"),
         ("nonsense", REPO, "401"),
         ("reader", REPO, "may only read"),
         ("stranger", REPO, "stranger has no right to write under owner"),
     ],
 )
 def test_who_may_not_push(hub, run, ready_folder, monkeypatch, token, repo, said):
-    monkeypatch.delenv("HF_TOKEN")
-    if token:
-        monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setenv("HF_TOKEN", token)
     status, printed = run(ready_folder(), "--dry-run")
     assert status == 2 and said in printed and hub.repos == {} and hub.writes() == []
 
@@ -268,15 +265,24 @@ def test_organizations(hub, run, ready_folder, repo, status):
     assert run(ready_folder(repo=repo), repo=repo)[0] == status
 
 
-def test_no_network(hub, run, ready_folder, monkeypatch):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{port}")
-    assert run(ready_folder(), "--dry-run")[0] == 2
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    status, printed = run(ready_folder(), "--dry-run")
-    assert status == 2 and "HF_HUB_OFFLINE" in printed
+@pytest.mark.parametrize("lacking, said", [("token", "hf auth login"), ("network", ""), ("mode", "HF_HUB_OFFLINE")])
+def test_without_token_or_network_a_dry_run_lists_the_files(hub, run, ready_folder, monkeypatch, lacking, said):
+    folder = ready_folder()
+    if lacking == "token":
+        monkeypatch.delenv("HF_TOKEN")
+    elif lacking == "network":
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            port = closed.getsockname()[1]
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+    else:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    status, printed = run(folder, "--dry-run")
+    assert status == 0 and states(printed) == dict.fromkeys(contents(folder), "not compared")
+    (line,) = [line for line in printed.splitlines() if line.startswith("Not known: ")]
+    assert REPO in line and said in line
+    status, printed = run(folder)
+    assert status == 2 and said in printed and hub.writes() == []
 
 
 @pytest.mark.parametrize("method, path, code", [("GET", "/api/models/", 500), ("POST", "/api/validate-yaml", 400)])

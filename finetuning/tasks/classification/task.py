@@ -44,6 +44,7 @@ def read(recipe: Recipe) -> TaskData:
             f"All {len(data.train)} training rows have the label {names[used[0]]!r}. Check the label column "
             f"{recipe.train[0].label_column}."
         )
+    data.protocol["texts"] = len(recipe.train[0].text_columns)
     data.protocol["majority_share"] = {  # accuracy of always answering the commonest label
         language: float(np.bincount(rows["labels"][:]).max() / len(rows)) for language, rows in data.evaluation.items()
     }
