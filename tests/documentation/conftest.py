@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "bench/README.md", "pretraining/README.md", "finetuning/README.md", "hub_cards/README.md", *(
     f"hub_cards/models/{name}.md" for name in ("veco", "ernie_m", "xlm_align", "metaxlm")
 ))  # fmt: skip
-STEPS = ("finetuning/your_own_labels.md",)  # pages whose blocks need those before them
 CODE = ("bench", "zoo_core", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "Makefile")
 TYPES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm", "minilm": "MetaXlm"}
 # twelve layers: recipes name the eighth, the tenth and the twelfth; a head of 64, which converters take for granted
@@ -70,15 +69,17 @@ def commands_of(page: Page) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def page_of() -> Callable[[str], Page]:
+    return read_page
+
+
+@pytest.fixture(scope="session")
 def pages() -> dict[str, Page]:
-    return {name: read_page(name) for name in (*PAGES, *STEPS)}
+    return {name: read_page(name) for name in PAGES}
 
 
 def pytest_generate_tests(metafunc) -> None:
-    """`command`: each command of the pages once; `python_block`: each block of Python, by page and number; `steps`: a
-    page that is run as a whole."""
-    if "steps" in metafunc.fixturenames:
-        metafunc.parametrize("steps", STEPS)
+    """`command`: each command of the pages once; `python_block`: each block of Python, by page and number."""
     found = {name: read_page(name) for name in PAGES}
     if "command" in metafunc.fixturenames:
         where = {

@@ -10,7 +10,6 @@ import itertools
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -201,22 +200,6 @@ def test_each_command_runs(command, place, pages, request):
         (card,) = re.findall(r"^python -m hub_cards\.card .*", pages["README.md"].text, re.MULTILINE)
         return push(words, request.getfixturevalue("hub"), card)
     found[0](words)
-
-
-@pytest.mark.slow
-def test_the_steps_of_a_page_run_in_their_order(steps, place, pages):
-    """As they stand; a shell writes the files, and its commands are run in this process."""
-    for fence, block in pages[steps].blocks:
-        if fence == "python":
-            exec(compile(block, steps, "exec"), {"__name__": "example"})
-            continue
-        files = re.compile(r"^cat > \S+ <<'EOF'\n.*?^EOF\n", re.MULTILINE | re.DOTALL)
-        subprocess.run(["bash", "-ec", "".join(files.findall(block))], check=True)
-        for command in files.sub("", block).splitlines():
-            words = shlex.split(command)
-            assert words[0] == "python" and (words[1] == "-m" or Path(words[1]).is_file())
-            script = words[2:] if words[1] == "-m" else [words[1].removesuffix(".py").replace("/", "."), *words[2:]]
-            call(*script)
 
 
 # the exporters of torch and transformers, and PEFT, call what those deprecate
