@@ -1,6 +1,6 @@
 """Looks through a model folder before it is pushed: is it whole, and is nothing in it that must not go out?
 
-    python -m hub_cards.folder_check --model runs/xlm_align/model
+    python -m hub_cards.folder_check --model runs/xlm_align-smoke/model
 
 First the files alone, so that no code of somebody else is run. Then a fresh process loads a copy from another place, as
 a user of the Hub would.

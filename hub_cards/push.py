@@ -1,7 +1,7 @@
 """Uploads a model folder to the Hub: checked before, in one commit.
 
-    python -m hub_cards.push --model runs/xlm_align/model --repo me/xlm-align --dry-run
-    python -m hub_cards.push --model runs/xlm_align/model --repo me/xlm-align --private
+    python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --dry-run
+    python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --private
 
 Files that the repository has already are not sent; files that are only there stay, but for the weights and the record
 of a former push. A card that somebody edited on the Hub is shown, and not overwritten without --overwrite-card. After

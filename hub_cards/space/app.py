@@ -1,6 +1,6 @@
 """A page to try cross-lingual encoders on: word links, masked words, nearest sentences, heads.
 
-    python hub_cards/space/app.py --model runs/xlm_align/model
+    python hub_cards/space/app.py --model runs/xlm_align-smoke/model
 
 This folder is a Space: uploaded as it is, it runs there. It needs gradio, torch and transformers, and nothing of the
 project: models bring their code.
@@ -15,7 +15,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FONT = ["system-ui", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]  # of the visitor's system: nothing is fetched
 FONT_MONO = ["ui-monospace", "Noto Sans Mono", "monospace"]
 EPILOG = """examples:
-  python app.py --model runs/xlm_align/model
+  python app.py --model runs/xlm_align-smoke/model
   python app.py --model runs/veco/model --model FacebookAI/xlm-roberta-base --port 8000
   ZOO_MODELS=owner/name,owner/other python app.py --only-listed
 

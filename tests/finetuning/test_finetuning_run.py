@@ -73,7 +73,8 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
     assert "seed 2: 216 training rows" in printed
     # into a file no bar is printed, and of libraries nothing
     before_the_table = printed[: printed.index("topics, zero_shot")].split("\n")
-    assert all(line.strip() == "" or line.startswith(("seed 1", "seed 2")) for line in before_the_table)
+    shown = (" ", "topics: rows by label", *"┏┃┡│└", "seed 1", "seed 2")
+    assert all(line.strip() == "" or line.startswith(shown) for line in before_the_table)
     assert sum("dev loss" in line for line in before_the_table) == 2 * 3
 
 
