@@ -13,7 +13,7 @@ from finetuning.results.files import run_name
 from zoo_core.recipes import PUSH_TO_HUB, TRACKER, check_bounds, option, out_of_range
 from zoo_core.tables import Table
 
-OUTPUT_DIR = "runs/${model_name:${model}}/${task}"  # two models, or two tasks, never share a folder
+OUTPUT_DIR = "runs/${model_name:${model}}/${task}"  # so that two models, or two tasks, do not share a folder
 OmegaConf.register_resolver("model_name", run_name, replace=True)
 OmegaConf.register_resolver(
     "setting_suffix",
@@ -252,7 +252,11 @@ def check_values(recipe: Any) -> None:
     if len(training.betas) != 2:
         raise out_of_range("training.betas", training.betas)
     if recipe.push_to_hub and len(recipe.seeds) > 1:
-        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which holds one model, and seeds is {recipe.seeds}.")
+        raise ValueError(
+            f"push_to_hub is {recipe.push_to_hub}, which holds one model, and seeds is {recipe.seeds}. Set seeds=[1]."
+        )
+    if recipe.push_to_hub and not recipe.save_models:
+        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, and the model is not kept. Set save_models=true.")
 
 
 def check_ranges(recipe: Any) -> None:

@@ -29,7 +29,10 @@ class RunFolder:
             raise ValueError(f"output_dir {self.path} is a file. Name another one.")
         if is_empty(self.path):
             if resume and PartialState().is_main_process:
-                print(f"nothing to resume in {self.path}: this is a new run", file=sys.stderr)
+                print(
+                    f"nothing to resume in {self.path}: this is a new run (output_dir names an older run's folder)",
+                    file=sys.stderr,
+                )
             return
         if not resume:
             raise not_empty(self.path)

@@ -29,8 +29,8 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
     Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
     """
     kind, path, config, tokenizer, identity = open_run(recipe)
-    check_recording(recipe.tracker, recipe.push_to_hub)
     folder = RunFolder(recipe, identity, resume)
+    check_recording(recipe.tracker, recipe.push_to_hub)
     data = kind.encode(kind.read(recipe), tokenizer, recipe)
     data.protocol["selection"].update(sweep_facts(recipe, identity, data.protocol))
     if evaluate and PartialState().is_main_process:
@@ -55,12 +55,12 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
 def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
     """Pairs of sentences; every pair of languages evaluated by itself."""
     check_recipe(recipe)
-    check_recording(recipe.tracker, recipe.push_to_hub)
     check_architecture(recipe)
     path, config, tokenizer, identity = describe_model(
         recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
     )
     folder = RunFolder(recipe, identity, resume)
+    check_recording(recipe.tracker, recipe.push_to_hub)
     data = translation.encode(translation.read(recipe), tokenizer, recipe)
     translation_trainer.check_run(recipe, data)
     before = list(getattr(config, "fine_tuned_on", None) or [])

@@ -16,6 +16,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from finetuning.checkpoints import last_complete_checkpoint
+from finetuning.results.files import run_name
 from zoo_core.console import RunBar
 from zoo_core.provenance import forget_machine, write_json
 from zoo_core.recording import PROJECT, CheckpointUploads
@@ -67,7 +68,7 @@ def training_arguments(arguments_class: type, recipe: Any, seed: int, folder: Pa
         data_seed=seed,
         report_to=[recipe.tracker] if recipe.tracker in ("wandb", "trackio") else [],
         project=PROJECT,
-        run_name=f"{Path(recipe.output_dir).name}-seed-{seed}",
+        run_name=f"{run_name(recipe.model)}-{Path(recipe.output_dir).name}-seed-{seed}",
         **of_the_kind,
     )
     # the recipe's: for fp32 the Trainer would take what `accelerate config` says
@@ -158,11 +159,11 @@ def train_or_resume(trainer: Trainer, recipe: Any, progress: SeedProgress, size:
         said.append(f"fresh {', '.join(heads)} ({fresh['count']:,} parameters)" if heads else "nothing fresh")
     progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
     step = int(resumed.rpartition("-")[2]) if resumed else 0
-    if trainer.is_world_process_zero():
-        _start_tracker(trainer, recipe, step)
     if steps and step >= steps:
         trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
     else:
+        if trainer.is_world_process_zero():
+            _start_tracker(trainer, recipe, step)
         trainer.train(resume_from_checkpoint=resumed)
 
 
@@ -227,9 +228,10 @@ def finish(
     if state.is_main_process:
         if save_model:
             forget_machine(folder / "model")
-            progress.uploads.finish(folder / "model", f"the model of step {outcome['selected_step']}")
         write_json(folder / "scores.json", record)  # from here on the seed counts as finished
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     state.wait_for_everyone()
+    if save_model:  # behind the barrier: others do not wait for an upload as long as it takes
+        progress.uploads.finish(folder / "model", f"the model of step {outcome['selected_step']}")
     release_memory(trainer)
     return record

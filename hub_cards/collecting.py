@@ -166,7 +166,7 @@ def _read(file: Path, folder: Path, weights: str) -> dict[str, Any]:
 def _is_own(file: Path, folder: Path) -> bool:
     """Whether the run of a results.json fine-tuned the model: <run>/seed-N/model."""
     seed_folder = folder.resolve().parent
-    return seed_folder.name.startswith("seed-") and seed_folder.parent == file.resolve().parent
+    return re.fullmatch(r"seed-\d+", seed_folder.name) is not None and seed_folder.parent == file.resolve().parent
 
 
 def _shown_folder(folder: Path) -> str:
@@ -233,7 +233,8 @@ def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> 
     if there and Path(content["model"]["folder"]).is_absolute():
         with tempfile.TemporaryDirectory() as folder:
             write_results(shown, Path(folder))
-            return {name: (Path(folder) / name).read_bytes() for name in there}
+            drawn = [name for name in FIGURES if (Path(folder) / name).is_file()]
+            return {name: (Path(folder) / name).read_bytes() for name in drawn}
     return {name: (run_folder / name).read_bytes() for name in there}
 
 

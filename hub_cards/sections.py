@@ -6,7 +6,7 @@ from typing import Any
 
 from finetuning.experiments import benchmark
 from finetuning.results.differences import join_seeds
-from finetuning.results.files import markdown_table
+from finetuning.results.files import FIGURE, markdown_table
 from finetuning.results.report import protocol_lines, score_table
 from finetuning.results.table import Results, with_deviation
 from hub_cards.licenses import HUB, hub_id
@@ -28,7 +28,6 @@ from hub_cards.record import RESULTS, Record, Result
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
 MANY_TASKS = 3  # of more, the tables of each are folded; of as many, one table shows all
-FIGURE = re.compile(r"[-\d., x±()*]*")  # a cell of figures; an empty one is among them
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
 Experiment = tuple[list[Result], Results]  # the results of one or more seeds, and what they are together

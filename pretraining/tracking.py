@@ -122,8 +122,11 @@ class RunReport:
             self.say(f"stopped by {stopped_by} at step {step}{nothing}: continue with --resume")
         else:
             self._draw()
-            self.uploads.finish(self.folder / "model", f"the model of step {step}")
             self.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
+
+    def upload(self, step: int) -> None:
+        """Upload the finished model, if the recipe says so, and wait for it; others need not."""
+        self.uploads.finish(self.folder / "model", f"the model of step {step}")
 
     def _write(self, **fields) -> None:
         if self.is_main:

@@ -146,7 +146,8 @@ class Training:
             if is_main:
                 publish_model(self.folder, self.folder / "checkpoints" / f"step-{self.step}")
             self.report.finish(self.step)
-        self.accelerator.wait_for_everyone()
+            self.accelerator.wait_for_everyone()
+            self.report.upload(self.step)
 
     def _start_phase(self, index: int) -> None:
         """Freeze and free parameters, make optimizer and schedule, wrap. Gradients of parameters that are freed after

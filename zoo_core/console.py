@@ -73,7 +73,7 @@ class RunBar:
         """What there is to say of the steps up to here."""
         self.bar.update(self.steps, note=note)
         if not self.is_bar:
-            task = self.bar.tasks[self.steps]
+            task = next(task for task in self.bar.tasks if task.id == self.steps)
             left = timedelta(seconds=round(task.time_remaining or 0))
             self.say(f"{task.description}  step {task.completed}/{task.total}  {note}  left {left}")
 

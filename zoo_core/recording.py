@@ -8,7 +8,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import disable_progress_bars
 
 from zoo_core.provenance import forget_machine
@@ -20,14 +20,14 @@ NOT_OF_THE_MODEL = shutil.ignore_patterns("*.pt", "*.pth", "trainer_state.json")
 def check_recording(tracker: str | None, push_to_hub: str | None) -> None:
     """Makes the repository, where there is none.
 
-    Raises ValueError for a tracker that is not installed, and a repository that cannot be made or written.
+    Raises ValueError for a tracker that is not installed, and a repository that cannot be made.
     """
     if tracker and not find_spec(tracker):
         raise ValueError(f"tracker is {tracker}, which is not installed: pip install {tracker}, or leave it out.")
     if push_to_hub and PartialState().is_main_process:
         try:
             HfApi().create_repo(push_to_hub, exist_ok=True)
-        except (OSError, HFValidationError) as error:
+        except (OSError, HTTPError, HFValidationError) as error:
             raise ValueError(f"push_to_hub is {push_to_hub!r}: {_line(error)}") from error
 
 

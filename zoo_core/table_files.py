@@ -156,7 +156,7 @@ def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str]]]:
             if not line.strip() or line.startswith("-DOCSTART-"):
                 yield number, line, []
                 continue
-            if separator is None and not line.startswith("#"):
+            if separator is None and ("\t" in line or not line.startswith("#")):
                 separator = "\t" if "\t" in line else " +"
             # not `split()`: a token may hold a no-break space
             fields = [field.strip(" ") for field in re.split(separator or " +", line.strip(" "))]
@@ -182,9 +182,11 @@ def _read_sentences(path: str, kind: str, delimiter: str, columns: tuple[str, ..
             if tokens:
                 yield dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
             tokens = []
+        elif not tokens and re.match(r"# [\w.-]+ = ", line):
+            continue  # a comment, which may have as many fields as the file has columns
         elif len(fields) == len(columns) and all(fields):
             tokens.append(fields)
-        elif not line.startswith("#"):  # a comment; a token `#` has its columns
+        elif not line.startswith("# " if tokens else "#"):  # else a comment
             raise ValueError(
                 f"{path}, line {number}: {line[:60]!r} has not the {len(columns)} columns of the file "
                 f"({', '.join(columns)}). Correct that line."

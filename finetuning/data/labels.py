@@ -122,7 +122,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
         row = column.row_of(column.values.index(unknown[0]))
         is_empty = unknown[0] == -1 or _is_empty(unknown[0])
         hidden = "no label" if is_empty else f"label {unknown[0]!r}"
-        others = sum(value in unknown for value in column.values) - 1
+        others = column.values.count(unknown[0]) - 1
         raise ValueError(
             f"{rows.place}, row {row} (from 0): {hidden} in column {name_of_column}"
             + (f", and {others:,} more like it" if others else "")

@@ -116,7 +116,14 @@ def recipe_of(options: argparse.Namespace, model: str, folder: Path) -> Any:
     own = [f"model={model}", f"output_dir={folder}"]
     recipe = load_recipe(recipe_class, options.config, [*keep, *options.overrides, *own])
     complete_published(recipe)
+    refuse_push(recipe)
     return recipe
+
+
+def refuse_push(recipe: Any) -> None:
+    """Raises ValueError for a recipe that sends its model to the Hub: many runs would send theirs to one repository."""
+    if getattr(recipe, "push_to_hub", None):
+        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which holds one model, and there are many runs.")
 
 
 def kind(options: argparse.Namespace) -> str:
@@ -141,8 +148,10 @@ def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
 
     from finetuning.checkpoints import check_model
     from finetuning.seeds import check_hardware
+    from zoo_core.console import quiet_libraries
     from zoo_core.processes import start_processes
 
+    quiet_libraries()
     start_processes()
     first = runs[0].recipe
     check_hardware(getattr(first, "training", first).precision)

@@ -26,7 +26,7 @@ from typing import Any
 
 from finetuning.experiments import benchmark
 from finetuning.experiments.missing_tables import leave_out_missing, source_of
-from finetuning.experiments.runs import BEGUN, FINISHED, WAITING, execute, models_of, state_of
+from finetuning.experiments.runs import BEGUN, FINISHED, WAITING, execute, models_of, refuse_push, state_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
 from finetuning.results.files import print_table, run_name
 from finetuning.results.published_rows import complete_published
@@ -63,8 +63,10 @@ def main(argv: list[str]) -> None:
         suite, path = load_suite(options.suite)
         chosen = choose_tasks(suite, options)
         recipes = read_recipes(suite, path, options.overrides, chosen)
+        from zoo_core.console import quiet_libraries
         from zoo_core.processes import start_processes
 
+        quiet_libraries()
         start_processes()
         left_out = leave_out_missing(recipes) if options.skip_missing else {}
         if options.check_data:
@@ -139,6 +141,7 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         try:
             recipes[task.name] = load_recipe(kind.recipe_class, config, [*given, f"output_dir={output / task.name}"])
             complete_published(recipes[task.name])
+            refuse_push(recipes[task.name])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
     if unused := [name for name in shared if name not in used]:

@@ -54,9 +54,13 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     """
     from accelerate import PartialState
 
+    from finetuning.recipe import check_values
     from finetuning.run_folder import RunFolder, check_same_data, not_empty
     from finetuning.seeds import Diverged
+    from zoo_core.recording import check_recording
 
+    check_values(recipe)
+    check_recording(recipe.tracker, recipe.push_to_hub)
     points = points_of(recipe)
     recipes = [recipe_of(recipe, point) for point in points]
     model = check_points(points, recipes)

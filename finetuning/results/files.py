@@ -6,7 +6,7 @@ from typing import Any
 
 Table = tuple[list[str], list[list[str]]]  # header and rows
 
-FIGURE = re.compile(r"[*\s\d.,±+/%≠§†‡¶-]*")
+FIGURE = re.compile(r"[*\s\d.,±+/%≠§†‡¶()x-]*")  # a cell of figures; an empty one is among them
 
 
 def run_name(folder: str | Path) -> str:

@@ -102,6 +102,7 @@ def test_one_file_by_two_delimiters_is_two_tables(tmp_path):
 @pytest.mark.parametrize("streaming", [False, True])
 def test_conll_gives_lists_of_tokens_and_tags(tmp_path, streaming):
     conll2003 = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O \n\n \n# NN B-NP O\n"
+    conll2003 = conll2003.replace("EU", "# sent_id = 1\nEU")
     assert rows(Table(path=write(tmp_path / "eng.train", conll2003), format="conll", streaming=streaming)) == [
         {"tokens": ["EU", "rejects"], "column_2": ["NNP", "VBZ"], "column_3": ["B-NP", "B-VP"], "tags": ["B-ORG", "O"]},
         {"tokens": ["#"], "column_2": ["NN"], "column_3": ["B-NP"], "tags": ["O"]},

@@ -32,7 +32,8 @@ class FeatureRecipe:
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
     init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(
-        OUTPUT_DIR, "folder of the results: results.{json,md,csv}, layers.png, one folder per seed"
+        OUTPUT_DIR,
+        "folder of the results: results.{json,md,csv}, layers.png or scores.png, one folder per seed",
     )
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
