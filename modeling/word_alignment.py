@@ -275,9 +275,10 @@ class WordAligner:
             batch_B5 = rows_R5[numbers_B]
             begins_B2 = batch_B5[:, [1, 3]]
             vectors, masks = self.encode(table, begins_B2, batch_B5[:, [2, 4]] - begins_B2, layers)
+            words = words_of_tokens(tokens.words_F, begins_B2, masks)
             for layer, (x_BSH, y_BNH) in vectors.items():
                 for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, *masks, method, probabilities, **options)
+                    links = align(x_BSH, y_BNH, *masks, method, probabilities, words, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
                 if similarity:
                     fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
@@ -355,6 +356,15 @@ def as_words(number: int, pair) -> tuple[list[str], list[str]]:
 def check_method(method: str, options: dict) -> None:
     """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
     align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
+
+
+def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
+    """The word that each token of a batch belongs to, (B, S) and (B, N); anything outside of the masks."""
+    numbers = []
+    for begin_B1, mask_BN in zip(begins_B2.split(1, dim=1), masks, strict=True):
+        place_BN = (begin_B1 + torch.arange(mask_BN.shape[1])).clamp(max=len(words_F) - 1)
+        numbers.append(words_F[place_BN].to(mask_BN.device))
+    return numbers
 
 
 def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
