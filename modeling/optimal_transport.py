@@ -34,11 +34,12 @@ DIRECTIONS = ("mutual", "forward", "backward", "union")
 RULES = ("released", "eq9_printed")
 SIMALIGN_DISCOUNT = 0.9  # fixed in its code
 LOG_LARGEST = math.log(1e9)  # no dot product of hidden states comes near
-# `ot_words`, chosen on half of the gold links of three pairs (hub_cards/models/xlm_align.md). From a sharpness of 2 to 4,
-# or a neighbor's weight of 0.1 to 0.25, AER moves by a few tenths.
+# Of `ot_words`, chosen on half of the gold links of three pairs (hub_cards/models/xlm_align.md): AER moves by tenths
+# between sharpnesses of 2 and 4, and between weights of 0.1 and 0.25.
 SHARPNESS = 3.0
+MARGINAL_POWER, UNBALANCED_ITERATIONS = 0.5, 5
 NEIGHBOR_WEIGHT = 0.2
-LOGIT_SLOPE, LOGIT_OFFSET = 2.7, 1.6
+LOGIT_SLOPE, LOGIT_OFFSET = 2.3, 1.3
 LEAST_SPREAD = 1e-5  # of cosines; what differs less differs by rounding
 
 
@@ -119,9 +120,9 @@ def word_probabilities(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None)
 
     Two plans are made, of the tokens and of the words, whose vectors are the means of their tokens': see
     `share_of_plan`. g of two words is the geometric mean of their share in the plan of words and the highest share of
-    their tokens. What stands beside two words that belong together does so as well, more often than not:
-    s = (g[i, j] + w g[i - 1, j - 1] + w g[i + 1, j + 1]) / (1 + 2 w). The probability is logistic in logit(s), fitted to
-    links made by hand.
+    their tokens. The neighbors of words that belong together often belong together, too:
+    s = (g[i, j] + w g[i - 1, j - 1] + w g[i + 1, j + 1]) / (1 + 2 w), w = NEIGHBOR_WEIGHT. The probability is
+    sigmoid(2.3 logit(s) + 1.3), fitted to links made by hand.
     """
     numbered = [
         number_words(*side) for side in zip((source_mask_BS, target_mask_BT), words or (None, None), strict=True)
@@ -164,10 +165,13 @@ def number_words(mask_BN, words_BN=None):
 def share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT):
     """How far two tokens are each other's partner, 0 to 1: sqrt(A[s, t] / sum(A[s]) * A[s, t] / sum(A[:, t])).
 
-    A is the transport plan of K = exp(3 z). z are the pair's cosines, less what a row and a column have in common, in
-    units of their standard deviation: encoders and layers whose cosines are all high, or close together, need no
-    other temperature. Where a side has a single token, nothing but row or column is left: z is the cosine less the mean,
-    and K stays as it is.
+    A = diag(u) K diag(v), K = exp(3 z). z are the pair's cosines, less what a row and a column have in common, in units
+    of their standard deviation: encoders and layers whose cosines are all high, or close together, need no other
+    temperature. Where a side has a single token, that would leave nothing, and z is the cosine less the mean.
+
+    u = (K v)^-0.5 and v = (K' u)^-0.5 in turns: unbalanced optimal transport (Chizat et al. 2018, "Scaling algorithms
+    for unbalanced optimal transport problems", with KL divergences). Marginals that had to be met (power 1) would make
+    tokens without a partner spread what they have over others, most so where one side is longer.
 
     Returns (B, S, T), 0 outside the masks.
     """
@@ -175,19 +179,25 @@ def share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT):
     with torch.autocast(x_BSH.device.type, enabled=False):
         x_BSH, y_BTH = (nn.functional.normalize(side, dim=-1) for side in (x_BSH, y_BTH))
         cosine_BST = (x_BSH @ y_BTH.transpose(1, 2)).where(cells_BST, 0)
-    source_B11, target_B11 = (mask.sum(1)[:, None, None].clamp(min=1) for mask in (source_mask_BS, target_mask_BT))
-    row_BS1, column_B1T = cosine_BST.sum(2, keepdim=True) / target_B11, cosine_BST.sum(1, keepdim=True) / source_B11
-    mean_B11 = row_BS1.sum(1, keepdim=True) / source_B11
-    is_single_B11 = (source_B11 == 1) | (target_B11 == 1)
-    common_BST = torch.where(is_single_B11, mean_B11, row_BS1 + column_B1T - mean_B11)
-    z_BST = (cosine_BST - common_BST).where(cells_BST, 0)
-    spread_B11 = (z_BST.square().sum((1, 2), keepdim=True) / (source_B11 * target_B11)).sqrt().clamp(min=LEAST_SPREAD)
-    k_BST = _wide(SHARPNESS * z_BST / spread_B11).exp()
-    plan_BST = sinkhorn(k_BST, source_mask_BS, target_mask_BT, epsilon=1e-30)
-    plan_BST = torch.where(is_single_B11, k_BST * cells_BST, plan_BST)
-    tiny = torch.finfo(plan_BST.dtype).tiny
-    both_BST = plan_BST.sum(2, keepdim=True).clamp(min=tiny) * plan_BST.sum(1, keepdim=True).clamp(min=tiny)
-    return (plan_BST / both_BST.clamp(min=tiny).sqrt()).to(x_BSH.dtype)
+        source_B11, target_B11 = (mask.sum(1)[:, None, None].clamp(min=1) for mask in (source_mask_BS, target_mask_BT))
+        row_BS1, column_B1T = (
+            cosine_BST.sum(2, keepdim=True) / target_B11,
+            cosine_BST.sum(1, keepdim=True) / source_B11,
+        )
+        mean_B11 = row_BS1.sum(1, keepdim=True) / source_B11
+        is_single_B11 = (source_B11 == 1) | (target_B11 == 1)
+        z_BST = cosine_BST - torch.where(is_single_B11, mean_B11, row_BS1 + column_B1T - mean_B11)
+        z_BST = z_BST.where(cells_BST, 0)
+        spread_B11 = (z_BST.square().sum((1, 2), keepdim=True) / (source_B11 * target_B11)).sqrt()
+        k_BST = _wide(SHARPNESS * z_BST / spread_B11.clamp(min=LEAST_SPREAD)).clamp(max=30).exp() * cells_BST
+        tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no token, sums are 0
+        v_BT1 = _wide(target_mask_BT[:, :, None])
+        for _ in range(UNBALANCED_ITERATIONS):
+            u_BS1 = (k_BST @ v_BT1).clamp(min=tiny).pow(-MARGINAL_POWER)
+            v_BT1 = (k_BST.transpose(1, 2) @ u_BS1).clamp(min=tiny).pow(-MARGINAL_POWER)
+        plan_BST = k_BST * u_BS1 * v_BT1.transpose(1, 2)
+        both_BST = plan_BST.sum(2, keepdim=True) * plan_BST.sum(1, keepdim=True)
+        return (plan_BST / both_BST.clamp(min=tiny).sqrt()).to(x_BSH.dtype)
 
 
 @torch.no_grad()
