@@ -289,12 +289,12 @@ class WordAligner:
             }
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
 
-    def batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers):
-        """Numbers of the windows of each batch, and what `encode` gives of them."""
+    def batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
+        """Numbers of the windows of each batch, and what `encode` gives of them; `least`: windows of a batch."""
         table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
         # the longest first: what does not fit into memory fails at once
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
+        for numbers_B in order_R.split(max(self.batch_size, least)) if len(order_R) else ():
             begins_B2 = rows_R5[numbers_B][:, [1, 3]]
             yield numbers_B, *self.encode(table, begins_B2, rows_R5[numbers_B][:, [2, 4]] - begins_B2, layers)
 
@@ -302,30 +302,23 @@ class WordAligner:
         """How well each layer tells translations: the one with the highest value is a layer to align by.
 
         A token's share of its best partner (`share_of_plan`), averaged over all tokens, less the same between each
-        source and the target of the next pair. It needs no gold links, and some hundred pairs.
+        source and the target of the next pair of the batch. It needs no gold links, and about a hundred pairs.
 
-        Raises `ValueError` as `align`, and for fewer than two pairs with tokens on both sides.
+        Raises `ValueError` as `align`, and for fewer than two pairs with words on both sides.
         """
         pairs = [pair for pair in (as_words(*item) for item in enumerate(pairs)) if all(map(any, pair))]
         if len(pairs) < 2:
-            raise ValueError(
-                f"there are {len(pairs)} pairs with words on both sides: layers are compared by two or more."
-            )
-        shifted = [(source, target) for (source, _), (_, target) in zip(pairs, pairs[1:] + pairs[:1], strict=True)]
-        layers = range(self.num_layers + 1)
-        with torch.inference_mode(), without_dropout(self.states.model):
-            true, false = (self.mean_shares(given, layers) for given in (pairs, shifted))
-        return {layer: true[layer] - false[layer] for layer in layers}
-
-    def mean_shares(self, pairs: list[tuple[list[str], list[str]]], layers: Iterable[int]) -> dict[int, float]:
-        """The share of a token's best partner, averaged over the tokens of both sides, of each layer."""
+            raise ValueError(f"{len(pairs)} pairs have words on both sides: layers are compared by two or more.")
         tokens = cut_into_tokens(self.tokenizer, list(chain.from_iterable(pairs)))
-        sums, count = dict.fromkeys(layers, 0.0), 0
-        for _, vectors, masks in self.batches(tokens, self.windows(tokens), layers):
-            count += sum(int(mask.sum()) for mask in masks)
-            for layer, sides in vectors.items():
-                share_BSN = share_of_plan(*(side.float() for side in sides), *masks)
-                sums[layer] += float(share_BSN.amax(1).sum() + share_BSN.amax(2).sum())
+        sums, count = dict.fromkeys(range(self.num_layers + 1), 0.0), 0
+        with torch.inference_mode(), without_dropout(self.states.model):
+            for _, vectors, (source_BS, target_BN) in self.batches(tokens, self.windows(tokens), sums, least=2):
+                count += int(source_BS.sum() + target_BN.sum())
+                for layer, (x_BSH, y_BNH) in vectors.items():
+                    for sign, other in ((1, 0), (-1, 1)):
+                        target = y_BNH.roll(other, 0).float(), source_BS, target_BN.roll(other, 0)
+                        share_BSN = share_of_plan(x_BSH.float(), *target)
+                        sums[layer] += sign * float(share_BSN.amax(1).sum() + share_BSN.amax(2).sum())
         return {layer: of_layer / max(count, 1) for layer, of_layer in sums.items()}
 
     def windows(self, tokens: Tokens) -> torch.Tensor:

@@ -123,7 +123,7 @@ def test_probability_and_similarity_of_words_are_the_highest_of_their_tokens(tok
 
 
 def test_layers_are_compared_by_what_they_know_of_translations(tokenizer):
-    aligner = WordAligner(Knowing(), tokenizer)
+    aligner = WordAligner(Knowing(), tokenizer, batch_size=1)
     pairs = [(words("s", *range(k, k + 6)), words("t", *range(k + 5, k - 1, -1))) for k in range(0, 60, 6)]
     values = aligner.compare_layers([*pairs, ("", "x"), ([], [])])
     assert abs(values[0]) < 1e-3 and values[1] > 0.3 and values.keys() == {0, 1, 2}
