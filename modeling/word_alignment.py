@@ -121,7 +121,8 @@ class LayerStates:
     def __call__(self, inputs: dict[str, torch.Tensor], layers: Iterable[int]) -> dict[int, torch.Tensor]:
         """States (B, T, H) of each of `layers`; 0 is the embeddings."""
         highest = max(layers)
-        model = self.with_layers(highest)
+        # the library hooks layers once a model, and would do so again for each copy: their states would come twice
+        model = self.with_layers(highest) if set(layers) == {highest} else self.model
         stops = model is not self.model or self.stops_itself or highest == self.num_layers
         wants_all = not stops or set(layers) != {highest}
         options = {"num_layers": highest} if self.stops_itself else {}

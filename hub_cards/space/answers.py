@@ -13,6 +13,7 @@ from loading import Model, first_sentence
 from torch.nn import functional as F
 
 METHODS = {  # of the zoo's aligner
+    "Links that are likely right": "ot_words",
     "Optimal transport (XLM-Align)": "ot",
     "Optimal transport, more links": "ot_itermax",
     "Itermax (SimAlign)": "itermax",

@@ -218,6 +218,17 @@ def test_layers_are_those_of_the_model_and_none_above_is_run(encoder, sample_tok
     assert aligners[0].window == 80
 
 
+def test_lower_layers_together_are_the_same_every_time(sample_tokenizer):
+    """The library hooks the layers of a model that it has not seen: of a copy again."""
+    inputs = dict(sample_tokenizer(*PAIRS[0], return_tensors="pt"))
+    for model in encoders():
+        expected = copy.deepcopy(model).eval()(**inputs, output_hidden_states=True).hidden_states
+        states = WordAligner(model.eval(), sample_tokenizer).states
+        for layers in ([1, 2], [2], [1, 2], [1, 3]):
+            found = states(inputs, layers)
+            assert all(torch.equal(found[layer], expected[layer]) for layer in layers), (type(model), layers)
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_layers_and_methods_at_once_give_what_one_by_one_gives(encoder, encoding, sample_tokenizer):
     options = dict(encoding=encoding, batch_size=4)
