@@ -16,7 +16,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 # The options of each method of `align`. The defaults are the papers' values (XLM-Align, Table 11); `ot_itermax` is as
 # XLM-Align's public code runs it, see `ot_itermax_links`.
@@ -128,16 +127,15 @@ def word_probabilities(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None)
         number_words(*side) for side in zip((source_mask_BS, target_mask_BT), words or (None, None), strict=True)
     ]
     (source_BS, source_first_BS), (target_BT, target_first_BT) = numbered
-    sides = [
-        torch.zeros_like(states_BNH).scatter_add_(
-            1, number_BN[:, :, None].expand_as(states_BNH), states_BNH.where(mask_BN[:, :, None], 0)
-        )
-        for states_BNH, mask_BN, (number_BN, _) in zip(
-            (x_BSH, y_BTH), (source_mask_BS, target_mask_BT), numbered, strict=True
-        )
-    ]
-    places = [torch.arange(first_BN.shape[1], device=first_BN.device) for _, first_BN in numbered]
-    masks = [place < first_BN.sum(1, keepdim=True) for place, (_, first_BN) in zip(places, numbered, strict=True)]
+    sides, masks = [], []
+    for states_BNH, mask_BN, (number_BN, first_BN) in zip(
+        (x_BSH, y_BTH), (source_mask_BS, target_mask_BT), numbered, strict=True
+    ):
+        place_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)
+        belongs_BNN = (number_BN[:, None] == place_N[:, None]) & mask_BN[:, None]  # words, their tokens
+        with torch.autocast(states_BNH.device.type, enabled=False):
+            sides.append(belongs_BNN.to(states_BNH.dtype) @ states_BNH.where(mask_BN[:, :, None], 0))
+        masks.append(place_N < first_BN.sum(1, keepdim=True))
     of_words_BST = share_of_plan(*sides, *masks)
     of_tokens_BST = share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT)
     source_BST = source_BS[:, :, None].expand_as(of_tokens_BST)
@@ -177,8 +175,11 @@ def share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT):
     """
     cells_BST = source_mask_BS[:, :, None] & target_mask_BT[:, None]
     with torch.autocast(x_BSH.device.type, enabled=False):
-        x_BSH, y_BTH = (nn.functional.normalize(side, dim=-1) for side in (x_BSH, y_BTH))
-        cosine_BST = (x_BSH @ y_BTH.transpose(1, 2)).where(cells_BST, 0)
+        x_norm_BS1, y_norm_BT1 = (
+            side.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(side.dtype).tiny) for side in (x_BSH, y_BTH)
+        )
+        cosine_BST = x_BSH @ y_BTH.transpose(1, 2) / x_norm_BS1 / y_norm_BT1.transpose(1, 2)
+        cosine_BST = cosine_BST.where(cells_BST, 0)
         source_B11, target_B11 = (mask.sum(1)[:, None, None].clamp(min=1) for mask in (source_mask_BS, target_mask_BT))
         row_BS1, column_B1T = (
             cosine_BST.sum(2, keepdim=True) / target_B11,
