@@ -335,7 +335,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
     many.write_text(many.read_text() * 2)  # some 200 kB of JSON, more than a pipe holds
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "finetuning.align", "--model", tiny_model, many),
+            *(sys.executable, "-m", "finetuning.align", "--model", tiny_model, "--layer", "1", many),
             *("--batch-size", "4", "--output-format", "json", "--probabilities"),
         ],
         stdout=subprocess.PIPE,
