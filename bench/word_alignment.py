@@ -145,7 +145,9 @@ def measure_matching(flags: argparse.Namespace, peers: dict) -> list[dict]:
             differ = count_differences(batches, method, function)
             results[method, name] = require_same(differ, pairs, f"{method} and simalign"), 12.0
             ways[name] = lambda _, function=function: [function(*pair) for batch in batches for pair in batch.alone]
-        results |= {(method, "simalign itermax"): ("another method", None) for method in ("ot", "ot_itermax")}
+        results |= {
+            (method, "simalign itermax"): ("another method", None) for method in ("ot_words", "ot", "ot_itermax")
+        }
     if awesome := peers.get("awesome_align.modeling"):
         head = awesome.BertGuideHead(None)
         differ = sum(

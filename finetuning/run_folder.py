@@ -92,7 +92,7 @@ def not_empty(path: Path) -> ValueError:
     """The error of a new run's folder that holds something."""
     return ValueError(
         f"output_dir {path} is not empty. Results of two runs would be mixed. Add --resume to go on with the run that "
-        "is there, or name another folder."
+        "is there; else remove it, or name another `output_dir`."
     )
 
 

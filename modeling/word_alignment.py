@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which word of a sentence is which of its translation: any encoder of XLM-R's or BERT's kind as a word aligner.
 
-Words are cut into pieces, a layer of the encoder gives each token a vector, `optimal_transport` links the tokens, and
-two words are linked if any of their tokens are (XLM-Align, Chi et al., ACL 2021, section 4.3).
+Words are cut into pieces, a layer of the encoder gives each token a vector, and `optimal_transport` links words, or
+tokens: then two words are linked if any of their tokens are (XLM-Align, Chi et al., ACL 2021, section 4.3).
 
 Long sentences. A joint input holds both sentences, so both are cut, into the same number K of windows, evenly spread:
 window k shows the k-th part of the source beside the k-th part of the target, and shares `overlap` of its positions
@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
-from .optimal_transport import Links, align
+from .optimal_transport import Links, align, share_of_plan
 from .word_tokens import InputFormat, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
 ENCODINGS = ("joint", "separate")
@@ -46,7 +46,8 @@ class WordAlignment:
 
     source, target: the words.
     links: (source word, target word), both from 0, sorted.
-    probabilities: one a link: the highest among the linked tokens of the two words, see `optimal_transport.align`.
+    probabilities: one a link: of `ot_words`, that it is right; of others, the highest among the linked tokens of the
+        two words, see `optimal_transport.align`.
     similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
     windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
     """
@@ -120,7 +121,8 @@ class LayerStates:
     def __call__(self, inputs: dict[str, torch.Tensor], layers: Iterable[int]) -> dict[int, torch.Tensor]:
         """States (B, T, H) of each of `layers`; 0 is the embeddings."""
         highest = max(layers)
-        model = self.with_layers(highest)
+        # the library hooks layers once a model, and would do so again for each copy: their states would come twice
+        model = self.with_layers(highest) if set(layers) == {highest} else self.model
         stops = model is not self.model or self.stops_itself or highest == self.num_layers
         wants_all = not stops or set(layers) != {highest}
         options = {"num_layers": highest} if self.stops_itself else {}
@@ -152,10 +154,10 @@ class WordAligner:
     Args:
         model: a model of this zoo, base or with a head, or any encoder of the library. It stays as it is.
         tokenizer: its tokenizer, fast or slow.
-        method: of `optimal_transport.METHODS`; default: `ot`, XLM-Align's published aligner. `ot_itermax`, the rule by
-            which XLM-Align labels its own training text, finds more links, and more that are wrong.
+        method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
+            `ot` is XLM-Align's published aligner, `ot_itermax` the rule by which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: two thirds of the way up (8 of
-            12, the paper's Table 2; rounded).
+            12, the paper's Table 2; rounded). `compare_layers` finds the best one for a model and two languages.
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
         batch_size: inputs to a forward pass.
@@ -176,7 +178,7 @@ class WordAligner:
         self,
         model,
         tokenizer,
-        method: str = "ot",
+        method: str = "ot_words",
         layer: int | None = None,
         encoding: str = "separate",
         batch_size: int = 64,
@@ -266,18 +268,14 @@ class WordAligner:
         """What `chunks` yields, for the pairs of a chunk."""
         tokens = cut_into_tokens(self.tokenizer, list(chain.from_iterable(pairs)))
         rows_R5 = self.windows(tokens)
-        table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
-        # the longest first: what does not fit into memory fails at once
-        order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
         found = {(layer, method): [] for layer in layers for method in methods}
         grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
-        for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
+        for numbers_B, vectors, masks in self.batches(tokens, rows_R5, layers):
             batch_B5 = rows_R5[numbers_B]
-            begins_B2 = batch_B5[:, [1, 3]]
-            vectors, masks = self.encode(table, begins_B2, batch_B5[:, [2, 4]] - begins_B2, layers)
+            words = words_of_tokens(tokens.words_F, batch_B5[:, [1, 3]], masks)
             for layer, (x_BSH, y_BNH) in vectors.items():
                 for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, *masks, method, probabilities, **options)
+                    links = align(x_BSH, y_BNH, *masks, method, probabilities, words, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
                 if similarity:
                     fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
@@ -291,6 +289,38 @@ class WordAligner:
                 for key, of in links.items()
             }
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
+
+    def batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
+        """Numbers of the windows of each batch, and what `encode` gives of them; `least`: windows of a batch."""
+        table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
+        # the longest first: what does not fit into memory fails at once
+        order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
+        for numbers_B in order_R.split(max(self.batch_size, least)) if len(order_R) else ():
+            begins_B2 = rows_R5[numbers_B][:, [1, 3]]
+            yield numbers_B, *self.encode(table, begins_B2, rows_R5[numbers_B][:, [2, 4]] - begins_B2, layers)
+
+    def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:
+        """How well each layer tells translations: the one with the highest value is a layer to align by.
+
+        A token's share of its best partner (`share_of_plan`), averaged over all tokens, less the same between each
+        source and the target of the next pair of the batch. It needs no gold links, and about a hundred pairs.
+
+        Raises `ValueError` as `align`, and for fewer than two pairs with words on both sides.
+        """
+        pairs = [pair for pair in (as_words(*item) for item in enumerate(pairs)) if all(map(any, pair))]
+        if len(pairs) < 2:
+            raise ValueError(f"{len(pairs)} pairs have words on both sides: layers are compared by two or more.")
+        tokens = cut_into_tokens(self.tokenizer, list(chain.from_iterable(pairs)))
+        sums, count = dict.fromkeys(range(self.num_layers + 1), 0.0), 0
+        with torch.inference_mode(), without_dropout(self.states.model):
+            for _, vectors, (source_BS, target_BN) in self.batches(tokens, self.windows(tokens), sums, least=2):
+                count += int(source_BS.sum() + target_BN.sum())
+                for layer, (x_BSH, y_BNH) in vectors.items():
+                    for sign, other in ((1, 0), (-1, 1)):
+                        target = y_BNH.roll(other, 0).float(), source_BS, target_BN.roll(other, 0)
+                        share_BSN = share_of_plan(x_BSH.float(), *target)
+                        sums[layer] += sign * float(share_BSN.amax(1).sum() + share_BSN.amax(2).sum())
+        return {layer: of_layer / max(count, 1) for layer, of_layer in sums.items()}
 
     def windows(self, tokens: Tokens) -> torch.Tensor:
         """(R, 5): the windows of all pairs, one after the other.
@@ -355,6 +385,15 @@ def as_words(number: int, pair) -> tuple[list[str], list[str]]:
 def check_method(method: str, options: dict) -> None:
     """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
     align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
+
+
+def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
+    """The word that each token of a batch belongs to, (B, S) and (B, N); anything outside of the masks."""
+    numbers = []
+    for begin_B1, mask_BN in zip(begins_B2.split(1, dim=1), masks, strict=True):
+        place_BN = (begin_B1 + torch.arange(mask_BN.shape[1])).clamp(max=len(words_F) - 1)
+        numbers.append(words_F[place_BN].to(mask_BN.device))
+    return numbers
 
 
 def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

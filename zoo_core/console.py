@@ -29,8 +29,9 @@ def quiet_libraries() -> None:
     logging.basicConfig(
         level=logging.INFO if is_first else logging.WARNING, format="%(message)s", handlers=[_ConsoleHandler()]
     )
-    for noisy in ("httpx", "httpx2", "datasets", "accelerate"):
+    for noisy in ("httpx", "httpx2", "accelerate"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it logs what it raises
     transformers_logging.set_verbosity_error()
     downloads_are_shown = not are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()  # of weights read and written; it takes downloads along

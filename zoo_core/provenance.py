@@ -63,7 +63,7 @@ def _git_state() -> dict[str, Any] | None:
     try:
         if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
             return None  # installed somewhere inside another project
-        changes = git("status", "--porcelain", "--", ".", ":(exclude)bench/results")
+        changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)bench/results")
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changes)}
     except (OSError, subprocess.SubprocessError):
         return None

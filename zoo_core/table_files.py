@@ -223,6 +223,10 @@ def decode_line(raw: bytes, path: str | Path, number: int) -> str:
     try:
         return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
+        if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise ValueError(f"{path} is UTF-16. Convert it: iconv -f utf-16 -t utf-8.") from None
+        if number == 1 and raw.startswith(b"PK\x03\x04"):
+            raise ValueError(f"{path} is an archive or a spreadsheet. Save its table as CSV.") from None
         raise ValueError(
             f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Convert the file, for example with "
             "iconv -f latin1 -t utf-8."

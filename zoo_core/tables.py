@@ -173,9 +173,8 @@ def require_column(dataset: "Dataset | IterableDataset", column: str, where: str
     """
     columns = columns_of(dataset)
     if column not in columns:
-        raise ValueError(
-            f"{where} has no column {column}. Its columns are: {', '.join(columns)}. {nearest(column, columns)}"
-        )
+        hint = f" {close}" if (close := nearest(column, columns)).startswith("Did") else ""
+        raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}.{hint}")
     if "Json(" in repr(columns[column]):  # what `datasets` makes of several types
         if fault := mixed_types((get_column(row, column) for row in dataset), column):
             raise ValueError(f"{where}, {fault}. Write all of them as one type.")

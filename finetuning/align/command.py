@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from finetuning.align.files import Gold, describe_left_out, describe_order, fit_gold, pharaoh_line, read_gold
@@ -18,6 +18,7 @@ from finetuning.align.pairs import PairReader, Side, split_at_spaces
 from zoo_core.recipes import user_errors
 
 LINES_A_STEP = 64  # of the progress bar
+PAIRS_FOR_LAYER, LEAST_PAIRS_FOR_LAYER = 200, 20
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -57,6 +58,9 @@ def align(flags: argparse.Namespace) -> None:
         total = len(pairs) if flags.gold else reader.check()
     with screen.status(f"loading {flags.model}"):
         aligner, settings = load_aligner(flags)
+    if flags.layer is None:
+        pairs = choose_layer(aligner, pairs, output.layer, flags, screen)
+        settings["layer"] = aligner.layer
     if flags.output:
         from modeling.word_alignment import BATCHES_PER_CHUNK
 
@@ -125,6 +129,7 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     pairs, gold = read_with_gold(flags, reader)
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
+    choose_layer(aligner, pairs, None, flags, screen)
 
     from finetuning.results.files import print_table
     from finetuning.results.plots import plot_lines
@@ -144,6 +149,30 @@ def sweep_layers(flags: argparse.Namespace) -> None:
         mark = aligner.layer, f"default: {aligner.layer}"
         plot_lines({"": {aligner.method: aer}}, flags.plot, title, "layer", "AER (%), lower is better", mark=mark)
         print(f"written: {flags.plot}")
+
+
+def choose_layer(
+    aligner: Any, pairs: Iterable[tuple[Side, Side]], earlier: int | None, flags: argparse.Namespace, screen: Any
+) -> Iterator[tuple[Side, Side]]:
+    """Sets the aligner's layer by the first pairs, or to that of an earlier run, and says so. Returns all pairs."""
+    pairs = iter(pairs)
+    of = f"of {aligner.num_layers}"
+    if earlier is not None and earlier <= aligner.num_layers:
+        aligner.layer = earlier
+        return pairs
+    first = list(islice(pairs, PAIRS_FOR_LAYER))
+    usable = [pair for pair in first if all(map(any, split_at_spaces(pair)))]
+    usable = list(map(split_at_spaces, usable)) if flags.pre_split else usable
+    if len(usable) < LEAST_PAIRS_FOR_LAYER:
+        few = f"{_count(len(usable), 'pair')} cannot tell the best"
+        screen.print(f"layer {aligner.layer} {of}, at two thirds: {few} (--layer auto)")
+    else:
+        with screen.status("comparing layers"), memory_errors():
+            values = aligner.compare_layers(usable)
+        aligner.layer = max(values, key=values.get)
+        why = f"it best tells {len(usable):,} pairs from sentences that do not belong together"
+        screen.print(f"layer {aligner.layer} {of}: {why} (--layer auto)")
+    return chain(first, pairs)
 
 
 def alignments(aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace) -> Iterator[Any]:

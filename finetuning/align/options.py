@@ -31,8 +31,10 @@ See the links, or measure them against links made by hand:
   word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt > links.txt
   word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
 
-Methods, and their options for --matching NAME=VALUE (the defaults are the papers'):
+Methods, and their options for --matching NAME=VALUE (but for ot_words the papers' defaults):
 
+  ot_words     the default: optimal transport of tokens and of whole words; links that are right with a probability
+               above threshold=0.5 (--probabilities writes it)
   ot           optimal transport, then mutual argmax (XLM-Align's published aligner): sinkhorn_iterations=2
                regularization=1.0 epsilon=1e-6 first=rows
   ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labeling):
@@ -42,7 +44,14 @@ Methods, and their options for --matching NAME=VALUE (the defaults are the paper
   mutual       mutual argmax of cosines (SimAlign's Argmax): the fewest links, the most precise
   softmax      both softmax directions above a threshold (awesome-align): threshold=0.001"""
 
-METHODS = ("ot", "ot_itermax", "itermax", "mutual", "softmax")  # optimal_transport's; importing it takes seconds
+METHODS = (
+    "ot_words",
+    "ot",
+    "ot_itermax",
+    "itermax",
+    "mutual",
+    "softmax",
+)  # optimal_transport's; importing it takes seconds
 LINES_ON_PAGE = 100
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -96,12 +105,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--batch-size", type=_positive, default=64, metavar="N", help="inputs to a forward pass (default: 64)"
     )
     group = parser.add_argument_group("alignment")
-    group.add_argument("--method", choices=METHODS, default="ot", help="default: ot")
+    group.add_argument("--method", choices=METHODS, default="ot_words", help="default: ot_words")
     group.add_argument(
         "--layer",
-        type=int,
+        type=_layer,
         metavar="N",
-        help="whose states to compare, 0: embeddings (default: two thirds of the way up)",
+        help="whose states to compare, 0: embeddings; auto, the default: the one that best tells the first 200 "
+        "pairs from sentences that do not belong together",
     )
     group.add_argument(
         "--encoding",
@@ -145,6 +155,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
+
+
+def _layer(text: str) -> int | None:
+    """None for `auto`."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of a layer, nor auto") from None
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -37,6 +37,8 @@ def require_writable(path: str | Path, option: str) -> None:
 class StandardOutput:
     """Lines to standard output, handed on in blocks."""
 
+    layer = None  # nothing was written before
+
     def __init__(self) -> None:
         self.lines = 0
 
@@ -75,6 +77,11 @@ class OutputFile:
             raise ValueError(
                 f"{self.path} cannot be gone on with: {self.state_path.name} beside it is missing or damaged."
             ) from None
+
+    @property
+    def layer(self) -> int | None:
+        """The layer that the lines in the file were made by; None for a new file."""
+        return self._state.get("settings", {}).get("layer")
 
     def go_on(self, settings: dict[str, Any], pairs: Iterable[Any], batch: int) -> Iterator[Any]:
         """The pairs whose links are not in the file, which is cut back to those that are kept.

@@ -102,7 +102,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
         if declared and digits and value is not None:  # PAWS-X has "0" and "1" as strings
             name = declared[int(value)] if 0 <= int(value) < len(declared) else value
         elif is_number and value is not None:
-            name = str(int(value))
+            name = str(value)
         return places.get(name)
 
     ids = {value: id_of(value) for value in dict.fromkeys(column.values)}
@@ -134,7 +134,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
 
 def _advice(value: Any, names: list[str]) -> str:
     hint = nearest(str(value), names) if isinstance(value, str) else ""
-    advice = "Where the same labels have other names or numbers, give their names in order as `label_names`."
+    advice = "Write labels alike in all files; for numbers, `label_names` names them in order, from 0."
     return f"{hint} {advice}" if hint.startswith("Did") else advice
 
 

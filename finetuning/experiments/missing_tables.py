@@ -18,7 +18,7 @@ def skip_missing(recipe: Any) -> str | None:
     recipes = {recipe.task: recipe}
     reason = leave_out_missing(recipes).get(recipe.task)
     if not recipes:
-        raise ValueError(f"{recipe.task} cannot be run: {reason}. Check hub_root, or the connection.")
+        raise ValueError(f"{recipe.task} cannot be run: {reason}. Check its path, hub_root, or the connection.")
     if reason:
         table = evaluated_tables(recipe)[0]
         table.note = "; ".join(filter(None, (table.note, f"left out, {reason}")))

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import pipeline
 
 METHODS = {  # of the zoo's aligner
+    "Links that are likely right": "ot_words",
     "Optimal transport (XLM-Align)": "ot",
     "Optimal transport, more links": "ot_itermax",
     "Itermax (SimAlign)": "itermax",

@@ -144,7 +144,9 @@ class Page:
             source = gr.Textbox(label="A sentence", elem_id="source", min_width=300)
             target = gr.Textbox(label="Its translation", elem_id="target", min_width=300)
         with gr.Accordion("Settings", open=False), gr.Row():
-            method = gr.Dropdown(list(METHODS.items()), value="ot", label="Method", filterable=False, min_width=260)
+            method = gr.Dropdown(
+                list(METHODS.items()), value="ot_words", label="Method", filterable=False, min_width=260
+            )
             encoding = gr.Dropdown(
                 list(ENCODINGS.items()), value="separate", label="The model reads them", filterable=False, min_width=200
             )

@@ -143,13 +143,33 @@ def test_settings_reach_the_aligner(run, refused, pairs):
     for arguments in (
         ("--layer", "0"),
         ("--encoding", "joint"),
-        ("--matching", "first=columns"),
-        ("--matching", "regularization=0.5", "--matching", "sinkhorn_iterations=1"),
+        ("--matching", "threshold=0.3"),
+        ("--method", "ot", "--matching", "regularization=0.5", "--matching", "sinkhorn_iterations=1"),
     ):
         assert links(*arguments) != links(), arguments
     assert run(pairs, "--batch-size", "1", "--precision", "bf16").out.count("\n") == 5
-    assert "threshold" in refused(pairs, "--matching", "threshold=0.5")
+    assert "first" in refused(pairs, "--matching", "first=columns")
     assert "layer is 9" in refused(pairs, "--layer", "9")
+
+
+def test_the_layer_is_chosen_by_the_pairs_and_kept(run, tiny_model, pairs, many, tmp_path, monkeypatch):
+    from modeling.word_alignment import WordAligner
+
+    assert "layer 1 of 2, at two thirds: 3 pairs" in run(pairs).err
+    values = iter(({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.3, 1: 0.2, 2: 0.1}))
+    seen = []
+    monkeypatch.setattr(WordAligner, "compare_layers", lambda self, given: seen.append(len(given)) or next(values))
+    links = tmp_path / "links.txt"
+    assert "layer 2 of 2: it best tells 200 pairs" in run(many, "--output", links).err
+    assert links.read_text() == run(many, "--layer", "2").out and links.read_text().count("\n") == 200
+    with many.open("a") as stream:
+        stream.write("zwei Hunde ||| two dogs\n")
+    run(many, "--output", links, "--resume")  # compares no layers again
+    assert seen == [200]
+    with many.open("rb") as stream:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream))
+        out, err = run("--layer", "auto")
+    assert "layer 0 of 2" in err and out == run(many, "--layer", "0").out and seen == [200, 200]
 
 
 # ---- a file, and going on with it
@@ -161,7 +181,7 @@ def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
     assert links.read_text() == run(pairs).out
     state = json.loads((tmp_path / "links.txt.word-align.json").read_text())
     assert state["is_complete"] and state["lines"] == 5
-    assert state["settings"]["layer"] == 1 and state["settings"]["method"] == "ot"
+    assert state["settings"]["layer"] == 1 and state["settings"]["method"] == "ot_words"
     assert f"{links} exists and is not empty" in refused(pairs, "--output", links)
     assert "is complete: 5 lines. There was nothing left to do." in run(pairs, "--output", links, "--resume").err
     assert links.read_text() == run(pairs).out
@@ -217,17 +237,18 @@ def test_a_killed_run_is_gone_on_with(run, refused, stop_after, many, tmp_path, 
 def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path):
     links, part = tmp_path / "links.txt", tmp_path / "part.txt"
     part.write_text("".join(many.read_text().splitlines(keepends=True)[:70]))
-    run(part, "--output", links, "--resume")
+    run(part, "--output", links, "--resume")  # and chooses the layer
     assert links.read_text().count("\n") == 70
     assert "130 pairs" in run(many, "--output", links, "--resume").err
-    assert links.read_text() == run(many).out
+    layer = json.loads((tmp_path / "links.txt.word-align.json").read_text())["settings"]["layer"]
+    assert links.read_text() == run(many, "--layer", layer).out
 
 
 def test_resume_refuses_other_settings_other_model_and_other_input(run, refused, many, tmp_path, tiny_veco):
     links, other = tmp_path / "links.txt", tmp_path / "other.txt"
     run(many, "--output", links)
     resumed = ("--output", links, "--resume")
-    assert "method: ot -> mutual" in refused(many, *resumed, "--method", "mutual", "--output-format", "json")
+    assert "method: ot_words -> mutual" in refused(many, *resumed, "--method", "mutual", "--output-format", "json")
     assert "model: sha256:" in refused(many, *resumed, model=tiny_veco)
     lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
     for text, message in (
@@ -317,7 +338,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
     many.write_text(many.read_text() * 2)  # some 200 kB of JSON, more than a pipe holds
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "finetuning.align", "--model", tiny_model, many),
+            *(sys.executable, "-m", "finetuning.align", "--model", tiny_model, "--layer", "1", many),
             *("--batch-size", "4", "--output-format", "json", "--probabilities"),
         ],
         stdout=subprocess.PIPE,

@@ -5,6 +5,7 @@ import ot
 import pytest
 import torch
 from simalign import SentenceAligner
+from torch import nn
 
 from modeling.optimal_transport import (
     DIRECTIONS,
@@ -18,6 +19,7 @@ from modeling.optimal_transport import (
     settle_one_token_sides,
     sinkhorn,
     softmax_links,
+    word_probabilities,
 )
 
 HIDDEN = 24
@@ -268,6 +270,87 @@ def test_softmax_is_a_plain_loop(threshold):
         assert cells(one(softmax_links, similarity, threshold)) == plain_softmax(similarity, threshold)
 
 
+# ---- ot_words
+
+
+def plain_shares(x, y):
+    """sqrt of the shares of row and column in the unbalanced plan of exp(3 z), in logarithms."""
+    x, y = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (x, y))
+    z = x @ y.T
+    z = z - z.mean() if 1 in z.shape else z - z.mean(0) - z.mean(1, keepdims=True) + z.mean()
+    k = np.minimum(3 * z / max(z.std(), 1e-5), 30)
+    u, v = np.zeros(len(x)), np.zeros(len(y))
+    for _ in range(5):
+        u = -0.5 * np.log(np.exp(k + v).sum(1))
+        v = -0.5 * np.log(np.exp(k + u[:, None]).sum(0))
+    plan = np.exp(k + u[:, None] + v)
+    return np.sqrt(plan / plan.sum(0) * plan / plan.sum(1, keepdims=True))
+
+
+def plain_word_probabilities(x, y, words):
+    tokens = plain_shares(x, y)
+    of_word = [[np.flatnonzero(np.array(side) == word) for word in dict.fromkeys(side)] for side in words]
+    whole_words = plain_shares(
+        *(np.stack([v[of].mean(0) for of in side]) for v, side in zip((x, y), of_word, strict=True))
+    )
+    g = np.sqrt(whole_words * [[tokens[np.ix_(s, t)].max() for t in of_word[1]] for s in of_word[0]])
+    result = np.zeros_like(tokens)
+    for i, j in np.ndindex(g.shape):
+        beside = [g[a, b] for a, b in ((i - 1, j - 1), (i + 1, j + 1)) if 0 <= a < g.shape[0] and 0 <= b < g.shape[1]]
+        score = np.clip((g[i, j] + 0.2 * sum(beside)) / 1.4, 1e-6, 1 - 1e-6)
+        result[of_word[0][i][0], of_word[1][j][0]] = 1 / (1 + np.exp(-2.3 * np.log(score / (1 - score)) - 1.3))
+    return result
+
+
+def test_word_probabilities_are_a_plain_loop_and_stand_at_first_tokens():
+    generator = np.random.default_rng(5)
+    linked = 0
+    for words in (
+        ([0, 0, 1, 2, 2, 2], [3, 4, 4, 7]),
+        ([0], [0, 1, 1]),
+        ([1, 1], [5]),
+        (list(range(9)), list(range(6))),
+    ):
+        x, y = (generator.standard_normal((len(side), HIDDEN)) for side in words)
+        y[: min(len(x), len(y))] += x[: len(y)]
+        expected = plain_word_probabilities(x, y, words)
+        # padding between and after the tokens holds anything
+        padded = [np.full((1, 12, HIDDEN), np.nan) for _ in words]
+        masks, numbers = [torch.zeros(1, 12, dtype=torch.bool) for _ in words], [torch.full((1, 12), 9) for _ in words]
+        for side, vectors in enumerate((x, y)):
+            padded[side][0, 1 : 1 + len(vectors)] = vectors
+            masks[side][0, 1 : 1 + len(vectors)] = True
+            numbers[side][0, 1 : 1 + len(vectors)] = torch.tensor(words[side])
+        inputs = *map(torch.tensor, padded), *masks
+        found = word_probabilities(*inputs, numbers)
+        inside = found[0, 1 : 1 + len(x), 1 : 1 + len(y)]
+        torch.testing.assert_close(inside, torch.tensor(expected), atol=1e-6, rtol=1e-5)
+        assert found.count_nonzero() == inside.count_nonzero()
+        for threshold in (0.1, 0.5, 0.9):
+            links = align(*inputs, "ot_words", words=numbers, threshold=threshold).links_BST
+            assert torch.equal(links, found >= threshold)
+        linked += int((found >= 0.5).sum())
+    assert linked > 5
+
+
+def test_probabilities_are_those_of_vectors_that_have_much_in_common():
+    """Cosines from 0.98 up, as in the upper layers of many encoders: no other temperature is needed."""
+    generator = torch.Generator().manual_seed(0)
+    x_BSH = nn.functional.normalize(torch.randn(3, 8, HIDDEN, generator=generator), dim=-1).double()
+    y_BTH = nn.functional.normalize(x_BSH + 0.2 * torch.randn(3, 8, HIDDEN, generator=generator), dim=-1)
+    expected = align(x_BSH, y_BTH, *whole(3, 8, 8), "ot_words")
+    shared = torch.full((3, 8, 1), 7.0).double()
+    found = align(torch.cat([x_BSH, shared], 2), torch.cat([y_BTH, shared], 2), *whole(3, 8, 8), "ot_words")
+    assert cells(expected.links_BST) == {(pair, word, word) for pair in range(3) for word in range(8)}
+    torch.testing.assert_close(found.probabilities_BST, expected.probabilities_BST)
+
+
+def test_vectors_that_are_all_the_same_are_told_apart_by_no_rounding():
+    vectors = torch.rand(1, 1, HIDDEN).expand(1, 7, HIDDEN)
+    found = align(vectors, vectors[:, :5], *whole(7, 5), "ot_words")
+    assert not found.links_BST.any() and found.probabilities_BST[0, 1:-1, 1:-1].std() < 1e-3
+
+
 def ragged(generator, pairs=40):
     """Vectors of pairs with lengths from 0 to 30, as they are and padded with NaN, in a pattern of their own."""
     alone = [
@@ -312,7 +395,9 @@ def test_a_pair_has_the_same_links_in_a_padded_batch(method, options):
         inside = torch.meshgrid(source_mask_BS[row].nonzero()[:, 0], target_mask_BT[row].nonzero()[:, 0], indexing="ij")
         assert torch.equal(together.links_BST[row][inside], single.links_BST[0]), row
         torch.testing.assert_close(together.probabilities_BST[row][inside], single.probabilities_BST[0])
-        assert single.links_BST.any() or not len(x) or not len(y)
+        # vectors drawn at random are hardly ever likely partners
+        assert single.links_BST.any() or not len(x) or not len(y) or method == "ot_words"
+    assert together.links_BST.any()
 
 
 @pytest.mark.parametrize("method", ["ot", "ot_itermax"])
@@ -352,6 +437,7 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: align(*VECTORS, method="hungarian"), "'hungarian'"),
         (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount'"),
         (lambda: align(*VECTORS, method="mutual", threshold=0.5), "'threshold'"),
+        (lambda: align(*VECTORS, method="ot_words", threshold=1), "threshold=1"),
         (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
         (lambda: align(VECTORS[0], VECTORS[1][..., :3], *VECTORS[2:]), "vectors"),
         (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),

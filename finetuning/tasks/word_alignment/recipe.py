@@ -60,12 +60,12 @@ class WordAlignmentRecipe(FeatureRecipe):
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
     pairs: list[AlignedPairs] = option([], "what is evaluated, each pair of languages by itself")
     methods: list[str] = option(
-        ["ot"],
-        "how links are read from vectors: ot, ot_itermax (XLM-Align), itermax, mutual (SimAlign), softmax "
-        "(awesome-align); the first is the one whose scores are the results, others stand beside it",
+        ["ot_words"],
+        "how links are read from vectors: ot_words (ours), ot, ot_itermax (XLM-Align), itermax, mutual (SimAlign), "
+        "softmax (awesome-align); the first is the one whose scores are the results, others stand beside it",
     )
     options: dict[str, dict[str, Any]] = option(
-        {}, "by method: its options, such as {ot: {sinkhorn_iterations: 3}}; default: the papers'"
+        {}, "by method: its options, such as {ot: {sinkhorn_iterations: 3}}; default: ours and the papers'"
     )
     encoding: Literal["joint", "separate"] = option(
         "separate", "separate: each sentence by itself, as SimAlign; joint: both in one input, as XLM-Align labels"
