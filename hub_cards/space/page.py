@@ -242,7 +242,7 @@ class Page:
         def align(
             source: str,
             target: str,
-            method: str = "ot",
+            method: str = "ot_words",
             layer: int = DEFAULT_LAYER,
             encoding: str = "separate",
             model: str = first,
