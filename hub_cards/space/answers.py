@@ -117,7 +117,12 @@ def require_layer(model: Model, layer: int | None) -> int:
 
 
 def align_words(
-    model: Model, source: str, target: str, method: str = "ot_words", layer: int | None = None, encoding: str = "separate"
+    model: Model,
+    source: str,
+    target: str,
+    method: str = "ot_words",
+    layer: int | None = None,
+    encoding: str = "separate",
 ) -> Aligned:
     """Links the words of two sentences by the word-alignment pipeline that the model brings."""
     source = checked(source, "The first sentence", "The children are reading.")

@@ -52,7 +52,8 @@ def protocol_lines(results: Results) -> list[str]:
         shown = ", ".join(f"{name} {value}" for name, value in options.items())
         lines.append(f"method: {method}" + (f" ({shown})" if shown else ""))
     lines += [
-        f"encoding: {protocol['encoding']}; words are linked where any of their tokens are, by ot_words as such",
+        f"encoding: {protocol['encoding']}; words are linked where any of their tokens are"
+        + (", by ot_words as such" if "ot_words" in protocol["methods"] else ""),
         f"{BY_POSITION}: each source word with the word at the same share of the target sentence",
         f"metric: {metric['name']} {metric['version']}, in percent, over the corpus; lower is better",
     ]
