@@ -72,7 +72,7 @@ def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
 def test_epochs_are_updates_in_place_of_max_steps(captions, tmp_path, capsys):
     two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0", "max_train_examples=60"]
     main([*captions, *two_and_a_half, "training.max_tokens=1000", "selection=average", "average_checkpoints=3"])
-    record, printed = record_of(tmp_path / "out"), capsys.readouterr().out
+    record, printed = record_of(tmp_path / "out"), capsys.readouterr().err
     epoch = int(printed.partition("60 pairs, ")[2].partition(" steps an epoch")[0])
     assert epoch > 1 and record["steps"] == -(-5 * epoch // 2)
     assert record["selected_step"] == [epoch, 2 * epoch, record["steps"]]
