@@ -198,3 +198,10 @@ def refused(capsys):
         return capsys.readouterr().err
 
     return message
+
+
+@pytest.fixture(scope="module")
+def base(request, sample_corpus_dir, tiny_model, printed_by, tmp_path_factory):
+    """Folder of a run of a test module's `recipe_of`, for reading alone, and what it printed."""
+    out = tmp_path_factory.mktemp("base") / "out"
+    return out, printed_by(request.module.recipe_of(sample_corpus_dir, tiny_model, out))

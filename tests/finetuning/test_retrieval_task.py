@@ -47,13 +47,6 @@ def found(sample_corpus_dir, tiny_model, tmp_path):
     return recipe_of(sample_corpus_dir, tiny_model, tmp_path / "out")
 
 
-@pytest.fixture(scope="module")
-def base(sample_corpus_dir, tiny_model, printed_by, tmp_path_factory):
-    """Folder of a run, for reading alone, and what it printed."""
-    out = tmp_path_factory.mktemp("base") / "out"
-    return out, printed_by(recipe_of(sample_corpus_dir, tiny_model, out))
-
-
 def parsed(overrides):
     return load_recipe(RetrievalRecipe, None, overrides)
 

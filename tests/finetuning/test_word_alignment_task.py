@@ -43,13 +43,6 @@ def aligned(sample_corpus_dir, tiny_model, tmp_path):
     return recipe_of(sample_corpus_dir, tiny_model, tmp_path / "out")
 
 
-@pytest.fixture(scope="module")
-def base(sample_corpus_dir, tiny_model, printed_by, tmp_path_factory):
-    """Folder of a run, for reading alone, and what it printed."""
-    out = tmp_path_factory.mktemp("base") / "out"
-    return out, printed_by(recipe_of(sample_corpus_dir, tiny_model, out))
-
-
 def test_a_run_leaves_results_that_agree_with_each_other(base):
     out, printed = base
     assert {path.name for path in out.iterdir()} == {
