@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from finetuning.align import command
+from finetuning.align import links as links_module
 from finetuning.align import output as alignment_output
 from finetuning.align.command import main
 
@@ -190,7 +190,7 @@ def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
 def test_places_that_cannot_be_written_are_found_before_the_model_is_loaded(
     refused, pairs, gold, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(command, "load_aligner", None)
+    monkeypatch.setattr(links_module, "load_aligner", None)
     sweep = ("--gold", gold, "--sweep-layers", "--plot")
     for option in (["--output"], ["--html"], sweep):
         assert "is not a folder" in refused(pairs, *option, tmp_path / "none" / "x.png")
@@ -279,7 +279,7 @@ def stop_after(run, monkeypatch, capsys):
     """stop_after(lines, *arguments) -> stderr of a run that Ctrl-C ends after so many lines."""
 
     def stopped(lines, *arguments):
-        to_line, calls = command.to_line, []
+        to_line, calls = links_module.to_line, []
 
         def interrupted(*given):
             calls.append(None)
@@ -288,7 +288,7 @@ def stop_after(run, monkeypatch, capsys):
             return to_line(*given)
 
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
-            patch.setattr(command, "to_line", interrupted)
+            patch.setattr(links_module, "to_line", interrupted)
             run(*arguments)
         assert ended.value.code == 130
         return capsys.readouterr().err

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from finetuning.align.files import Gold, describe_left_out, describe_order, fit_gold, pharaoh_line, read_gold
+from finetuning.align.formats import pharaoh_line
+from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from finetuning.align.files import Gold
+from finetuning.align.gold import Gold
 from finetuning.results.plots import plot_lines
 from finetuning.results.report import layer_tables
 from finetuning.results.table import summary

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.align.files import read_gold
+from finetuning.align.gold import read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.experiments import compare_runs as compare
 from finetuning.results.report import score_table

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from finetuning.align.files import Gold
+from finetuning.align.gold import Gold
 from finetuning.align.pairs import split_at_spaces
 from finetuning.results.table import Results, rows_of_record
 

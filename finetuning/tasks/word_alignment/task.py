@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.files import Gold, describe_left_out, describe_order, fit_gold, read_gold
+from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.seeds import metric_facts
 from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span

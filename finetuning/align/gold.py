@@ -1,6 +1,6 @@
-"""Files of word alignments: hand-made (gold) links in, links out.
+"""Gold links: word alignments made by hand.
 
-Gold comes in two formats, told apart by the first line that is not empty:
+They come in two formats, told apart by the first line that is not empty:
 
     alignv2   0006 2 3 S     sentence, source word, target word, S(ure) or P(ossible), as in the shared task of Mihalcea
                              and Pedersen (2003), "An Evaluation Exercise for Word Alignment"; words count from 1,
@@ -11,7 +11,7 @@ Everything in memory counts from 0: sentences by their line in the input, links 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -124,13 +124,6 @@ def describe_order(read: dict[int, Gold], fitting: dict[int, Gold], name: str | 
     if read.keys() == fitting.keys():
         return ""
     return f"{name}: its {len(read):,} sentences, up to number {max(read) + 1:,}, were matched in their order"
-
-
-def pharaoh_line(links: Iterable[tuple[int, int]], probabilities: Sequence[float] | None = None) -> str:
-    """Links as `0-0 1-2`, or with probabilities as `0-0:0.9731 1-2:0.4250`; words from 0."""
-    if probabilities is None:
-        return " ".join(f"{i}-{j}" for i, j in links)
-    return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(links, probabilities, strict=True))
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -1,0 +1,34 @@
+"""The pairs that the options name, and the gold links that fit them."""
+
+import argparse
+import sys
+
+from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
+from finetuning.align.pairs import PairReader, split_at_spaces
+
+
+def read_pairs(flags: argparse.Namespace) -> PairReader:
+    """The input. Raises ValueError for what `PairReader` refuses, and for keys that nothing is looked up by."""
+    reader = PairReader(flags.files, flags.format, **({"keys": tuple(flags.keys)} if flags.keys else {}))
+    if flags.keys and reader.format == "text":
+        raise ValueError(f"--keys is given with text input ({reader.name}): only JSONL has keys.")
+    return reader
+
+
+def read_with_gold(
+    flags: argparse.Namespace, reader: PairReader
+) -> tuple[list[tuple[list[str], list[str]]], dict[int, Gold]]:
+    """All pairs, as words between white space, and the gold links that fit them; what does not fit is said.
+
+    Gold links count words: a Chinese sentence that is one word in them is not to become characters.
+    """
+    links = read_gold(flags.gold, base=flags.gold_base)
+    pairs = [split_at_spaces(pair) for pair in reader]
+    gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in pairs], flags.gold)
+    for said in (describe_order(links, gold, flags.gold), describe_left_out(left_out, flags.gold)):
+        if said:
+            print(said, file=sys.stderr)
+    if len(gold) < len(pairs):
+        of = f"{len(gold):,} of the {len(pairs):,} sentences"
+        print(f"{flags.gold} has links for {of}; only they are scored.", file=sys.stderr)
+    return pairs, gold

@@ -1,0 +1,63 @@
+"""What a person sees on stderr: the bar and the last words."""
+
+import sys
+import time
+from typing import Any
+
+
+def make_screen(quiet: bool) -> Any:
+    """The console of stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=quiet)
+
+
+def count_of(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def make_progress(screen: Any, to_stdout: bool) -> Any:
+    """A bar on stderr: pairs done, pairs a second and what is left."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    return Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        transient=True,
+        redirect_stdout=False,  # links go there
+        disable=screen.quiet or not screen.is_terminal or (to_stdout and sys.stdout.isatty()),  # links scroll by
+    )
+
+
+class Tally:
+    """What a run has done, for its last words on stderr."""
+
+    def __init__(self) -> None:
+        self.pairs = self.links = self.without_words = self.split = self.windows = 0
+        self.started = time.monotonic()
+
+    def add(self, alignment: Any) -> None:
+        self.pairs += 1
+        self.links += len(alignment.links)
+        self.without_words += not alignment.windows
+        if alignment.windows > 1:
+            self.split += 1
+            self.windows += alignment.windows
+
+    def report(self, screen: Any, path: str | None, lines: int, window: int) -> None:
+        """Prints the counts; `lines` of the output, of which this run may have made a part."""
+        if not self.pairs:
+            screen.print(f"{path} is complete: {lines:,} lines. There was nothing left to do.")
+            return
+        seconds = time.monotonic() - self.started
+        before = f", after {lines - self.pairs:,} of earlier runs" if lines > self.pairs else ""
+        rate = f"{self.pairs / max(seconds, 1e-9):,.0f} pairs/s"
+        done = f"{count_of(self.pairs, 'pair')}, {count_of(self.links, 'link')}"
+        screen.print(f"{done} in {seconds:,.1f} s ({rate}){before}")
+        if self.without_words:
+            screen.print(f"{self.without_words:,} of them have a side without words: their lines are empty.")
+        if self.split:
+            longer = f"{self.split:,} of them are longer than {window:,} positions"
+            screen.print(f"{longer}: they were split into {self.windows:,} windows that overlap.")
