@@ -26,7 +26,8 @@ from .masked_lm import (
     encoder_inputs,
     unmasked_ids,
 )
-from .optimal_transport import argmax_links, ot_itermax_links, settle_one_token_sides, sinkhorn
+from .optimal_transport import ot_itermax_links, settle_one_token_sides, sinkhorn
+from .symmetrization import argmax_links
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it

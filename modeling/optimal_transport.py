@@ -17,19 +17,20 @@ from typing import NamedTuple
 
 import torch
 
+from .symmetrization import Argmaxes, argmax_links, check_masks, computable, inside, wide
+
 # The options of each method of `align`. The defaults are the papers' values (XLM-Align, Table 11); `ot_itermax` is as
 # XLM-Align's public code runs it, see `ot_itermax_links`.
 SINKHORN_OPTIONS = {"sinkhorn_iterations": 2, "regularization": 1.0, "epsilon": 1e-6, "first": "rows"}
 METHOD_OPTIONS = {
-    "ot_words": {"threshold": 0.5},
-    "ot": SINKHORN_OPTIONS,
+    "ot_words": {"threshold": 0.5, "symmetrization": None},
+    "ot": SINKHORN_OPTIONS | {"symmetrization": "intersection"},
     "ot_itermax": SINKHORN_OPTIONS | {"first": "columns", "filter_iterations": 2, "discount": 0.9, "rule": "released"},
     "itermax": {"filter_iterations": 2},
-    "mutual": {},
+    "mutual": {"symmetrization": "intersection"},
     "softmax": {"threshold": 1e-3},
 }
 METHODS = tuple(METHOD_OPTIONS)
-DIRECTIONS = ("mutual", "forward", "backward", "union")
 RULES = ("released", "eq9_printed")
 SIMALIGN_DISCOUNT = 0.9  # fixed in its code
 LOG_LARGEST = math.log(1e9)  # no dot product of hidden states comes near
@@ -82,13 +83,17 @@ def align(
             f"vectors have shapes {tuple(x_BSH.shape)} and {tuple(y_BTH.shape)}: both must be (pairs, tokens, hidden "
             "size), with the same number of pairs and the same hidden size."
         )
-    x_BSH, y_BTH = _computable(x_BSH), _computable(y_BTH)
+    x_BSH, y_BTH = computable(x_BSH), computable(y_BTH)
     masks = source_mask_BS, target_mask_BT
     if method == "ot_words":
         if not 0 < options["threshold"] < 1:
             raise ValueError(f"threshold={options['threshold']} is not between 0 and 1.")
         probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words)
-        return Links(probability_BST >= options["threshold"], probability_BST if probabilities else None)
+        links_BST = probability_BST >= options["threshold"]
+        if options["symmetrization"] is not None:
+            firsts = (probability_BST > 0).any(2), (probability_BST > 0).any(1)
+            links_BST &= argmax_links(probability_BST, *firsts, options["symmetrization"])
+        return Links(links_BST, probability_BST if probabilities else None)
     with torch.autocast(x_BSH.device.type, enabled=False):  # would round the products to 3 digits
         dots_BST = x_BSH @ y_BTH.transpose(1, 2)
     if method in ("ot", "ot_itermax"):
@@ -96,7 +101,7 @@ def align(
         plan_BST = sinkhorn(dots_BST, *masks, iterations, *kernel)
         scores_BST = settle_one_token_sides(plan_BST, dots_BST, *masks)
         if method == "ot":
-            links_BST = argmax_links(scores_BST, *masks)
+            links_BST = argmax_links(scores_BST, *masks, **options)
         else:
             links_BST = ot_itermax_links(scores_BST, *masks, options.pop("filter_iterations"), **options)
         return Links(links_BST, plan_BST.to(dots_BST.dtype) if probabilities else None)
@@ -107,7 +112,7 @@ def align(
         x_norm_BS, y_norm_BT = (vectors_BNH.norm(dim=-1).clamp(min=tiny) for vectors_BNH in (x_BSH, y_BTH))
         similarity_BST = (dots_BST * (0.5 / x_norm_BS)[:, :, None]).div_(y_norm_BT[:, None]).add_(0.5)
         if method == "mutual":
-            links_BST = argmax_links(similarity_BST, *masks)
+            links_BST = argmax_links(similarity_BST, *masks, **options)
         else:
             links_BST = itermax_links(similarity_BST, *masks, options["filter_iterations"])
     return Links(links_BST, sum(_both_softmaxes(dots_BST, *masks)) / 2 if probabilities else None)
@@ -190,9 +195,9 @@ def share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT):
         z_BST = cosine_BST - torch.where(is_single_B11, mean_B11, row_BS1 + column_B1T - mean_B11)
         z_BST = z_BST.where(cells_BST, 0)
         spread_B11 = (z_BST.square().sum((1, 2), keepdim=True) / (source_B11 * target_B11)).sqrt()
-        k_BST = _wide(SHARPNESS * z_BST / spread_B11.clamp(min=LEAST_SPREAD)).clamp(max=30).exp() * cells_BST
+        k_BST = wide(SHARPNESS * z_BST / spread_B11.clamp(min=LEAST_SPREAD)).clamp(max=30).exp() * cells_BST
         tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no token, sums are 0
-        v_BT1 = _wide(target_mask_BT[:, :, None])
+        v_BT1 = wide(target_mask_BT[:, :, None])
         for _ in range(UNBALANCED_ITERATIONS):
             u_BS1 = (k_BST @ v_BT1).clamp(min=tiny).pow(-MARGINAL_POWER)
             v_BT1 = (k_BST.transpose(1, 2) @ u_BS1).clamp(min=tiny).pow(-MARGINAL_POWER)
@@ -219,13 +224,13 @@ def sinkhorn(
 
     Raises `ValueError` for numbers out of range and shapes that do not fit.
     """
-    _check_masks(similarity_BST, source_mask_BS, target_mask_BT)
+    check_masks(similarity_BST, source_mask_BS, target_mask_BT)
     _check_iterations("iterations", iterations)
     if not 0 < regularization < float("inf") or not 0 < epsilon < float("inf"):
         raise ValueError(f"regularization={regularization} and epsilon={epsilon} must be finite numbers above 0.")
     if first not in ("rows", "columns"):
         raise ValueError(f"first={first!r}: an iteration begins with rows or columns. Give 'rows' or 'columns'.")
-    k_BST = _wide(similarity_BST, copy=True)
+    k_BST = wide(similarity_BST, copy=True)
     # with K from exp(-limit) to exp(limit), no u, v or product of them leaves the range of the type
     limit = math.log(torch.finfo(k_BST.dtype).max) / 4
     is_safe = regularization * limit > max(LOG_LARGEST, -math.log(epsilon))
@@ -281,27 +286,6 @@ def settle_one_token_sides(plan_BST, similarity_BST, source_mask_BS, target_mask
     return torch.where(is_single_B[:, None, None], similarity_BST, plan_BST)
 
 
-def argmax_links(scores_BST, source_mask_BS, target_mask_BT, direction="mutual"):
-    """Each source token's best target (`forward`, Eq. 7), each target's best source (`backward`), both, or either.
-
-    Of equal scores the first wins; scores of -inf and NaN are never linked. Returns boolean links (B, S, T).
-
-    Raises `ValueError` for an unknown direction and shapes that do not fit.
-    """
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction={direction!r}: there is no such direction. Give one of {', '.join(DIRECTIONS)}.")
-    scores_BST = _inside(scores_BST, source_mask_BS, target_mask_BT)
-    links_BST = torch.zeros_like(scores_BST, dtype=torch.bool)
-    if not links_BST.numel():
-        return links_BST
-    best = Argmaxes.of(scores_BST)
-    if direction == "mutual":
-        return best.mark(links_BST)
-    forward_BST = links_BST.scatter(2, best.target_BS[:, :, None], best.has_target_BS[:, :, None])
-    backward_BST = links_BST.scatter(1, best.source_BT[:, None], best.has_source_BT[:, None])
-    return {"forward": forward_BST, "backward": backward_BST, "union": forward_BST | backward_BST}[direction]
-
-
 def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, discount=0.9, rule="released"):
     """Iterative filtering of a transport plan (Eq. 7-9). Returns boolean links (B, S, T).
 
@@ -324,7 +308,7 @@ def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, dis
         raise ValueError(f"discount={discount} is not from {lowest} to 1, as the rule {rule!r} needs.")
     if rule == "released":
         return _simalign_links(plan_BST, source_mask_BS, target_mask_BT, iterations, discount)
-    plan_BST = _inside(plan_BST, source_mask_BS, target_mask_BT, outside=0)
+    plan_BST = inside(plan_BST, source_mask_BS, target_mask_BT, outside=0)
     links_BST = torch.zeros_like(plan_BST, dtype=torch.bool)
     if not links_BST.numel():
         return links_BST
@@ -360,7 +344,7 @@ def itermax_links(similarity_BST, source_mask_BS, target_mask_BT, iterations=2):
 
 def _simalign_links(scores_BST, source_mask_BS, target_mask_BT, iterations, discount):
     """`itermax_links` with another discount, of 0.5 or more."""
-    scores_BST = _inside(scores_BST, source_mask_BS, target_mask_BT)
+    scores_BST = inside(scores_BST, source_mask_BS, target_mask_BT)
     links_BST = torch.zeros_like(scores_BST, dtype=torch.bool)
     if not links_BST.numel():
         return links_BST
@@ -371,7 +355,7 @@ def _simalign_links(scores_BST, source_mask_BS, target_mask_BT, iterations, disc
     for _ in range(iterations - 1):
         is_open_B &= (source_mask_BS & ~row_BS).any(1) & (target_mask_BT & ~column_BT).any(1)
         # added up, 0, discount or 1; in float64 as in numpy: float32 would round different cells to the same value
-        row_factor_BS, column_factor_BT = (discount * _wide(~linked) for linked in (row_BS, column_BT))
+        row_factor_BS, column_factor_BT = (discount * wide(~linked) for linked in (row_BS, column_BT))
         factor_BST = (row_factor_BS[:, :, None] + column_factor_BT[:, None]).clamp_(max=1)
         # 0 times infinity: no cell to choose
         factor_BST.mul_(scores_BST).nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -395,68 +379,13 @@ def softmax_links(similarity_BST, source_mask_BS, target_mask_BT, threshold=1e-3
 
 def _both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT):
     """Softmax over the targets of each source and over the sources of each target, 0 outside the masks."""
-    scores_BST = _inside(similarity_BST, source_mask_BS, target_mask_BT, outside=torch.finfo(torch.float32).min)
+    scores_BST = inside(similarity_BST, source_mask_BS, target_mask_BT, outside=torch.finfo(torch.float32).min)
     # cells outside are 0 beside any cell inside; what is left are rows and columns that have none
     row_BS, column_BT = (
         (own_mask & other_mask.any(1, keepdim=True)).to(scores_BST.dtype)
         for own_mask, other_mask in ((source_mask_BS, target_mask_BT), (target_mask_BT, source_mask_BS))
     )
     return scores_BST.softmax(2).mul_(row_BS[:, :, None]), scores_BST.softmax(1).mul_(column_BT[:, None])
-
-
-class Argmaxes(NamedTuple):
-    """The first highest cell of every row and of every column, and which rows and columns have theirs in common."""
-
-    target_BS: torch.Tensor
-    source_BT: torch.Tensor
-    has_target_BS: torch.Tensor
-    has_source_BT: torch.Tensor
-    is_mutual_BS: torch.Tensor
-    is_mutual_BT: torch.Tensor
-
-    @classmethod
-    def of(cls, scores_BST, nothing=-torch.inf) -> "Argmaxes":
-        """Of cells above `nothing`."""
-        # in half the time of argmax; both return the first of equals
-        (row_BS, target_BS), (column_BT, source_BT) = scores_BST.max(2), scores_BST.max(1)
-        has_target_BS, has_source_BT = row_BS > nothing, column_BT > nothing
-        sources_S, targets_T = (torch.arange(size, device=scores_BST.device) for size in scores_BST.shape[1:])
-        is_mutual_BS = (source_BT.gather(1, target_BS) == sources_S) & has_target_BS
-        is_mutual_BT = (target_BS.gather(1, source_BT) == targets_T) & has_source_BT
-        return cls(target_BS, source_BT, has_target_BS, has_source_BT, is_mutual_BS, is_mutual_BT)
-
-    def mark(self, links_BST):
-        """Adds the mutual cells to `links_BST`, in place."""
-        cells_BS1 = self.target_BS[:, :, None]
-        return links_BST.scatter_(2, cells_BS1, links_BST.gather(2, cells_BS1) | self.is_mutual_BS[:, :, None])
-
-    def clear(self, scores_BST):
-        """Makes the mutual cells of `scores_BST` 0, in place."""
-        cells_BS1 = self.target_BS[:, :, None]
-        kept_BS1 = scores_BST.gather(2, cells_BS1).masked_fill(self.is_mutual_BS[:, :, None], 0)
-        return scores_BST.scatter_(2, cells_BS1, kept_BS1)
-
-
-def _inside(scores_BST, source_mask_BS, target_mask_BT, outside=-torch.inf):
-    """The scores, with `outside` as the highest possible outside the masks, and instead of NaN."""
-    _check_masks(scores_BST, source_mask_BS, target_mask_BT)
-    scores_BST = _computable(scores_BST).nan_to_num(nan=outside, posinf=torch.inf, neginf=outside)
-    row_BS, column_BT = (
-        torch.full(mask.shape, torch.inf, dtype=scores_BST.dtype, device=mask.device).masked_fill_(~mask, outside)
-        for mask in (source_mask_BS, target_mask_BT)
-    )
-    # a minimum with both is five times as fast as `where`
-    return scores_BST.clamp_(max=row_BS[:, :, None]).clamp_(max=column_BT[:, None])
-
-
-def _computable(values):
-    """In float32, or as they are in float64: half types would lose the difference between neighbors."""
-    return values if values.dtype == torch.float64 else values.float()
-
-
-def _wide(values, copy=False):
-    """In float64, where the device has it."""
-    return values.to(torch.float32 if values.device.type == "mps" else torch.float64, copy=copy)
 
 
 def _options_of(method, options):
@@ -477,14 +406,3 @@ def _options_of(method, options):
 def _check_iterations(name, value):
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}={value!r} is no whole number from 1 on.")
-
-
-def _check_masks(scores_BST, source_mask_BS, target_mask_BT):
-    given = tuple(source_mask_BS.shape), tuple(target_mask_BT.shape)
-    types = source_mask_BS.dtype, target_mask_BT.dtype
-    shape = tuple(scores_BST.shape)
-    if len(shape) != 3 or given != (shape[:2], shape[::2]) or types != (torch.bool, torch.bool):
-        raise ValueError(
-            f"scores of shape {shape} with masks of shapes {given[0]} and {given[1]}, types {types[0]} and {types[1]}: "
-            "give scores (B, S, T) with boolean masks (B, S) and (B, T)."
-        )

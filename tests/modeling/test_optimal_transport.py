@@ -8,12 +8,10 @@ from simalign import SentenceAligner
 from torch import nn
 
 from modeling.optimal_transport import (
-    DIRECTIONS,
     METHOD_OPTIONS,
     METHODS,
     RULES,
     align,
-    argmax_links,
     itermax_links,
     ot_itermax_links,
     settle_one_token_sides,
@@ -21,6 +19,7 @@ from modeling.optimal_transport import (
     softmax_links,
     word_probabilities,
 )
+from modeling.symmetrization import argmax_links, grow_diag_final_and
 
 HIDDEN = 24
 SHAPES = [(1, 1), (1, 7), (6, 1), (2, 9), (3, 3), (8, 5), (12, 40)]
@@ -181,20 +180,35 @@ def test_no_plan_has_nan(dtype, regularization):
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_argmaxes_are_numpy_s(kind, direction):
+@pytest.mark.parametrize("symmetrization", ["forward", "reverse", "intersection", "union"])
+def test_argmaxes_are_numpy_s(kind, symmetrization):
     generator = np.random.default_rng(0)
     for _ in range(50):
         scores = random_matrix(generator, kind)
         forward = {(i, int(j)) for i, j in enumerate(scores.argmax(1))}
-        backward = {(int(i), j) for j, i in enumerate(scores.argmax(0))}
+        reverse = {(int(i), j) for j, i in enumerate(scores.argmax(0))}
         expected = {
             "forward": forward,
-            "backward": backward,
-            "mutual": forward & backward,
-            "union": forward | backward,
+            "reverse": reverse,
+            "intersection": forward & reverse,
+            "union": forward | reverse,
         }
-        assert cells(one(argmax_links, scores, direction)) == expected[direction]
+        assert cells(one(argmax_links, scores, symmetrization)) == expected[symmetrization]
+
+
+def test_grow_diag_final_and_takes_neighbors_then_what_is_alone():
+    """nltk's function of this name is no oracle: it asks whether a word is `in aligned`, whose keys are "e" and "f"."""
+    forward = [(0, 0), (1, 1), (2, 1), (3, 3), (4, 5)]
+    reverse = [(0, 0), (1, 1), (1, 2), (4, 3), (5, 4), (5, 5)]
+    # (0, 0) and (1, 1) are in both. (2, 1) and (1, 2) touch (1, 1). (3, 3) does not touch (2, 1) or (1, 2) before
+    # final-and, which takes forward's (4, 5), then reverse's (5, 4), and not (4, 3) or (5, 5): 3, 4 and 5 are linked
+    links = {(0, 0), (1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4)}
+    both = torch.zeros(2, 2, 6, 6, dtype=torch.bool)  # directions, pairs
+    for direction, cells_of in enumerate((forward, reverse)):
+        for s, t in cells_of:
+            both[direction, 1, s, t] = True
+    found = grow_diag_final_and(*both)
+    assert not found[0].any() and set(map(tuple, found[1].nonzero().tolist())) == links
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
@@ -447,7 +461,7 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: sinkhorn(*MATRIX, regularization=0), "regularization=0"),
         (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon=nan"),
         (lambda: sinkhorn(*MATRIX, first="diagonal"), "first='diagonal'"),
-        (lambda: argmax_links(*MATRIX, direction="both"), "direction='both'"),
+        (lambda: argmax_links(*MATRIX, symmetrization="both"), "symmetrization='both'"),
         (lambda: argmax_links(MATRIX[0][0], *MATRIX[1:]), "scores"),
         (lambda: ot_itermax_links(*MATRIX, discount=1.5, rule="eq9_printed"), "discount=1.5"),
         (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount=0.4"),
@@ -471,6 +485,7 @@ def test_every_option_has_an_effect():
         "discount": 0.5,
         "rule": "eq9_printed",
         "threshold": 0.3,
+        "symmetrization": "forward",
     }
     for method, options in METHOD_OPTIONS.items():
         for name, default in options.items():
