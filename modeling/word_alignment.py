@@ -22,7 +22,7 @@ links, `K` windows of a pair.
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -156,8 +156,9 @@ class WordAligner:
         tokenizer: its tokenizer, fast or slow.
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
             `ot` is XLM-Align's published aligner, `ot_itermax` the rule by which it labels its own training text.
-        layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: two thirds of the way up (8 of
-            12, the paper's Table 2; rounded). `compare_layers` finds the best one for a model and two languages.
+        layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
+            `config.word_alignment_layer`, or two thirds of the way up (8 of 12, the paper's Table 2; rounded).
+            `compare_layers` finds the best one for a model and two languages.
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
         batch_size: inputs to a forward pass.
@@ -189,7 +190,9 @@ class WordAligner:
         self.states = LayerStates(model)
         self.tokenizer, self.method, self.encoding, self.matching = tokenizer, method, encoding, matching
         self.num_layers: int = self.states.num_layers
-        self.layer = round(self.num_layers * 2 / 3) if layer is None else layer
+        self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
+        two_thirds = round(self.num_layers * 2 / 3)
+        self.layer = next(one for one in (layer, self.recommended_layer, two_thirds) if one is not None)
         self.batch_size = batch_size
         check_method(method, matching)
         self.check_layer(self.layer)
@@ -220,7 +223,11 @@ class WordAligner:
             raise ValueError(f"layer is {layer!r}, not from 0 (the embeddings) to {self.num_layers}.")
 
     def align(
-        self, pairs: Iterable[tuple[Words, Words]], probabilities: bool = False, similarity: bool = False
+        self,
+        pairs: Iterable[tuple[Words, Words]],
+        probabilities: bool = False,
+        similarity: bool = False,
+        progress: Callable[[float], None] | None = None,
     ) -> Iterator[WordAlignment]:
         """The links of each pair, in the order of the input.
 
@@ -228,10 +235,12 @@ class WordAligner:
             pairs: (source, target), each a list of words or a plain text (see `split_words`). May be endless: a chunk
                 of `BATCHES_PER_CHUNK` batches is read at a time.
             probabilities, similarity: whether to fill in these fields.
+            progress: called after each batch, with how many pairs it has done; a window is a part of one.
 
         Raises `ValueError` for what is no pair, naming its number from 0.
         """
-        for by_layer in self.chunks(pairs, [self.layer], {self.method: self.matching}, probabilities, similarity):
+        chosen = {self.method: self.matching}
+        for by_layer in self.chunks(pairs, [self.layer], chosen, probabilities, similarity, progress):
             yield by_layer[self.layer][self.method]
 
     def align_layers(
@@ -256,18 +265,19 @@ class WordAligner:
             return found
         return ({layer: of[self.method] for layer, of in by_layer.items()} for by_layer in found)
 
-    def chunks(self, pairs, layers, methods, probabilities=False, similarity=False):
+    def chunks(self, pairs, layers, methods, probabilities=False, similarity=False, progress=None):
         """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
         numbered = enumerate(pairs)
         while chunk := [as_words(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
             with torch.inference_mode(), without_dropout(self.states.model):
-                found = list(self.chunk(chunk, layers, methods, probabilities, similarity))
+                found = list(self.chunk(chunk, layers, methods, probabilities, similarity, progress))
             yield from found
 
-    def chunk(self, pairs: list[tuple[list[str], list[str]]], layers, methods, probabilities, similarity):
+    def chunk(self, pairs: list[tuple[list[str], list[str]]], layers, methods, probabilities, similarity, progress):
         """What `chunks` yields, for the pairs of a chunk."""
         tokens = cut_into_tokens(self.tokenizer, list(chain.from_iterable(pairs)))
         rows_R5 = self.windows(tokens)
+        windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
         found = {(layer, method): [] for layer in layers for method in methods}
         grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
         for numbers_B, vectors, masks in self.batches(tokens, rows_R5, layers):
@@ -279,9 +289,11 @@ class WordAligner:
                     found[layer, method].append(linked_tokens(links, numbers_B))
                 if similarity:
                     fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
+            if progress is not None:
+                progress(float((1 / windows_P[batch_B5[:, 0]]).sum()))
         overlap = self.overlap / self.window
         links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs), overlap) for key, parts in found.items()}
-        windows = rows_R5[:, 0].bincount(minlength=len(pairs)).tolist()
+        windows = windows_P.tolist()
         for pair, words in enumerate(pairs):
             matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
             alignments = {

@@ -4,7 +4,8 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,8 +16,6 @@ from finetuning.align.options import LINES_ON_PAGE
 from finetuning.align.output import OutputFile, StandardOutput
 from finetuning.align.pairs import Side, split_at_spaces
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen
-
-LINES_A_STEP = 64  # of the progress bar
 
 
 def align(flags: argparse.Namespace) -> None:
@@ -45,15 +44,14 @@ def align(flags: argparse.Namespace) -> None:
     try:
         with make_progress(screen, to_stdout=not flags.output) as progress:
             bar = progress.add_task("aligning", total=total, completed=output.lines)
-            for alignment in alignments(aligner, iter(pairs), flags):
+            advance = partial(progress.advance, bar)
+            for alignment in alignments(aligner, iter(pairs), flags, advance):
                 if output.lines in gold:
                     found[output.lines] = alignment.links
                 if page is not None and len(page) < flags.html_limit:
                     page.add(alignment)
                 output.write(to_line(alignment, flags.output_format, flags.probabilities))
                 tally.add(alignment)
-                if output.lines % LINES_A_STEP == 0:  # a step costs more than a line
-                    progress.update(bar, completed=output.lines)
         output.close(complete=True)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -94,11 +92,13 @@ def how_to_go_on(flags: argparse.Namespace) -> str:
     return f"the same command without {' and '.join(dropped)}, and {' and '.join([*added, '--resume'])}"
 
 
-def alignments(aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace) -> Iterator[Any]:
+def alignments(
+    aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace, advance: Callable[[float], None]
+) -> Iterator[Any]:
     """The aligner's results; the pairs that are shown on the page have what it shows."""
     if flags.pre_split:
         pairs = map(split_at_spaces, pairs)
     shown = islice(pairs, flags.html_limit) if flags.html else ()
     with memory_errors():
-        yield from aligner.align(shown, probabilities=True, similarity=True)
-        yield from aligner.align(pairs, probabilities=flags.probabilities)
+        yield from aligner.align(shown, probabilities=True, similarity=True, progress=advance)
+        yield from aligner.align(pairs, probabilities=flags.probabilities, progress=advance)

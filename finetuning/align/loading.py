@@ -24,11 +24,14 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     device = _device(flags.device)
+    precision = flags.precision or ("bf16" if multiplies_bf16(device) else "fp32")
     path, _, tokenizer, identity = describe_model(flags.model, flags.tokenizer)
     model = load_pretrained(
-        AutoModel, path, flags.model, dtype=torch.bfloat16 if flags.precision == "bf16" else torch.float32
+        AutoModel, path, flags.model, dtype=torch.bfloat16 if precision == "bf16" else torch.float32
     )
     matching = dict(flags.matching)
+    if flags.symmetrization:
+        matching["symmetrization"] = flags.symmetrization
     names = ("method", "layer", "encoding", "window", "overlap")
     given = {name: getattr(flags, name) for name in (*names, "batch_size")}
     aligner = WordAligner(model.to(device), tokenizer, **given, **matching)
@@ -38,7 +41,8 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         **{name: getattr(aligner, name) for name in names},
         "matching": matching,
         "pre_split": flags.pre_split or bool(flags.gold),
-        **{name: getattr(flags, name) for name in ("precision", "output_format", "probabilities")},
+        "precision": precision,
+        **{name: getattr(flags, name) for name in ("output_format", "probabilities")},
     }
     return aligner, settings
 
@@ -53,6 +57,16 @@ def _device(name: str | None) -> Any:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None
+
+
+def multiplies_bf16(device: Any) -> bool:
+    """Whether the device multiplies bfloat16 by itself. Others convert it, and take longer than with float32."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    can = getattr(torch.cpu, "get_capabilities", dict)() if device.type == "cpu" else {}
+    return bool(can.get("avx512_bf16") or can.get("amx_bf16"))
 
 
 @contextlib.contextmanager
@@ -73,6 +87,9 @@ def choose_layer(
     """Sets the aligner's layer by the first pairs, or to that of an earlier run, and says so. Returns all pairs."""
     pairs = iter(pairs)
     of = f"of {aligner.num_layers}"
+    if aligner.recommended_layer is not None:
+        screen.print(f"layer {aligner.layer} {of}: the model's configuration recommends it (--layer auto)")
+        return pairs
     if earlier is not None and earlier <= aligner.num_layers:
         aligner.layer = earlier
         return pairs

@@ -52,6 +52,7 @@ METHODS = (
     "mutual",
     "softmax",
 )  # optimal_transport's; importing it takes seconds
+SYMMETRIZATIONS = ("intersection", "union", "forward", "reverse", "grow-diag-final-and")
 LINES_ON_PAGE = 100
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -100,7 +101,11 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument("--model", required=True, metavar="DIR|ID", help="encoder: a folder, or an id of the Hub")
     group.add_argument("--tokenizer", metavar="DIR|ID", help="default: the model's")
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
-    group.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of the encoder (default: fp32)")
+    group.add_argument(
+        "--precision",
+        choices=("fp32", "bf16"),
+        help="of the encoder (default: bf16 where the processor or the GPU multiplies it natively, else fp32)",
+    )
     group.add_argument(
         "--batch-size", type=_positive, default=64, metavar="N", help="inputs to a forward pass (default: 64)"
     )
@@ -110,8 +115,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--layer",
         type=_layer,
         metavar="N",
-        help="whose states to compare, 0: embeddings; auto, the default: the one that best tells the first 200 "
-        "pairs from sentences that do not belong together",
+        help="whose states to compare, 0: embeddings; auto, the default: the one that the model's configuration "
+        "recommends, or that best tells the first 200 pairs from sentences that do not belong together",
+    )
+    group.add_argument(
+        "--symmetrization",
+        choices=SYMMETRIZATIONS,
+        help="of both directions' best partners, by mutual and ot (default: intersection) and by ot_words (default: "
+        "all links above the threshold; with it, those of them)",
     )
     group.add_argument(
         "--encoding",
