@@ -15,10 +15,12 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from finetuning.results.report import best_layer
 from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
 from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
+from modeling.word_alignment import DEFAULT_METHOD
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use
@@ -78,7 +80,7 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
         yield "sentence_transformers", "Sentence vectors", text
     yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
     if _aligns(folder, config):
-        yield "word_alignment", "Word alignment", "Pairs of words that translate each other."
+        yield "word_alignment", "Word alignment", facts["alignment_text"]
     yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
     if "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
         text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first."
@@ -100,6 +102,7 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
     known = _sentences()
     mask = _mask(folder)
     layer, pooling, layer_text = _layer(record, config)
+    alignment_layer, alignment_text = _alignment_layer(record, config)
     shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
     first, second = [*languages, *(code for code in ("en", "de") if code not in languages)][:2]
     return {
@@ -115,6 +118,8 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
         "layer": layer,
         "pooling": pooling,
         "layer_text": layer_text,
+        "alignment_layer": alignment_layer,
+        "alignment_text": alignment_text,
         "width": config["hidden_size"],
         "layers": config["num_hidden_layers"],
         "decoder_layers": config["num_hidden_layers"] if config["num_hidden_layers"] < 24 else 6,  # the paper's 24 + 6
@@ -136,6 +141,21 @@ def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
     vectors = chosen_vectors(None, None, config["num_hidden_layers"])
     text = f"The mean of the states of layer {vectors.layer}, at two thirds of the model: nothing was measured."
     return vectors.layer, vectors.pooling, f"{text} The layer matters, so try others on pairs of your own."
+
+
+def _alignment_layer(record: Record, config: dict[str, Any]) -> tuple[int | None, str]:
+    """Layer that the example names, None where nothing was measured or the pipeline knows it; what is said of it."""
+    text = "Pairs of words that translate each other."
+    if (layer := config.get("word_alignment_layer")) is not None:
+        return None, f"{text} The configuration recommends layer {layer}, chosen without links made by hand."
+    for content in (result.content for result in record.results if result.content["kind"] == "word_alignment"):
+        method = DEFAULT_METHOD if DEFAULT_METHOD in content.methods else content.methods[0]
+        layer = best_layer(content, content.with_average[-1], method)
+        return (
+            layer,
+            f"{text} Layer {layer} has the lowest AER by `{method}` in the results of {content['task']} below.",
+        )
+    return None, text
 
 
 def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]:

@@ -35,6 +35,7 @@ from .optimal_transport import Links, align, share_of_plan
 from .word_tokens import InputFormat, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
 ENCODINGS = ("joint", "separate")
+DEFAULT_METHOD = "ot_words"
 # Pairs are sorted by length within so many batches: enough for next to no padding, little enough for memory.
 BATCHES_PER_CHUNK = 64
 NO_LIMIT = 2**31
@@ -179,7 +180,7 @@ class WordAligner:
         self,
         model,
         tokenizer,
-        method: str = "ot_words",
+        method: str = DEFAULT_METHOD,
         layer: int | None = None,
         encoding: str = "separate",
         batch_size: int = 64,

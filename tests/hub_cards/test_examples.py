@@ -8,7 +8,8 @@ import pytest
 import torch
 import yaml
 
-from finetuning.results.table import Results
+from finetuning.results.report import best_layer
+from finetuning.results.table import Results, read_results
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from hub_cards.examples import TEMPLATES, Use, uses
 from hub_cards.record import Record, Result
@@ -171,6 +172,19 @@ def test_languages_are_those_of_the_training(zoo_model_dir):
         code = the(folder, "Word alignment", record).code
         assert all(SENTENCES[language]["sentences"][0] in code for language in shown)
         assert ("de" in shown) == (SENTENCES["de"]["sentences"][0] in code)
+
+
+def test_the_layer_to_align_by_is_the_configuration_s_or_the_best_measured(made_up_run):
+    folder, [results] = made_up_run("xlm_align", "word_alignment")
+    content = read_results(results.parent)
+    record = Record("weights", results=[Result(content["task"], content, own=False, folder="x")])
+    best = best_layer(content, content.with_average[-1], content.methods[0])
+    shown = the(folder, "Word alignment", record)
+    assert f"layer={best})" in shown.code and "AER" in shown.text
+    assert "layer=" not in the(folder, "Word alignment").code
+    change_config(folder, word_alignment_layer=1)
+    shown = the(folder, "Word alignment", record)
+    assert "layer=" not in shown.code and "layer 1" in shown.text  # the pipeline reads it by itself
 
 
 def test_a_fine_tuned_model_is_shown_in_its_languages_and_with_its_texts(zoo_model_dir):

@@ -118,6 +118,13 @@ def test_parameters_of_the_pipeline_and_of_a_call(aligner, sample_tokenizer):
     assert aligner(PAIRS[0], window=8)["windows"] > 1
 
 
+def test_the_layer_of_the_model_s_configuration(aligner, sample_tokenizer, monkeypatch):
+    assert aligner.aligner.layer == 1  # two thirds of two
+    monkeypatch.setattr(aligner.model.config, "word_alignment_layer", 2, raising=False)
+    assert WordAlignmentPipeline(aligner.model, sample_tokenizer).aligner.layer == 2
+    assert WordAlignmentPipeline(aligner.model, sample_tokenizer, layer=0).aligner.layer == 0
+
+
 @pytest.mark.parametrize(
     "parameters, named",
     [
