@@ -17,6 +17,10 @@ class XlmAlignConfig(EncoderConfig):
         alignment_layer: whose states label the word alignment (Table 4: 8, 10, 12); 0 is the embeddings. Default: 5/6
             of the layers, the paper's 10 of 12.
         dwa_layer: whose states the pointer network reads (Table 5: 8, 10, 12). Default: the last.
+        pointer_start: the pointer network's two maps before training: `random`, as in the paper, or `identity`, by
+            which it points where the products of the states do, and teaches them from the first step on.
+        labeling_rule: what labels: `ot_itermax` on both sentences in one input, as in the paper (the next fields are
+            its own), or `ot_words` (`optimal_transport.word_probabilities`) on each sentence by itself.
         entropic_regularization: mu of Eq. 5.
         similarity_floor: epsilon of Eq. 1.
         sinkhorn_iterations: of Eq. 6 (Table 11).
@@ -38,6 +42,8 @@ class XlmAlignConfig(EncoderConfig):
 
     alignment_layer: int | None = None
     dwa_layer: int | None = None
+    pointer_start: Literal["random", "identity"] = "random"
+    labeling_rule: Literal["ot_itermax", "ot_words"] = "ot_itermax"
     entropic_regularization: float | int = 1.0
     similarity_floor: float | int = 1e-6
     sinkhorn_iterations: int = 2

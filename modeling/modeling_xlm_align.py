@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from transformers import initialization as init
 
 from .configuration_xlm_align import XlmAlignConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
@@ -26,7 +27,7 @@ from .masked_lm import (
     encoder_inputs,
     unmasked_ids,
 )
-from .optimal_transport import ot_itermax_links, settle_one_token_sides, sinkhorn
+from .optimal_transport import align, ot_itermax_links, settle_one_token_sides, sinkhorn
 from .symmetrization import argmax_links
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
@@ -63,6 +64,10 @@ class AlignmentLabels(NamedTuple):
     plan_PST: torch.Tensor
 
 
+class PointerLinear(nn.Linear):
+    """One of the pointer network's two maps, which may start as the identity."""
+
+
 class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     r"""Denoising word alignment (DWA) by self-labeled links, beside MLM and TLM (section 3).
 
@@ -95,9 +100,18 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     def __init__(self, config):
         super().__init__(config)
         # named as in the released code
-        self.q_linear = nn.Linear(config.hidden_size, config.hidden_size)
-        self.k_linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.q_linear = PointerLinear(config.hidden_size, config.hidden_size)
+        self.k_linear = PointerLinear(config.hidden_size, config.hidden_size)
         self.post_init()
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, PointerLinear) and self.config.pointer_start == "identity":
+            layer = self.config.pointer_layer
+            of_layer = self.roberta.encoder.layer[layer - 1].output if layer else self.roberta.embeddings
+            # of states with an RMS of 1, which LayerNorm says how to reach: scores are sqrt(H) times the cosines
+            scale = (of_layer.LayerNorm.weight.square() + of_layer.LayerNorm.bias.square()).mean().rsqrt()
+            init.copy_(module.weight, scale * torch.eye(len(module.weight), device=scale.device))
 
     def forward(
         self,
@@ -150,6 +164,8 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             if field not in batch:
                 raise _missing(field)
         config = self.config
+        if config.labeling_rule == "ot_words":
+            return self.self_label_sides(batch)
         with without_dropout(self):
             states_BTH = self.roberta(
                 **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=config.labeling_layer
@@ -179,6 +195,27 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         else:
             links_PST = argmax_links(plan_PST, *masks, direction="union")
         return AlignmentLabels(source_PS, target_PT, *masks, links_PST, plan_PST)
+
+    @torch.no_grad()
+    def self_label_sides(self, batch: dict) -> AlignmentLabels:
+        """As `self_label`, by `ot_words` and from each sentence in an input of its own, as aligners read them."""
+        ids_F, words_FK, places_K = unmasked_ids(batch).flatten(), [], []
+        begin_P1 = None
+        for side in (0, 1):
+            positions_PK, exists_PK = words_of_side(batch, side, special=True)
+            ids_PK = ids_F[positions_PK]
+            # both begin with <s>: in a joint input the second begins with </s>
+            begin_P1 = ids_PK[:, :1] if begin_P1 is None else begin_P1
+            inputs = {"input_ids": torch.cat([begin_P1, ids_PK[:, 1:]], 1), "attention_mask": exists_PK.long()}
+            with without_dropout(self):
+                states_PKH = self.roberta(**inputs, num_layers=self.config.labeling_layer).last_hidden_state
+            is_word_PK = exists_PK & ~batch["special_tokens_mask"].bool().flatten()[positions_PK]
+            columns_PS, mask_PS = places(is_word_PK)
+            words_FK.append(states_PKH.gather(1, columns_PS[..., None].expand(-1, -1, states_PKH.shape[2])))
+            places_K.append((positions_PK.gather(1, columns_PS), mask_PS))
+        (source_PS, source_mask_PS), (target_PT, target_mask_PT) = places_K
+        found = align(*words_FK, source_mask_PS, target_mask_PT, "ot_words")
+        return AlignmentLabels(source_PS, target_PT, source_mask_PS, target_mask_PT, *found)
 
     def pointer_losses(self, states_BTH: torch.Tensor, labels: AlignmentLabels, batch: dict) -> Losses:
         """DWA's cross-entropies (Eqs. 11 to 15), source to target and back."""
@@ -221,12 +258,12 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & asked), -1.0) for asked in asks)
 
 
-def words_of_side(batch: dict, side: int) -> tuple[torch.Tensor, torch.Tensor]:
+def words_of_side(batch: dict, side: int, special: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """(P, K) where the words of one side of each pair stand in the flattened (B * T) rows, and which of them exist.
 
     Without `example_ids` a row is a pair; with them, P counts as many pairs in every row as in the fullest.
     """
-    is_word_BT = (batch["segment_ids"] == side) & ~batch["special_tokens_mask"].bool()
+    is_word_BT = (batch["segment_ids"] == side) & (special | ~batch["special_tokens_mask"].bool())
     rows, length = is_word_BT.shape
     pairs = 1
     if "example_ids" in batch:

@@ -8,6 +8,7 @@ import torch
 from modeling.configuration_xlm_align import XlmAlignConfig
 from modeling.masked_lm import ForPreTraining
 from modeling.modeling_xlm_align import DRAWS, XlmAlignForPreTraining
+from modeling.optimal_transport import align
 
 PAD, MASK = 1, 60
 TINY = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
@@ -178,8 +179,29 @@ def test_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
         assert links_of(labels, pair) == pytest.approx(links_of(alone, 0), rel=1e-4)
 
 
-def test_labels_are_those_of_the_text_before_it_was_masked():
-    model = xlm_align()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ot_words_labels_what_it_links_between_sentences_by_themselves(layout):
+    model = xlm_align(labeling_rule="ot_words", alignment_layer=2)
+    labels = model.self_label(batch_of(PAIRS, layout))
+    found = 0
+    for pair, fields in enumerate(PAIRS):
+        ids = torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])
+        states = []
+        for words in words_of(fields):
+            alone = torch.tensor([[0, *ids[words], 2]])
+            states.append(model.roberta(alone, output_hidden_states=True).hidden_states[2][:, 1:-1])
+        links = align(*states, *(torch.ones(side.shape[:2], dtype=torch.bool) for side in states), "ot_words")
+        expected = {(i, j): links.probabilities_BST[0, i, j].item() for i, j in links.links_BST[0].nonzero().tolist()}
+        assert links_of(labels, pair) == pytest.approx(expected, rel=1e-3)
+        found += len(expected)
+    assert found
+    losses = model(tlm=batch_of(PAIRS, layout)).token_losses["dwa"]
+    assert 0 < len(losses) <= 2 * found
+
+
+@pytest.mark.parametrize("rule", ["ot_itermax", "ot_words"])
+def test_labels_are_those_of_the_text_before_it_was_masked(rule):
+    model = xlm_align(labeling_rule=rule)
     bare = [fields | {"input_ids": torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])}
             for fields in PAIRS]  # fmt: skip
     labels = model.self_label(batch_of(PAIRS, "padded right"))
@@ -390,6 +412,8 @@ def test_a_missing_field_is_named(field):
         ("filtering_discount", 1.5),
         ("filtering_discount", 0.3),  # the printed rule allows it
         ("query_positions", "some"),
+        ("labeling_rule", "ot"),
+        ("pointer_start", "zero"),
         ("sinkhorn_first", "both"),
     ],
 )
@@ -397,6 +421,24 @@ def test_configuration_errors(field, value):
     with pytest.raises(Exception, match=field):
         XlmAlignConfig(**TINY, **{field: value})
     XlmAlignConfig(**TINY, filtering_discount=0.3, filtering_rule="eq9_printed")
+
+
+@pytest.mark.parametrize("dwa_layer", [0, 2])
+def test_a_pointer_that_starts_as_the_identity_scores_by_cosines(dwa_layer, tmp_path):
+    """Also where the checkpoint has no pointer network, and only there."""
+    start = xlm_align().roberta
+    start.save_pretrained(tmp_path / "encoder")
+    settings = {"pointer_start": "identity", "dwa_layer": dwa_layer}
+    model = XlmAlignForPreTraining.from_pretrained(tmp_path / "encoder", **settings).eval()
+    states = model.roberta(torch.arange(4, 34)[None], output_hidden_states=True).hidden_states[dwa_layer][0]
+    queries, keys = model.q_linear(states), model.k_linear(states)
+    assert torch.allclose(queries, keys) and torch.allclose(queries / states, (queries / states)[:1, :1])
+    assert queries.square().mean().item() == pytest.approx(1, abs=0.1)
+    with torch.no_grad():
+        model.q_linear.weight.fill_(0.5)
+    model.save_pretrained(tmp_path / "trained")
+    again = XlmAlignForPreTraining.from_pretrained(tmp_path / "trained")
+    assert torch.equal(again.q_linear.weight, model.q_linear.weight)
 
 
 def test_default_layers_are_the_papers():
