@@ -38,7 +38,7 @@ def align(flags: argparse.Namespace) -> None:
         from modeling.word_alignment import BATCHES_PER_CHUNK
 
         with screen.status("passing over the pairs that are aligned"):
-            pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * flags.batch_size)
+            pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * aligner.batch_size)
     tally = Tally()
     found: dict[int, list[tuple[int, int]]] = {}
     try:

@@ -18,7 +18,7 @@ DESCRIPTION = """Link the words of sentences to the words of their translations.
 Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
 so on. A pair with an empty side gives an empty line. Words are what stands between white space. Chinese and Japanese
 without any are cut into characters: segment such text first where words are wanted. Lines come out in blocks: through
-a pipe nothing is seen before 64 x --batch-size pairs are read, or the input has ended.
+a pipe nothing is seen before 64 batches are read, or the input has ended.
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 
@@ -107,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="of the encoder (default: bf16 where the processor or the GPU multiplies it natively, else fp32)",
     )
     group.add_argument(
-        "--batch-size", type=_positive, default=64, metavar="N", help="inputs to a forward pass (default: 64)"
+        "--batch-size", type=_positive, metavar="N", help="inputs to a forward pass (default: 64; on a GPU 256)"
     )
     group = parser.add_argument_group("alignment")
     group.add_argument("--method", choices=METHODS, default="ot_words", help="default: ot_words")
