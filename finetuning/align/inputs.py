@@ -18,7 +18,9 @@ def read_pairs(flags: argparse.Namespace) -> PairReader:
     if flags.languages and reader.format != "tmx" and not to_tmx:
         raise ValueError(f"--languages is given with {reader.format} input ({reader.name}): it is for TMX.")
     if to_tmx and not flags.languages and reader.format not in ROOTS:
-        raise ValueError("--output-format tmx is given without --languages: TMX names them. Add --languages DE EN.")
+        raise ValueError(
+            "--output-format tmx is given without --languages: TMX names them. Add --languages SOURCE TARGET."
+        )
     return reader
 
 

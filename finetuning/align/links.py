@@ -71,6 +71,8 @@ def align(flags: argparse.Namespace) -> None:
             screen.print(kept)
         raise
     tally.report(screen, flags.output, output.lines, aligner.window)
+    if reader.format == "tmx" and not flags.languages:
+        screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
     if page is not None:
         names = [os.path.basename(name) for name in reader.files] or ["standard input"]
         facts = {"model": flags.model, "method": flags.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}

@@ -86,7 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--format",
         choices=("auto", *INPUT_FORMATS),
         default="auto",
-        help="of the pairs; auto: by the ending of one file (.jsonl .json .tmx .xlf .xliff, .gz behind it), or text",
+        help="of the pairs; auto: by the ending of a file (.jsonl .json .tmx .xlf .xliff, .gz behind it), or text",
     )
     group.add_argument(
         "--keys",

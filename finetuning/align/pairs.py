@@ -33,7 +33,7 @@ class PairReader:
     """The sentence pairs of one or two files, or of standard input.
 
     files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format: of
-    `FORMATS`, or "auto": by the ending of the one file's name, see `SUFFIXES`, and text for all else. A line of text is
+    `FORMATS`, or "auto": by the ending of the file's name, see `SUFFIXES`, and text for all else. A line of text is
     a pair by `|||` between white space or, where there is none, by a tab. keys: of source and target in a JSONL line,
     whose values are strings or lists of words. languages: see `XmlPairs`; those of the input once it has been read.
 
@@ -53,7 +53,7 @@ class PairReader:
         for name in self.files:
             _require_file(name)
         if format == "auto":
-            format = SUFFIXES.get(Path(files[0].removesuffix(".gz")).suffix, "text") if len(files) == 1 else "text"
+            format = SUFFIXES.get(Path(files[0].removesuffix(".gz")).suffix, "text") if files else "text"
         if format != "text" and len(self.files) == 2:
             raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
         self.format = format
@@ -129,9 +129,11 @@ class PairReader:
             row = json.loads(line)
             json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair can be escaped, but is no text
         except ValueError as error:
-            raise ValueError(f"{where}: no JSON: {error}. It reads {_shorten(line)}.") from None
+            raise ValueError(
+                f"{where}: no JSON: {error}. It reads {_shorten(line)}. JSONL has an object a line."
+            ) from None
         if not isinstance(row, dict):
-            raise ValueError(f"{where}: JSON, but no object: {_shorten(line)}.")
+            raise ValueError(f"{where}: JSON, but no object: {_shorten(line)}. JSONL has an object a line.")
         for key in self.keys:
             if key not in row:
                 raise ValueError(f"{where}: no key {key!r}. {nearest(key, row)} --keys names the two of a pair.")

@@ -54,25 +54,28 @@ class XmlPairs:
         path: list[Any] = []
         about: dict[str, str] = {}
         number = inside = 0
+        for event, element in self._events():
+            name = _name(element)
+            if event == "start":
+                if not path and name != ROOTS[self.format]:
+                    raise ValueError(f"{self.name} is no {self.format.upper()}: it is <{name}>.")
+                if name in ("header", "file", "xliff"):
+                    about.update(element.attrib)
+                path.append(element)
+                inside += name in UNITS
+                continue
+            path.pop()
+            if name in UNITS:
+                inside -= 1
+                number += 1
+                yield f"{self.name}, unit {number}", element, about
+            if path and not inside:
+                del path[-1][:]  # memory is not to grow with the file
+
+    def _events(self) -> Iterator[tuple[str, Any]]:
         try:
-            for event, element in ElementTree.iterparse(self.stream, ("start", "end")):
-                name = _name(element)
-                if event == "start":
-                    if not path and name != ROOTS[self.format]:
-                        raise ValueError(f"{self.name} is no {self.format.upper()}: it is <{name}>.")
-                    if name in ("header", "file", "xliff"):
-                        about.update(element.attrib)
-                    path.append(element)
-                    inside += name in UNITS
-                    continue
-                path.pop()
-                if name in UNITS:
-                    inside -= 1
-                    number += 1
-                    yield f"{self.name}, unit {number}", element, about
-                if path and not inside:
-                    del path[-1][:]  # memory is not to grow with the file
-        except (ElementTree.ParseError, LookupError) as error:
+            yield from ElementTree.iterparse(self.stream, ("start", "end"))
+        except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: of an encoding
             raise ValueError(f"{self.name} is no XML that can be read: {error}.") from None
 
     def _variants(self, where: str, unit: Any) -> dict[str, str]:

@@ -222,31 +222,38 @@ def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monk
     assert pairs.read_text(encoding="utf-8").splitlines() == PAIRS
 
 
+TMX = ("--output-format", "tmx", "--languages", "de", "en")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped", [63, 150])
-def test_a_killed_run_is_gone_on_with(run, refused, stop_after, many, tmp_path, stopped):
-    links, arguments = tmp_path / "links.txt", (many, "--batch-size", "1", "--output", tmp_path / "links.txt")
+@pytest.mark.parametrize("stopped, form", [(63, ()), (150, ()), (63, TMX), (150, TMX)])
+def test_a_killed_run_is_gone_on_with(run, refused, stop_after, many, tmp_path, stopped, form):
+    links, many = tmp_path / "links.txt", (many, "--batch-size", "1", *form)
+    arguments = (*many, "--output", links)
     stop_after(stopped, *arguments)
     kept = stopped // 64 * 64  # a chunk is 64 batches
     assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["lines"] == kept
     with links.open("a") as file:
         file.write("0-")  # a line that was not written to its end
     err = run(*arguments, "--resume").err
-    assert links.read_text() == run(many, "--batch-size", "1").out
+    assert links.read_text() == run(*many).out
     assert (f"after {kept} of earlier runs" in err) == (kept > 0)
     assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
     links.write_text("\n" * 199)
     assert "has lost lines" in refused(*arguments, "--resume")
 
 
-def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path):
+@pytest.mark.parametrize("form", [(), TMX])
+def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path, form):
     links, part = tmp_path / "links.txt", tmp_path / "part.txt"
     part.write_text("".join(many.read_text().splitlines(keepends=True)[:70]))
-    run(part, "--output", links, "--resume")  # and chooses the layer
-    assert links.read_text().count("\n") == 70
-    assert "130 pairs" in run(many, "--output", links, "--resume").err
+    resumed = ("--output", links, "--resume", *form)
+    run(part, *resumed)  # and chooses the layer
     layer = json.loads((tmp_path / "links.txt.word-align.json").read_text())["settings"]["layer"]
-    assert links.read_text() == run(many, "--layer", layer).out
+    assert links.read_text() == run(part, *form, "--layer", layer).out
+    assert "130 pairs" in run(many, *resumed).err
+    assert "nothing left" in run(many, *resumed).err
+    assert links.read_text() == run(many, *form, "--layer", layer).out
 
 
 def test_resume_refuses_other_settings_other_model_and_other_input(run, refused, many, tmp_path, tiny_veco):
