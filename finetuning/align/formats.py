@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -14,13 +14,15 @@ NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 class Format:
-    """What stands before the first pair, what each becomes, and what stands behind the last one."""
+    """What stands before the first pair, what each becomes, and what stands behind the last one.
 
-    def __init__(self, probabilities: bool):
-        self.has_probabilities = probabilities
+    languages: gives those of source and target, None where they are unknown; asked for when a pair has been read.
+    """
 
-    def header(self, languages: Sequence[str] | None) -> str:
-        """languages: of source and target, where they are known."""
+    def __init__(self, probabilities: bool, languages: Callable[[], Sequence[str] | None]):
+        self.has_probabilities, self.languages = probabilities, languages
+
+    def header(self) -> str:
         return ""
 
     def record(self, number: int, pair: tuple[Side, Side], found: Any) -> str:
@@ -73,7 +75,7 @@ class Tsv(Format):
 
     COLUMNS = ("sentence", "source_index", "target_index", "source_word", "target_word", "probability")
 
-    def header(self, languages: Sequence[str] | None) -> str:
+    def header(self) -> str:
         return "\t".join(self.COLUMNS if self.has_probabilities else self.COLUMNS[:-1]) + "\n"
 
     def record(self, number: int, pair: tuple[Side, Side], found: Any) -> str:
@@ -89,17 +91,16 @@ class Tmx(Format):
     Characters that XML does not have become U+FFFD.
     """
 
-    def header(self, languages: Sequence[str] | None) -> str:
-        self.languages = [quoteattr(language) for language in languages or ("und", "und")]  # undetermined
+    def header(self) -> str:
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4">\n'
             '<header creationtool="word-align" creationtoolversion="1" segtype="sentence" o-tmf="text" adminlang="en" '
-            f'srclang={self.languages[0]} datatype="plaintext"/>\n<body>\n'
+            f'srclang={self.tags()[0]} datatype="plaintext"/>\n<body>\n'
         )
 
     def record(self, number: int, pair: tuple[Side, Side], found: Any) -> str:
         parts = [f'<tu><prop type="x-word-alignment">{self.links(found)}</prop>\n']
-        sides = zip(self.languages, pair, (found.source, found.target), strict=True)
+        sides = zip(self.tags(), pair, (found.source, found.target), strict=True)
         for language, side, words in sides:
             text = side if isinstance(side, str) else " ".join(side)
             end, offsets = 0, []
@@ -112,6 +113,10 @@ class Tmx(Format):
                 f'<tuv xml:lang={language}><prop type="x-words">{" ".join(offsets)}</prop><seg>{seg}</seg></tuv>\n'
             )
         return "".join([*parts, "</tu>\n"])
+
+    def tags(self) -> list[str]:
+        """Languages as attributes."""
+        return [quoteattr(language) for language in self.languages() or ("und", "und")]  # undetermined
 
     def footer(self) -> str:
         return "</body>\n</tmx>\n"

@@ -26,8 +26,8 @@ def align(flags: argparse.Namespace) -> None:
 
     screen = make_screen(flags.quiet)
     reader = read_pairs(flags)
-    form = FORMATS[flags.output_format](flags.probabilities), lambda: reader.languages
-    output = OutputFile(flags.output, *form, flags.resume) if flags.output else StandardOutput(*form)
+    form = FORMATS[flags.output_format](flags.probabilities, lambda: reader.languages)
+    output = OutputFile(flags.output, form, flags.resume) if flags.output else StandardOutput(form)
     page = Page(flags.html) if flags.html else None
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
     with screen.status("reading the pairs"):

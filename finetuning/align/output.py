@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,15 @@ def require_writable(path: str | Path, option: str) -> None:
 
 
 class StandardOutput:
-    """Links in a format to standard output, in blocks. `languages` is asked when the first pair is written."""
+    """Links in a format to standard output, handed on in blocks."""
 
     layer = None  # nothing was written before
 
-    def __init__(self, format: Format, languages: Callable[[], Sequence[str] | None]):
-        self.format, self.languages = format, languages
-        self.lines = 0
+    def __init__(self, format: Format):
+        self.format, self.lines = format, 0
 
     def write(self, pair: Any, found: Any) -> None:
-        header = "" if self.lines else self.format.header(self.languages())
+        header = "" if self.lines else self.format.header()
         sys.stdout.buffer.write((header + self.format.record(self.lines, pair, found)).encode())
         self.lines += 1
 
@@ -58,19 +57,13 @@ class StandardOutput:
 class OutputFile:
     """A format's text to a file, with its state beside it; `lines` counts the pairs that stand in it.
 
-    output = OutputFile("links.txt", Pharaoh(), reader_languages, resume=True)
+    output = OutputFile("links.txt", format, resume=True)
     pairs = output.go_on(settings, pairs, batch)    # the pairs that are left
     output.write(pair, alignment)                   # each of them
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        format: Format,
-        languages: Callable[[], Sequence[str] | None],
-        resume: bool = False,
-    ):
-        self.format, self.languages = format, languages
+    def __init__(self, path: str | Path, format: Format, resume: bool = False):
+        self.format = format
         self.path, self.state_path = Path(path), Path(f"{path}{STATE_ENDING}")
         self.lines = 0
         self._state: dict[str, Any] = {}
@@ -129,7 +122,7 @@ class OutputFile:
         self._stream.seek(self._kept[1])
         self._stream.truncate()
         if not self.lines:
-            self._stream.write(self.format.header(self.languages()).encode())
+            self._stream.write(self.format.header().encode())
         self._save(is_complete=False)
 
     def write(self, pair: Any, found: Any) -> None:
