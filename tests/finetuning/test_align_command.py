@@ -126,7 +126,9 @@ def test_json_and_probabilities(run, pairs):
 def test_text_is_split_unless_pre_split(run, tmp_path):
     path = tmp_path / "zh.txt"
     path.write_text("我们不相信。 ||| we don't believe it.\n", encoding="utf-8")
-    rows = [json.loads(run(path, "--output-format", "json", *more).out) for more in ((), ("--pre-split",))]
+    found = [run(path, "--output-format", "json", *more) for more in ((), ("--pre-split",))]
+    assert ["words:" in err for _, err in found] == [True, False]
+    rows = [json.loads(out) for out, _ in found]
     assert [row["source"] for row in rows] == [list("我们不相信。"), ["我们不相信。"]]
     assert rows[0]["target"] == ["we", "don't", "believe", "it", "."] and "source_offsets" not in rows[1]
 
@@ -433,6 +435,8 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         (["--gold-base", "1"], "--gold-base is given without --gold"),
         (["--html-limit", "5"], "--html-limit is given without --html"),
         (["--keys", "de", "en"], "--keys is given with text input"),
+        (["--languages", "de", "en"], "--languages is given with text input"),
+        (["--output-format", "tmx"], "--languages"),
         (["--pre-split", "--gold", "x"], "--pre-split is given with --gold"),
         (["--batch-size", "0"], "'0' is no whole number from 1 on"),
         (["--matching", "threshold"], "'threshold' is not of the form NAME=VALUE"),
