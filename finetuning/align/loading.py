@@ -43,7 +43,7 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "matching": matching,
         "pre_split": flags.pre_split or bool(flags.gold),
         "precision": precision,
-        **{name: getattr(flags, name) for name in ("output_format", "probabilities")},
+        **{name: getattr(flags, name) for name in ("output_format", "probabilities", "languages")},
     }
     return aligner, settings
 
