@@ -34,16 +34,18 @@ class WordAlignmentPipeline(Pipeline):
     `WordAlignment`.
 
     A call takes a pair, (source, target) or {"source": ..., "target": ...}, each side a text or a list of words, and
-    returns a dict: `source` and `target`, the words; `links`, pairs of their numbers from 0; `windows`; and, where
-    asked for, `probabilities` and `similarity`. It takes a list of pairs and returns a list; or anything else that
-    gives one pair after the other, and returns an iterator, which reads `BATCHES_PER_CHUNK` batches at a time.
+    returns a dict: `source` and `target`, the words; `links`, pairs of their numbers from 0; `windows`; where a text
+    was given, `source_offsets` and `target_offsets` of its words; and, where asked for, `probabilities` and
+    `similarity`. It takes a list of pairs and returns a list; or anything else that gives one pair after the other, and
+    returns an iterator, which reads `BATCHES_PER_CHUNK` batches at a time.
 
     Raises `ValueError` for a parameter that it does not have, for what is no pair, and as `WordAligner`.
 
     Example:
         >>> aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)
         >>> aligner(("the house", "das Haus"))
-        {'source': ['the', 'house'], 'target': ['das', 'Haus'], 'links': [(0, 0), (1, 1)], 'windows': 1}
+        {'source': ['the', 'house'], 'target': ['das', 'Haus'], 'links': [(0, 0), (1, 1)], 'windows': 1,
+         'source_offsets': [(0, 3), (4, 9)], 'target_offsets': [(0, 3), (4, 8)]}
     """
 
     _load_tokenizer = True

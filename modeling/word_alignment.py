@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
 from .optimal_transport import Links, align, share_of_plan
-from .word_tokens import InputFormat, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
+from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
 ENCODINGS = ("joint", "separate")
 DEFAULT_METHOD = "ot_words"
@@ -51,6 +51,7 @@ class WordAlignment:
         two words, see `optimal_transport.align`.
     similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
     windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
+    source_offsets, target_offsets: (begin, end) of each word in the text, in characters from 0, where a text was given.
     """
 
     source: list[str]
@@ -59,6 +60,8 @@ class WordAlignment:
     probabilities: list[float] | None = None
     similarity: list[list[float]] | None = None
     windows: int = 1
+    source_offsets: Offsets | None = None
+    target_offsets: Offsets | None = None
 
 
 class LayerStates:
@@ -269,14 +272,16 @@ class WordAligner:
     def chunks(self, pairs, layers, methods, probabilities=False, similarity=False, progress=None):
         """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
         numbered = enumerate(pairs)
-        while chunk := [as_words(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
+        while chunk := [as_pair(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
             with torch.inference_mode(), without_dropout(self.states.model):
                 found = list(self.chunk(chunk, layers, methods, probabilities, similarity, progress))
             yield from found
 
-    def chunk(self, pairs: list[tuple[list[str], list[str]]], layers, methods, probabilities, similarity, progress):
+    def chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, similarity, progress):
         """What `chunks` yields, for the pairs of a chunk."""
-        tokens = cut_into_tokens(self.tokenizer, list(chain.from_iterable(pairs)))
+        sentences, offsets = split_words(list(chain.from_iterable(pairs)))
+        pairs = list(zip(sentences[::2], sentences[1::2], strict=True))
+        tokens = cut_into_tokens(self.tokenizer, sentences, offsets)
         rows_R5 = self.windows(tokens)
         windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
         found = {(layer, method): [] for layer in layers for method in methods}
@@ -297,8 +302,9 @@ class WordAligner:
         windows = windows_P.tolist()
         for pair, words in enumerate(pairs):
             matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
+            about = matrix, windows[pair], *offsets[2 * pair : 2 * pair + 2]
             alignments = {
-                key: WordAlignment(*words, of[pair][0], of[pair][1] if probabilities else None, matrix, windows[pair])
+                key: WordAlignment(*words, of[pair][0], of[pair][1] if probabilities else None, *about)
                 for key, of in links.items()
             }
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
@@ -320,13 +326,14 @@ class WordAligner:
 
         Raises `ValueError` as `align`, and for fewer than two pairs with words on both sides.
         """
-        pairs = [pair for pair in (as_words(*item) for item in enumerate(pairs)) if all(map(any, pair))]
-        if len(pairs) < 2:
-            raise ValueError(f"{len(pairs)} pairs have words on both sides: layers are compared by two or more.")
-        tokens = cut_into_tokens(self.tokenizer, list(chain.from_iterable(pairs)))
+        sides = chain.from_iterable(as_pair(*item) for item in enumerate(pairs))
+        tokens = cut_into_tokens(self.tokenizer, *split_words(list(sides)))
+        rows_R5 = self.windows(tokens)
+        if (usable := len(rows_R5[:, 0].unique())) < 2:
+            raise ValueError(f"{usable} pairs have words on both sides: layers are compared by two or more.")
         sums, count = dict.fromkeys(range(self.num_layers + 1), 0.0), 0
         with torch.inference_mode(), without_dropout(self.states.model):
-            for _, vectors, (source_BS, target_BN) in self.batches(tokens, self.windows(tokens), sums, least=2):
+            for _, vectors, (source_BS, target_BN) in self.batches(tokens, rows_R5, sums, least=2):
                 count += int(source_BS.sum() + target_BN.sum())
                 for layer, (x_BSH, y_BNH) in vectors.items():
                     for sign, other in ((1, 0), (-1, 1)):
@@ -380,8 +387,8 @@ class WordAligner:
         return {layer: (sides[0][layer], sides[1][layer]) for layer in layers}, masks
 
 
-def as_words(number: int, pair) -> tuple[list[str], list[str]]:
-    """The words of a pair. Raises `ValueError` for what is none, with its number in the input."""
+def as_pair(number: int, pair) -> tuple[Words, Words]:
+    """The pair as it is. Raises `ValueError` for what is none, with its number in the input."""
 
     def is_side(side) -> bool:
         return isinstance(side, str) or (isinstance(side, list | tuple) and all(isinstance(word, str) for word in side))
@@ -391,8 +398,7 @@ def as_words(number: int, pair) -> tuple[list[str], list[str]]:
         raise ValueError(
             f"input {number} (counted from 0) is {shown}: give (source, target), each a text or a list of words."
         )
-    source, target = (split_words(side) if isinstance(side, str) else list(side) for side in pair)
-    return source, target
+    return pair[0], pair[1]
 
 
 def check_method(method: str, options: dict) -> None:

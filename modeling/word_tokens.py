@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text side of word alignment: words, tokens, what a tokenizer puts around them, and windows of long pairs."""
 
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Sequence, Split
 
 Words = str | list[str] | tuple[str, ...]
+Offsets = list[tuple[int, int]]
+
+# `encode_batch` of a model that knows no word gives the offsets of all. Oniguruma's \X is a segment of text, and with
+# y{w} one between two word boundaries of Unicode.
+SPLITTER = Tokenizer(WordLevel({"": 0}, unk_token=""))
+SPLITTER.pre_tokenizer = Sequence(
+    [
+        Split(Regex(r"[\s\p{Cc}\p{Bidi_Control}\u200b\u2060\ufeff]+"), "removed"),
+        Split(Regex(r"(?y{w})\X"), "isolated"),
+    ]
+)
 
 
 def is_cjk(character: str) -> bool:
@@ -21,20 +35,24 @@ def is_cjk(character: str) -> bool:
     )
 
 
-def split_words(text: str) -> list[str]:
-    """The words of a plain text: what stands between white space.
+def split_words(sides: list[Words]) -> tuple[list[list[str]], list[Offsets | None]]:
+    """The words of each text, and where they are in it; lists of words stay as they are, and have no offsets.
 
-    Chinese and Japanese text that has no white space at all is cut into characters, what is written in other scripts
-    kept together. To align words there, segment the text first and give lists of words, or spaces between them.
+    Words are what stands between white space, control and invisible characters, split at Unicode's default word
+    boundaries (UAX #29), by `tokenizers`: punctuation marks are words of their own but inside of a word or a number
+    (`don't`, `l'homme`, `U.S`, `3.5`, `1,000`, `example.com`), and runs of katakana are words. The other scripts that
+    are written without spaces (Han, hiragana, Thai, Lao, Khmer, Burmese) are split into characters, each with its
+    combining marks. To align words there, segment the text first and give lists.
+
+    Offsets are (begin, end) in characters (code points) from 0: `text[begin:end]` is the word.
     """
-    words = text.split()
-    if len(words) != 1 or not any(map(is_cjk, text)):
-        return words
-    parts = []
-    for alone, run in groupby(words[0], is_cjk):
-        together = "".join(run)
-        parts += together if alone else [together]
-    return parts
+    found = iter(SPLITTER.encode_batch([side for side in sides if isinstance(side, str)], add_special_tokens=False))
+    offsets = [next(found).offsets if isinstance(side, str) else None for side in sides]
+    words = [
+        list(side) if of is None else [side[begin:end] for begin, end in of]
+        for side, of in zip(sides, offsets, strict=True)
+    ]
+    return words, offsets
 
 
 class Tokens(NamedTuple):
@@ -49,21 +67,25 @@ class Tokens(NamedTuple):
     bounds: torch.Tensor
 
 
-def spell_with_spaces(words: list[str], alone: set[str]) -> list[str]:
+def spell_with_spaces(words: list[str], offsets: Offsets | None, alone: set[str]) -> list[str]:
     """The words with the spaces that a text has before them: none at its beginning, and beside Chinese and Japanese.
 
-    Neither do words of white space get one, which have no tokens then, and those in `alone`.
+    Where their text is known, as their `offsets` say. Neither do words of white space get one, which have no tokens
+    then, and those in `alone`.
     """
+    if offsets is not None:
+        is_apart = [end < begin for (_, end), (begin, _) in pairwise(offsets)]
+    else:
+        is_apart = [not any(map(is_cjk, before[-1:] + word[:1])) for before, word in pairwise(words)]
     spelled = [word if word.strip() else "" for word in words]
-    for index, (before, word) in enumerate(pairwise(words), start=1):
-        is_beside_cjk = any(map(is_cjk, before[-1:] + word[:1]))
-        if word.strip() and word not in alone and not is_beside_cjk:
-            spelled[index] = f" {word}"
+    for index, has_space in enumerate(is_apart, start=1):
+        if has_space and spelled[index] and words[index] not in alone:
+            spelled[index] = f" {words[index]}"
     return spelled
 
 
-def cut_into_tokens(tokenizer, sentences: list[list[str]]) -> Tokens:
-    """The tokens of sentences given as words, without special tokens.
+def cut_into_tokens(tokenizer, sentences: list[list[str]], offsets: list[Offsets | None] | None = None) -> Tokens:
+    """The tokens of sentences given as words, without special tokens; `offsets`: of each, where its text is known.
 
     Words are cut one by one, as every tokenizer does that is given words, and each only once. Tokenizers whose tokens
     hold the space before a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the
@@ -87,7 +109,9 @@ def cut_into_tokens(tokenizer, sentences: list[list[str]]) -> Tokens:
     both, first, with_space = cut(["a b", "a", " b"])
     needs_space = both == first + with_space != first + cut([["b"]])[0]
     if needs_space:
-        sentences = [spell_with_spaces(words, set(tokenizer.all_special_tokens)) for words in sentences]
+        alone = set(tokenizer.all_special_tokens)
+        texts = zip(sentences, offsets or [None] * len(sentences), strict=True)
+        sentences = [spell_with_spaces(*text, alone) for text in texts]
     words = list(chain.from_iterable(sentences))
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
     vocabulary = cut([word if needs_space else [word] for word in numbers]) if numbers else []

@@ -4,12 +4,13 @@ import argparse
 import contextlib
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from finetuning.align.formats import to_line
+from finetuning.align.formats import FORMATS
 from finetuning.align.inputs import read_pairs, read_with_gold
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
 from finetuning.align.options import LINES_ON_PAGE
@@ -24,7 +25,8 @@ def align(flags: argparse.Namespace) -> None:
 
     screen = make_screen(flags.quiet)
     reader = read_pairs(flags)
-    output = OutputFile(flags.output, flags.resume) if flags.output else StandardOutput()
+    form = FORMATS[flags.output_format](flags.probabilities, lambda: reader.languages)
+    output = OutputFile(flags.output, form, flags.resume) if flags.output else StandardOutput(form)
     page = Page(flags.html) if flags.html else None
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
     with screen.status("reading the pairs"):
@@ -38,19 +40,19 @@ def align(flags: argparse.Namespace) -> None:
         from modeling.word_alignment import BATCHES_PER_CHUNK
 
         with screen.status("passing over the pairs that are aligned"):
-            pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * flags.batch_size)
+            pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * aligner.batch_size)
     tally = Tally()
     found: dict[int, list[tuple[int, int]]] = {}
     try:
         with make_progress(screen, to_stdout=not flags.output) as progress:
             bar = progress.add_task("aligning", total=total, completed=output.lines)
             advance = partial(progress.advance, bar)
-            for alignment in alignments(aligner, iter(pairs), flags, advance):
+            for pair, alignment in alignments(aligner, iter(pairs), flags, advance):
                 if output.lines in gold:
                     found[output.lines] = alignment.links
                 if page is not None and len(page) < flags.html_limit:
                     page.add(alignment)
-                output.write(to_line(alignment, flags.output_format, flags.probabilities))
+                output.write(pair, alignment)
                 tally.add(alignment)
         output.close(complete=True)
     except BaseException as error:
@@ -67,6 +69,8 @@ def align(flags: argparse.Namespace) -> None:
             screen.print(kept)
         raise
     tally.report(screen, flags.output, output.lines, aligner.window)
+    if reader.format == "tmx" and not flags.languages:
+        screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
     if page is not None:
         names = [os.path.basename(name) for name in reader.files] or ["standard input"]
         facts = {"model": flags.model, "method": flags.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
@@ -94,11 +98,19 @@ def how_to_go_on(flags: argparse.Namespace) -> str:
 
 def alignments(
     aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace, advance: Callable[[float], None]
-) -> Iterator[Any]:
-    """The aligner's results; the pairs that are shown on the page have what it shows."""
-    if flags.pre_split:
-        pairs = map(split_at_spaces, pairs)
-    shown = islice(pairs, flags.html_limit) if flags.html else ()
+) -> Iterator[tuple[tuple[Side, Side], Any]]:
+    """Each pair, as it was read, and the aligner's result; those that are shown on the page have what it shows."""
+    waiting: deque[tuple[Side, Side]] = deque()  # pairs that the aligner has taken, and given no links for yet
+
+    def taken() -> Iterator[tuple[Side, Side]]:
+        for pair in pairs:
+            waiting.append(pair)
+            yield split_at_spaces(pair) if flags.pre_split else pair
+
+    given = taken()
+    shown = islice(given, flags.html_limit) if flags.html else ()
     with memory_errors():
-        yield from aligner.align(shown, probabilities=True, similarity=True, progress=advance)
-        yield from aligner.align(pairs, probabilities=flags.probabilities, progress=advance)
+        for found in aligner.align(shown, probabilities=True, similarity=True, progress=advance):
+            yield waiting.popleft(), found
+        for found in aligner.align(given, probabilities=flags.probabilities, progress=advance):
+            yield waiting.popleft(), found

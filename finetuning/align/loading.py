@@ -33,7 +33,8 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if flags.symmetrization:
         matching["symmetrization"] = flags.symmetrization
     names = ("method", "layer", "encoding", "window", "overlap")
-    given = {name: getattr(flags, name) for name in (*names, "batch_size")}
+    given = {name: getattr(flags, name) for name in names}
+    given["batch_size"] = flags.batch_size or (256 if device.type == "cuda" else 64)
     aligner = WordAligner(model.to(device), tokenizer, **given, **matching)
     settings = {
         "model": identity["fingerprint"],
@@ -42,7 +43,7 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "matching": matching,
         "pre_split": flags.pre_split or bool(flags.gold),
         "precision": precision,
-        **{name: getattr(flags, name) for name in ("output_format", "probabilities")},
+        **{name: getattr(flags, name) for name in ("output_format", "probabilities", "languages")},
     }
     return aligner, settings
 

@@ -84,7 +84,7 @@ class Marked:
 
 
 def count_words(text: str) -> int:
-    """Words between white space; characters of Chinese and Japanese text that has no white space, as the aligner."""
+    """Words between white space; characters of Chinese and Japanese text that has no white space."""
     words = text.split()
     if len(words) != 1:
         return len(words)

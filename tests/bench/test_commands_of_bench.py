@@ -1,11 +1,13 @@
 """Every benchmark at a tiny size writes its figures."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.data import PARTS
+from bench.word_alignment import save_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -69,3 +71,17 @@ def test_word_alignment(figures, monkeypatch):
     for name in ("simalign", "ot", "ot.batch", "awesome_align", "awesome_align.modeling"):
         monkeypatch.setitem(sys.modules, name, None)
     assert not any(figures("word_alignment", *sizes)["parts"].values())
+
+
+def test_alignment_quality(figures, tmp_path):
+    model = str(tmp_path / "model")
+    save_encoder(model, SimpleNamespace(layers=8, hidden=64))
+    texts = {"source": "ein Haus\nzwei Hunde spielen\n", "target": "a house\ntwo dogs play\n", "gold": "0-0 1-1\n" * 2}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in texts]
+    ways = ["word-align", "simalign inter"]
+    flags = ["--model", model, "--gold_set", "tiny", *files, "--ways", *ways]
+    rows = figures("alignment_quality", *flags)["rows"]
+    assert [(row["gold"], row["way"]) for row in rows] == [(gold, way) for gold in ("tiny", "mean") for way in ways]
+    assert all(0 <= row["aer"] <= 100 and row["seconds"] > 0 and row["memory"] > 0 for row in rows)

@@ -1,6 +1,7 @@
 """`word-align`: what goes in, what comes out, going on after a stop, and what is refused."""
 
 import io
+import itertools
 import json
 import re
 import subprocess
@@ -88,7 +89,7 @@ def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_mo
 
     out, err = run(pairs)
     assert out == expected
-    assert "5 pairs" in err and "2 of them have a side without words: their lines are empty." in err
+    assert "5 pairs" in err and "2 of them have a side without words" in err
 
     for name, side in (("x.de", 0), ("x.en", 1)):
         (tmp_path / name).write_text("".join(f"{pair[side].strip()}\n" for pair in sides), encoding="utf-8")
@@ -113,17 +114,23 @@ def test_json_and_probabilities(run, pairs):
     full = [json.loads(line) for line in run(pairs, "--output-format", "json", "--probabilities").out.splitlines()]
     assert rows[1]["source"] == ["zwei", "Hunde", "spielen"] and rows[3]["target"] == []
     assert [" ".join(f"{i}-{j}" for i, j in row["links"]) for row in rows] == plain
-    assert all(row.keys() == {"source", "target", "links"} for row in rows)
+    offsets = {"source_offsets", "target_offsets"}
+    assert all(row.keys() == {"source", "target", "links"} | offsets for row in rows)
+    text = PAIRS[0].partition(" ||| ")[2]
+    assert [text[begin:end] for begin, end in rows[0]["target_offsets"]] == rows[0]["target"]
     for row, links in zip(full, with_probabilities, strict=True):
         assert len(row["probabilities"]) == len(row["links"]) == len(links)
         assert [f"{i}-{j}:{p:.4f}" for (i, j), p in zip(row["links"], row["probabilities"], strict=True)] == links
 
 
-def test_text_without_spaces_is_cut_into_characters_unless_pre_split(run, tmp_path):
+def test_text_is_split_unless_pre_split(run, tmp_path):
     path = tmp_path / "zh.txt"
-    path.write_text("我们不相信 ||| we do not believe it\n", encoding="utf-8")
-    rows = [json.loads(run(path, "--output-format", "json", *more).out) for more in ((), ("--pre-split",))]
-    assert [row["source"] for row in rows] == [list("我们不相信"), ["我们不相信"]]
+    path.write_text("我们不相信。 ||| we don't believe it.\n", encoding="utf-8")
+    found = [run(path, "--output-format", "json", *more) for more in ((), ("--pre-split",))]
+    assert ["words:" in err for _, err in found] == [True, False]
+    rows = [json.loads(out) for out, _ in found]
+    assert [row["source"] for row in rows] == [list("我们不相信。"), ["我们不相信。"]]
+    assert rows[0]["target"] == ["we", "don't", "believe", "it", "."] and "source_offsets" not in rows[1]
 
 
 def test_pairs_longer_than_the_positions_are_split_and_counted(run, tmp_path):
@@ -217,31 +224,38 @@ def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monk
     assert pairs.read_text(encoding="utf-8").splitlines() == PAIRS
 
 
+TMX = ("--output-format", "tmx", "--languages", "de", "en")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped", [63, 150])
-def test_a_killed_run_is_gone_on_with(run, refused, stop_after, many, tmp_path, stopped):
-    links, arguments = tmp_path / "links.txt", (many, "--batch-size", "1", "--output", tmp_path / "links.txt")
+@pytest.mark.parametrize("stopped, form", [(63, ()), (150, ()), (63, TMX), (150, TMX)])
+def test_a_killed_run_is_gone_on_with(run, refused, stop_after, many, tmp_path, stopped, form):
+    links, many = tmp_path / "links.txt", (many, "--batch-size", "1", *form)
+    arguments = (*many, "--output", links)
     stop_after(stopped, *arguments)
     kept = stopped // 64 * 64  # a chunk is 64 batches
     assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["lines"] == kept
     with links.open("a") as file:
         file.write("0-")  # a line that was not written to its end
     err = run(*arguments, "--resume").err
-    assert links.read_text() == run(many, "--batch-size", "1").out
+    assert links.read_text() == run(*many).out
     assert (f"after {kept} of earlier runs" in err) == (kept > 0)
     assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
     links.write_text("\n" * 199)
-    assert "has lost lines: 200 were written" in refused(*arguments, "--resume")
+    assert "has lost lines" in refused(*arguments, "--resume")
 
 
-def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path):
+@pytest.mark.parametrize("form", [(), TMX])
+def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, tmp_path, form):
     links, part = tmp_path / "links.txt", tmp_path / "part.txt"
     part.write_text("".join(many.read_text().splitlines(keepends=True)[:70]))
-    run(part, "--output", links, "--resume")  # and chooses the layer
-    assert links.read_text().count("\n") == 70
-    assert "130 pairs" in run(many, "--output", links, "--resume").err
+    resumed = ("--output", links, "--resume", *form)
+    run(part, *resumed)  # and chooses the layer
     layer = json.loads((tmp_path / "links.txt.word-align.json").read_text())["settings"]["layer"]
-    assert links.read_text() == run(many, "--layer", layer).out
+    assert links.read_text() == run(part, *form, "--layer", layer).out
+    assert "130 pairs" in run(many, *resumed).err
+    assert "nothing left" in run(many, *resumed).err
+    assert links.read_text() == run(many, *form, "--layer", layer).out
 
 
 def test_resume_refuses_other_settings_other_model_and_other_input(run, refused, many, tmp_path, tiny_veco):
@@ -279,16 +293,14 @@ def stop_after(run, monkeypatch, capsys):
     """stop_after(lines, *arguments) -> stderr of a run that Ctrl-C ends after so many lines."""
 
     def stopped(lines, *arguments):
-        to_line, calls = links_module.to_line, []
+        alignments = links_module.alignments
 
         def interrupted(*given):
-            calls.append(None)
-            if len(calls) > lines:
-                raise KeyboardInterrupt
-            return to_line(*given)
+            yield from itertools.islice(alignments(*given), lines)
+            raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
-            patch.setattr(links_module, "to_line", interrupted)
+            patch.setattr(links_module, "alignments", interrupted)
             run(*arguments)
         assert ended.value.code == 130
         return capsys.readouterr().err
@@ -423,6 +435,8 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         (["--gold-base", "1"], "--gold-base is given without --gold"),
         (["--html-limit", "5"], "--html-limit is given without --html"),
         (["--keys", "de", "en"], "--keys is given with text input"),
+        (["--languages", "de", "en"], "--languages is given with text input"),
+        (["--output-format", "tmx"], "--languages"),
         (["--pre-split", "--gold", "x"], "--pre-split is given with --gold"),
         (["--batch-size", "0"], "'0' is no whole number from 1 on"),
         (["--matching", "threshold"], "'threshold' is not of the form NAME=VALUE"),

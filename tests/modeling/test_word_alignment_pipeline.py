@@ -85,10 +85,12 @@ def aligner(sample_tokenizer):
 
 def test_one_pair_a_list_and_anything_that_iterates(aligner):
     one = aligner(PAIRS[0])
-    assert set(one) == {"source", "target", "links", "windows"}
-    assert one["source"] == PAIRS[0][0].split() and one["links"]
-    assert aligner({"source": PAIRS[0][0], "target": PAIRS[0][1].split(), "id": 7}) == one
-    assert aligner(tuple(side.split() for side in PAIRS[0])) == one
+    assert set(one) == {"source", "target", "links", "windows", "source_offsets", "target_offsets"}
+    assert one["source"][-2:] == ["which", "?"] and one["target"][:4] == ["Weiß", "ein", "Modell", ","] and one["links"]
+    assert [PAIRS[0][1][begin:end] for begin, end in one["target_offsets"]] == one["target"]
+    assert aligner({"source": PAIRS[0][0], "target": PAIRS[0][1], "id": 7}) == one
+    of_words = aligner((one["source"], one["target"]))
+    assert of_words == {name: value for name, value in one.items() if "offsets" not in name}
     assert aligner([PAIRS[0], list(PAIRS[0])]) == [one, one]
     assert aligner([]) == []
 

@@ -51,11 +51,32 @@ def test_words_that_get_no_space():
     assert torch.equal(tokens.ids_F[tokens.bounds[1] :], together.ids_F)
 
 
-def test_plain_text_is_split():
-    assert split_words(" the  house\u3000is\n") == ["the", "house", "is"]
-    assert split_words("我喜欢iPhone手机，对吗？") == ["我", "喜", "欢", "iPhone", "手", "机", "，", "对", "吗", "？"]
-    assert split_words("我 喜欢 猫") == ["我", "喜欢", "猫"]  # somebody has segmented it
-    assert split_words("カメラ") == ["カ", "メ", "ラ"] and split_words("고양이") == ["고양이"] and split_words("") == []
+def test_words_of_a_text_get_the_spaces_that_it_has():
+    tokenizer = with_spaces_in_tokens("byte-level")
+    texts = ["x (x) x,x?", "x"]
+    tokens = cut_into_tokens(tokenizer, *split_words(texts))
+    assert "".join(tokenizer.convert_ids_to_tokens(tokens.ids_F)) == "xĠ(x)Ġx,x?x"
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (" the  house\u3000is\n", "the house is"),
+        ("\ufeffI don't, at 3.5 (1,000) of U.S.", "I don't , at 3.5 ( 1,000 ) of U.S ."),
+        ("l’homme – http://x.org/a", "l’homme – http : / / x.org / a"),
+        ("我喜欢iPhone 手机，对吗？", "我 喜 欢 iPhone 手 机 ， 对 吗 ？"),
+        ("カメラを使います。고양이가", "カメラ を 使 い ま す 。 고양이가"),
+        ("มือ\u200bខ្មែ", "มื อ ខ្ មែ"),
+        ("\u200fשלום, נסיון\u202c", "שלום , נסיון"),
+        ("👩\u200d👩\u200d👧 é e\u0301🇩🇪🇫🇷", "👩\u200d👩\u200d👧 é e\u0301 🇩🇪 🇫🇷"),
+        ("a\x00b \x01", "a b"),
+        ("", ""),
+    ],
+)
+def test_text_is_split_at_unicodes_word_boundaries(text, expected):
+    words, offsets = split_words([text, ["as", "it is"], text])
+    assert words == [expected.split(), ["as", "it is"], expected.split()] and offsets[1] is None
+    assert [text[begin:end] for begin, end in offsets[0]] == words[0]
 
 
 @pytest.mark.slow
