@@ -44,6 +44,12 @@ See the links, or measure them against links made by hand:
   word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt > links.txt
   word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
 
+Let an encoder learn from your own pairs, without gold links, then align by it:
+
+  word-align --model FacebookAI/xlm-roberta-base --adapt pairs.txt --output adapted
+  word-align --model adapted pairs.txt > links.txt
+  word-align --model FacebookAI/xlm-roberta-base --adapt pairs.txt --output adapted test.de test.en --gold alignment.txt
+
 Methods, and their options for --matching NAME=VALUE (but for ot_words the papers' defaults):
 
   ot_words     the default: optimal transport of tokens and of whole words; links that are right with a probability
@@ -105,8 +111,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--pre-split", action="store_true", help="words are what stands between white space, punctuation and all"
     )
     group = parser.add_argument_group("output")
-    group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
-    group.add_argument("--resume", action="store_true", help="go on with an --output FILE that was not finished")
+    group.add_argument(
+        "--output", metavar="FILE", help="write the links there, not to stdout; must not exist (--adapt: a folder)"
+    )
+    group.add_argument("--resume", action="store_true", help="go on with an --output that was not finished")
     group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
     group.add_argument(
         "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
@@ -164,6 +172,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="option of the method, see above",
     )
+    group = parser.add_argument_group("adaptation")
+    group.add_argument(
+        "--adapt",
+        metavar="PAIRS",
+        help="let the encoder learn to align from these pairs, in minutes on a CPU, and write it to the folder "
+        "--output, a --model for later; with FILE and --gold, its AER before and after",
+    )
     group = parser.add_argument_group("evaluation (the input is held in memory)")
     group.add_argument(
         "--gold", metavar="FILE", help="links made by hand, `sentence i j S|P` or `i-j ipj`: scores at the end"
@@ -206,22 +221,25 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def check_flags(flags: argparse.Namespace) -> None:
     """Raises ValueError for options that contradict each other or would do nothing, and for a bad place of the plot."""
-    sweep = flags.sweep_layers
-    of_links = {
-        "--output": flags.output,
-        "--html": flags.html,
-        "--output-format": flags.output_format,
-        "--probabilities": flags.probabilities,
-    }
+    sweep, adapts = flags.sweep_layers, flags.adapt is not None
+    of_links = {"--html": flags.html, "--output-format": flags.output_format, "--probabilities": flags.probabilities}
     rules = [
         (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
         (flags.resume and flags.html, "--resume with --html", "the page shows the pairs of one run"),
-        (flags.resume and flags.gold, "--resume with --gold", "scores are of all sentences together"),
+        (not adapts and flags.resume and flags.gold, "--resume with --gold", "scores are of all sentences together"),
         (sweep and not flags.gold, "--sweep-layers without --gold", "layers are told apart by scores"),
         *(
             (sweep and value, f"--sweep-layers with {name}", "it scores layers and writes no links")
+            for name, value in ({"--output": flags.output} | of_links).items()
+        ),
+        (adapts and not flags.output, "--adapt without --output", "the adapted model is written there"),
+        (adapts and flags.files and not flags.gold, "--adapt without --gold", "files beside its own are to be scored"),
+        *(
+            (adapts and value, f"--adapt with {name}", "it writes a model and no links")
             for name, value in of_links.items()
         ),
+        (adapts and sweep, "--adapt with --sweep-layers", "one trains a model, the other measures one"),
+        (adapts and flags.layer is not None, "--adapt with --layer", "it chooses one"),
         (sweep and flags.layer is not None, "--sweep-layers with --layer", "it takes every layer"),
         (flags.plot and not sweep, "--plot without --sweep-layers", "it draws scores by layer"),
         (flags.html_limit and not flags.html, "--html-limit without --html", "it counts the pairs on the page"),
@@ -247,9 +265,13 @@ def check_flags(flags: argparse.Namespace) -> None:
 def require_different_files(flags: argparse.Namespace) -> None:
     """Raises ValueError where a file to write is also another one to write, or one to read."""
     written = [("--output", flags.output), ("--html", flags.html), ("--plot", flags.plot)]
-    if flags.output:
+    if flags.output and not flags.adapt:
         written.append(("what --resume needs of --output", f"{flags.output}{STATE_ENDING}"))
-    read = [("--gold", flags.gold), *(("the input", name) for name in flags.files if name != STDIN)]
+    read = [
+        ("--gold", flags.gold),
+        ("--adapt", flags.adapt),
+        *(("the input", name) for name in flags.files if name != STDIN),
+    ]
     names: dict[Path, str] = {}
     for number, (name, path) in enumerate(written + read):
         if path is None:

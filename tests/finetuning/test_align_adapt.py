@@ -1,0 +1,170 @@
+"""`word-align --adapt`: an encoder learns from pairs, and is a checkpoint that aligns by the layer it recommends."""
+
+import json
+import signal
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from finetuning.align import adapt as adaptation
+from finetuning.align.command import main
+
+
+@pytest.fixture(scope="module")
+def pairs(sample_corpus_dir, tmp_path_factory):
+    """File of the 240 German and English sentences of the sample corpus, and two lines that are no pair."""
+    sides = []
+    for language in ("de", "en"):
+        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        sides.append([json.loads(line)["text"] for line in lines])
+    path = tmp_path_factory.mktemp("pairs") / "pairs.txt"
+    lines = [" ||| ".join(pair) for pair in zip(*sides, strict=True)]
+    path.write_text("\n".join(["", *lines, "allein ||| "]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def short(pytestconfig, tmp_path_factory):
+    """The recipe that the command runs, for four steps."""
+    path = tmp_path_factory.mktemp("recipe") / "short.yaml"
+    phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2, "objectives": {"tlm": {"batch_size": 8}}}
+    recipe = {"extends": str(pytestconfig.rootpath / adaptation.RECIPE), "phases": {0: phase}}
+    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adaptation, "RECIPE", str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def adapted(short, pairs, tiny_model, sample_corpus_dir, tmp_path_factory):
+    """Folder of the adapted model."""
+    folder = tmp_path_factory.mktemp("adapted") / "model"
+    gold = sample_corpus_dir / "alignments" / "en-de"
+    main([f"--model={tiny_model}", f"--adapt={pairs}", f"--output={folder}", f"{gold}.txt", f"--gold={gold}.gold"])
+    return folder
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(list(map(str, arguments)))
+    assert stopped.value.code == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_the_folder_is_a_checkpoint_that_recommends_a_layer(adapted, tiny_model, pairs, capsys):
+    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model, adapted))
+    layers = [name for name in after if "encoder.layer" in name]
+    assert layers and not any(after[name].equal(before[name]) for name in layers)
+    frozen = "roberta.embeddings.word_embeddings.weight"
+    assert after[frozen].equal(before[frozen])
+    config = json.loads((adapted / "config.json").read_text(encoding="utf-8"))
+    assert config["model_type"] == "xlm_align" and type(config["word_alignment_layer"]) is int
+    main(["--model", str(adapted), str(pairs)])
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 242 and "0-0" in out
+    assert f"layer {config['word_alignment_layer']} of 2" in err
+    left = {path.name for path in adapted.with_name("model.training").iterdir()}
+    assert {"log.txt", "pairs.jsonl"} <= left
+    assert not list(adapted.with_name("model.training").rglob("*.safetensors"))
+
+
+def test_what_is_trained_on_and_what_is_held_out(adapted):
+    lines = (adapted.with_name("model.training") / "pairs.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 216  # of 240, a tenth is held out
+    assert all(row["source"] and row["target"] for row in rows)
+    recipe = yaml.safe_load((adapted.with_name("model.training") / "run" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["model"]["config"]["labeling_rule"] == "ot_words"
+    assert recipe["phases"][0]["objectives"]["tlm"]["max_length"] == 64  # the model's positions
+
+
+def test_scores_before_and_after(short, pairs, tiny_model, sample_corpus_dir, tmp_path, monkeypatch, capsys):
+    """Training is left out: the model stays as it is, and so do both figures."""
+
+    def nothing(flags, work, layer, length, screen):
+        from modeling.modeling_xlm_align import XlmAlignForPreTraining
+
+        (work / "run" / "checkpoints").mkdir(parents=True)
+        XlmAlignForPreTraining.from_pretrained(tiny_model).save_pretrained(work / "run" / "model")
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (work / "run" / "model" / name).write_bytes((tiny_model / name).read_bytes())
+
+    monkeypatch.setattr(adaptation, "train", nothing)
+    gold = sample_corpus_dir / "alignments" / "en-de"
+    given = [f"--model={tiny_model}", f"--adapt={pairs}", f"--output={tmp_path / 'a'}"]
+    main([*given, f"{gold}.txt", f"--gold={gold}.gold"])
+    held_out, scores, _ = capsys.readouterr().out.splitlines()
+    words = held_out.split()
+    assert words[0] == "24" and words[words.index("before") - 1] == words[words.index("after") - 1]
+    words = scores.replace(",", "").split()
+    before, after = (float(words[words.index(name) - 1]) for name in ("before", "after"))
+    assert before == after and 0 < before <= 100
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
+    adapted, short, pairs, tiny_model, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(adaptation, "SECONDS_A_LOOK", 0.05)
+    given = [f"--model={tiny_model}", f"--adapt={pairs}", f"--output={tmp_path / 'model'}"]
+    # a shell has its background jobs ignore it, and they hand that on
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(process, run, show):
+        def look(done, total):
+            assert 1 <= done <= total == 4
+            raise KeyboardInterrupt
+
+        wait(process, run, look)
+
+    wait = adaptation.wait
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(adaptation, "wait", interrupt)
+            with pytest.raises(SystemExit) as stopped:
+                main(given)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stopped.value.code == 130 and not (tmp_path / "model").exists()
+    assert "--resume" in refused(capsys, *given)
+    main([*given, "--resume"])
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "model", adapted))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+def test_too_few_pairs_and_places_that_are_taken(pairs, tiny_model, tmp_path, capsys):
+    few = tmp_path / "few.txt"
+    few.write_text("".join(pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:50]), encoding="utf-8")
+    model = f"--model={tiny_model}"
+    assert "49 pairs" in refused(capsys, model, f"--adapt={few}", f"--output={tmp_path / 'a'}")
+    for name in ("taken", "stopped.training"):
+        (tmp_path / name).mkdir()
+    assert "exists" in refused(capsys, model, f"--adapt={pairs}", f"--output={tmp_path / 'taken'}")
+    assert "--resume" in refused(capsys, model, f"--adapt={pairs}", f"--output={tmp_path / 'stopped'}")
+    assert "resume" in refused(capsys, model, f"--adapt={pairs}", f"--output={tmp_path / 'a'}", "--resume")
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_encoder_of_another_shape(pairs, sample_tokenizer, tmp_path, capsys):
+    from transformers import BertConfig, BertModel
+
+    sizes = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, pad_token_id=1)
+    BertModel(BertConfig(vocab_size=len(sample_tokenizer), **sizes)).save_pretrained(tmp_path / "bert")
+    sample_tokenizer.save_pretrained(tmp_path / "bert")
+    said = refused(capsys, f"--model={tmp_path / 'bert'}", f"--adapt={pairs}", f"--output={tmp_path / 'a'}")
+    assert "bert" in said and "xlm-roberta" in said and not (tmp_path / "a.training").exists()
+
+
+def test_what_pre_training_refuses_is_said(short, pairs, tiny_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(adaptation, "RECIPE", str(tmp_path / "none.yaml"))
+    said = refused(capsys, f"--model={tiny_model}", f"--adapt={pairs}", f"--output={tmp_path / 'a'}")
+    assert "none.yaml" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("given", [["--output"], ["--html=page.html"], ["--layer=1"], ["--sweep-layers"], ["x.txt"]])
+def test_options_that_contradict_it(given, tiny_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    output = [] if given == ["--output"] else ["--output=a"]
+    said = refused(capsys, f"--model={tiny_model}", "--adapt=pairs.txt", *output, *(given if output else ()))
+    assert "--adapt" in said
