@@ -19,8 +19,8 @@ class XlmAlignConfig(EncoderConfig):
         dwa_layer: whose states the pointer network reads (Table 5: 8, 10, 12). Default: the last.
         pointer_start: the pointer network's two maps before training: `random`, as in the paper, or `identity`, by
             which it points where the products of the states do, and teaches them from the first step on.
-        labeling_rule: what labels: `ot_itermax` on both sentences in one input, as in the paper (the next fields are
-            its own), or `ot_words` (`optimal_transport.word_probabilities`) on each sentence by itself.
+        labeling_rule: which links of `optimal_transport.align` are labels: those of `ot_itermax`, the paper's, whose
+            options the next fields are, or of `ot_words`, in which tokens stand for words.
         entropic_regularization: mu of Eq. 5.
         similarity_floor: epsilon of Eq. 1.
         sinkhorn_iterations: of Eq. 6 (Table 11).

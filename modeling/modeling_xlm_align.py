@@ -88,7 +88,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     Deviations from the paper: Sinkhorn's order and the filtering are those of the released code, not of Eqs. 6 and 9 as
     printed (`config.sinkhorn_first`, `config.filtering_rule`). Where the paper is silent: a query with several links is
     labeled with the likeliest one (the released code took the one written last); special tokens are neither queries
-    nor keys.
+    nor keys. Beside the paper stand `config.labeling_rule` ot_words and `config.pointer_start` identity, for few steps.
 
     Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/collators.py`; losses are
     `mlm`, `tlm` and `dwa`.
@@ -164,8 +164,6 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             if field not in batch:
                 raise _missing(field)
         config = self.config
-        if config.labeling_rule == "ot_words":
-            return self.self_label_sides(batch)
         with without_dropout(self):
             states_BTH = self.roberta(
                 **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=config.labeling_layer
@@ -173,6 +171,9 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         flat_FH = states_BTH.flatten(0, 1).float()
         (source_PS, source_mask_PS), (target_PT, target_mask_PT) = (words_of_side(batch, side) for side in (0, 1))
         masks = (source_mask_PS, target_mask_PT)
+        if config.labeling_rule == "ot_words":
+            links = align(flat_FH[source_PS], flat_FH[target_PT], *masks, "ot_words")
+            return AlignmentLabels(source_PS, target_PT, *masks, *links)
         with torch.autocast(flat_FH.device.type, enabled=False):
             dots_PST = torch.bmm(flat_FH[source_PS], flat_FH[target_PT].transpose(1, 2))
             plan_PST = sinkhorn(
@@ -193,29 +194,8 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
                 rule=config.filtering_rule,
             )
         else:
-            links_PST = argmax_links(plan_PST, *masks, direction="union")
+            links_PST = argmax_links(plan_PST, *masks, symmetrization="union")
         return AlignmentLabels(source_PS, target_PT, *masks, links_PST, plan_PST)
-
-    @torch.no_grad()
-    def self_label_sides(self, batch: dict) -> AlignmentLabels:
-        """As `self_label`, by `ot_words` and from each sentence in an input of its own, as aligners read them."""
-        ids_F, words_FK, places_K = unmasked_ids(batch).flatten(), [], []
-        begin_P1 = None
-        for side in (0, 1):
-            positions_PK, exists_PK = words_of_side(batch, side, special=True)
-            ids_PK = ids_F[positions_PK]
-            # both begin with <s>: in a joint input the second begins with </s>
-            begin_P1 = ids_PK[:, :1] if begin_P1 is None else begin_P1
-            inputs = {"input_ids": torch.cat([begin_P1, ids_PK[:, 1:]], 1), "attention_mask": exists_PK.long()}
-            with without_dropout(self):
-                states_PKH = self.roberta(**inputs, num_layers=self.config.labeling_layer).last_hidden_state
-            is_word_PK = exists_PK & ~batch["special_tokens_mask"].bool().flatten()[positions_PK]
-            columns_PS, mask_PS = places(is_word_PK)
-            words_FK.append(states_PKH.gather(1, columns_PS[..., None].expand(-1, -1, states_PKH.shape[2])))
-            places_K.append((positions_PK.gather(1, columns_PS), mask_PS))
-        (source_PS, source_mask_PS), (target_PT, target_mask_PT) = places_K
-        found = align(*words_FK, source_mask_PS, target_mask_PT, "ot_words")
-        return AlignmentLabels(source_PS, target_PT, source_mask_PS, target_mask_PT, *found)
 
     def pointer_losses(self, states_BTH: torch.Tensor, labels: AlignmentLabels, batch: dict) -> Losses:
         """DWA's cross-entropies (Eqs. 11 to 15), source to target and back."""
@@ -258,12 +238,12 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & asked), -1.0) for asked in asks)
 
 
-def words_of_side(batch: dict, side: int, special: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def words_of_side(batch: dict, side: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(P, K) where the words of one side of each pair stand in the flattened (B * T) rows, and which of them exist.
 
     Without `example_ids` a row is a pair; with them, P counts as many pairs in every row as in the fullest.
     """
-    is_word_BT = (batch["segment_ids"] == side) & (special | ~batch["special_tokens_mask"].bool())
+    is_word_BT = (batch["segment_ids"] == side) & ~batch["special_tokens_mask"].bool()
     rows, length = is_word_BT.shape
     pairs = 1
     if "example_ids" in batch:

@@ -28,7 +28,7 @@ from zoo_core.vocabularies import longest_input
 
 RECIPE = "pretraining/recipes/xlm_align/aligner.yaml"
 ENCODERS = ("xlm-roberta", "xlm_align")  # what XLM-Align's pre-training starts from
-LEAST_PAIRS, MOST_PAIRS = 100, 20_000  # a run sees one or two thousand
+LEAST_PAIRS, MOST_PAIRS = 40, 20_000  # a run sees one or two thousand
 LEAST_HELD_OUT, MOST_HELD_OUT = 20, 200
 LONGEST = 128  # positions of a pair; what is longer is cut
 SECONDS_A_LOOK = 0.5
@@ -145,12 +145,13 @@ def train(flags: argparse.Namespace, work: Path, layer: int, length: int, screen
     from finetuning.checkpoints import find_model
 
     run, log = work / "run", work / "log.txt"
+    bitext = {"source_language": "source", "target_language": "target", "table": {"path": str(work / "pairs.jsonl")}}
     settings = {
         "output_dir": run,
         "model.start_from": find_model(flags.model),
         "model.config.alignment_layer": layer,
         "phases.0.objectives.tlm.max_length": min(length, LONGEST),
-        "bitext.0.table.path": work / "pairs.jsonl",
+        "bitext": json.dumps([bitext | {"source_column": "source", "target_column": "target"}]),
     }
     if flags.tokenizer:
         settings["tokenizer"] = flags.tokenizer

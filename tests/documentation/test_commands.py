@@ -82,6 +82,8 @@ def align(words: list[str]) -> None:
     """The aligner, with the redirections of a shell."""
     files = {sign: words[words.index(sign) + 1] for sign in ("<", ">") if sign in words}
     words = words[1 : min((words.index(sign) for sign in files), default=None)]
+    if "--adapt" in words:
+        remove(Path(words[words.index("--output") + 1]))
     with pytest.MonkeyPatch.context() as patch:
         if "<" in files:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(files["<"]).read_bytes())))

@@ -135,9 +135,9 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
 
 def test_too_few_pairs_and_places_that_are_taken(pairs, tiny_model, tmp_path, capsys):
     few = tmp_path / "few.txt"
-    few.write_text("".join(pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:50]), encoding="utf-8")
+    few.write_text("".join(pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:40]), encoding="utf-8")
     model = f"--model={tiny_model}"
-    assert "49 pairs" in refused(capsys, model, f"--adapt={few}", f"--output={tmp_path / 'a'}")
+    assert "39 pairs" in refused(capsys, model, f"--adapt={few}", f"--output={tmp_path / 'a'}")
     for name in ("taken", "stopped.training"):
         (tmp_path / name).mkdir()
     assert "exists" in refused(capsys, model, f"--adapt={pairs}", f"--output={tmp_path / 'taken'}")

@@ -180,16 +180,14 @@ def test_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_ot_words_labels_what_it_links_between_sentences_by_themselves(layout):
+def test_ot_words_labels_the_tokens_that_it_links(layout):
     model = xlm_align(labeling_rule="ot_words", alignment_layer=2)
     labels = model.self_label(batch_of(PAIRS, layout))
     found = 0
     for pair, fields in enumerate(PAIRS):
         ids = torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])
-        states = []
-        for words in words_of(fields):
-            alone = torch.tensor([[0, *ids[words], 2]])
-            states.append(model.roberta(alone, output_hidden_states=True).hidden_states[2][:, 1:-1])
+        states_TH = model.roberta(ids[None], output_hidden_states=True).hidden_states[2][0]
+        states = [states_TH[words][None] for words in words_of(fields)]
         links = align(*states, *(torch.ones(side.shape[:2], dtype=torch.bool) for side in states), "ot_words")
         expected = {(i, j): links.probabilities_BST[0, i, j].item() for i, j in links.links_BST[0].nonzero().tolist()}
         assert links_of(labels, pair) == pytest.approx(expected, rel=1e-3)
