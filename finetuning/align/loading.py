@@ -18,17 +18,19 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoModel
     from transformers.utils import logging
 
+    from finetuning.align.download import announce_download
     from finetuning.checkpoints import describe_model, load_pretrained
     from modeling.word_alignment import WordAligner
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     device = _device(flags.device)
+    announce_download(flags.model, flags.quiet)
     path, _, tokenizer, identity = describe_model(flags.model, flags.tokenizer)
     model = load_pretrained(
         AutoModel, path, flags.model, dtype=torch.bfloat16 if flags.precision == "bf16" else torch.float32
     )
-    matching = dict(flags.matching)
+    matching = dict(flags.matching) | ({} if flags.threshold is None else {"threshold": flags.threshold})
     names = ("method", "layer", "encoding", "window", "overlap")
     given = {name: getattr(flags, name) for name in (*names, "batch_size")}
     aligner = WordAligner(model.to(device), tokenizer, **given, **matching)
@@ -79,6 +81,8 @@ def choose_layer(
     first = list(islice(pairs, PAIRS_FOR_LAYER))
     usable = [pair for pair in first if all(map(any, split_at_spaces(pair)))]
     usable = list(map(split_at_spaces, usable)) if flags.pre_split else usable
+    if flags.sentences:  # two thirds it is: nothing was to be expected of one pair
+        return chain(first, pairs)
     if len(usable) < LEAST_PAIRS_FOR_LAYER:
         few = f"{count_of(len(usable), 'pair')} cannot tell the best"
         screen.print(f"layer {aligner.layer} {of}, at two thirds: {few} (--layer auto)")

@@ -14,7 +14,8 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     pairs, gold = read_with_gold(flags, reader)
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
-    choose_layer(aligner, pairs, None, flags, screen)
+    if flags.layer is None:
+        choose_layer(aligner, pairs, None, flags, screen)
 
     from finetuning.results.files import print_table
     from finetuning.results.plots import plot_lines
