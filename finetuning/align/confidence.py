@@ -101,21 +101,21 @@ class Confidence:
             left, right = grid[0]
             for (label, values), color in zip(self.curves(thresholds).items(), ("C0", "C1", "black"), strict=True):
                 left.plot(thresholds, values, label=label, color=color)
-            left.set_title("links at a threshold or above", fontsize=9)
-            left.set_xlabel(f"threshold{f' (taken: {threshold:g})' if threshold else ''}")
+            left.set_title(f"links whose {name} is the threshold or more", fontsize=9)
+            left.set_xlabel("threshold" + (f" (chosen: {threshold:g})" if threshold else ""))
             left.set_ylabel("%")
             left.set(xlim=(0, 1), ylim=(0, 101))
             if threshold is not None:
                 left.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
             bins = self.bins()
-            right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="as likely as it says")
-            right.plot([b.mean for b in bins], [b.right for b in bins], "C2o-", label="share that is right")
-            for of in bins:
-                is_low = of.right < of.mean or of.right > 0.9  # away from the diagonal
-                place = dict(textcoords="offset points", xytext=(0, -13 if is_low else 8), ha="center", fontsize=7)
+            right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="ideal")
+            right.plot([of.mean for of in bins], [of.right for of in bins], "C2o-")
+            for of in bins:  # beside the point, away from the diagonal and from the end of the axis
+                offset, side = ((7, -9), "left") if of.mean < 0.75 else ((-7, 4), "right")
+                place = dict(textcoords="offset points", xytext=offset, ha=side, fontsize=7, color="dimgrey")
                 right.annotate(f"{of.count:,}", (of.mean, of.right), **place)
-            errors = [f"{self.error():.3f}"]
-            if threshold is not None:
-                errors.append(f"{self.error(threshold):.3f} from {threshold:g} on")
-            right.set_title(f"is it as sure as it says? ECE {', '.join(errors)}", fontsize=9)
-            right.set(xlim=(0, 1), ylim=(0, 1), xlabel=f"mean {name} of a tenth (links written at it)", aspect="equal")
+            scored = f" from {threshold:g} on" if threshold is not None else ""
+            right.set_title(f"calibration; ECE of the links{scored}: {self.error(threshold or 0.0):.3f}", fontsize=9)
+            right.set(xlim=(0, 1.04), ylim=(0, 1.04), aspect="equal")
+            right.set_xlabel(f"mean {name} (number of links)")
+            right.set_ylabel("share that is right")

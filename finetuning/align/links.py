@@ -81,10 +81,10 @@ def align(flags: argparse.Namespace) -> None:
         raise
     if not flags.sentences:
         tally.report(screen, flags.output, output.lines, aligner.window)
+    name = " and ".join(map(os.path.basename, reader.files)) or reader.name
     if page is not None:
-        names = [os.path.basename(name) for name in reader.files] or [reader.name]
         facts = {"model": flags.model, "method": flags.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
-        page.write(" and ".join(names), facts | {"encoding": flags.encoding}, output.lines, threshold)
+        page.write(name, facts | {"encoding": flags.encoding}, output.lines, threshold)
         opened = " (opened in the browser)" if flags.open and open_page(page.path) else ""
         screen.print(f"page: {page.path}{opened}")
     if gold:
@@ -94,7 +94,7 @@ def align(flags: argparse.Namespace) -> None:
         shown = ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
         print(f"{flags.gold}: {shown} (%, {len(gold):,} sentences)", file=sys.stderr)
     if confidence is not None:
-        confidence.plot(flags.plot, f"{flags.method}, layer {aligner.layer}", threshold)
+        confidence.plot(flags.plot, f"{name}: {flags.method}, layer {aligner.layer}", threshold)
         screen.print(f"plot: {flags.plot}")
 
 

@@ -20,7 +20,8 @@ def draw(alignment: Any, is_calibrated: bool, as_list: bool = False) -> str:
     words = "".join(alignment.source + alignment.target)
     # a terminal turns a line with words from the right around, and its columns with it
     runs_from_left = not any(unicodedata.bidirectional(character) in ("R", "AL") for character in words)
-    fits = console.measure(grid).maximum <= console.width
+    unbounded = console.options.update(max_width=10_000)  # or else words are shortened to what fits
+    fits = console.measure(grid, options=unbounded).maximum <= console.width
     is_grid = alignment.source and alignment.target and fits and runs_from_left and not as_list
     with console.capture() as drawn:
         console.print(grid if is_grid else _list(alignment, is_calibrated))
