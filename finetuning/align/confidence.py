@@ -18,7 +18,8 @@ def with_threshold(aligner: Any, threshold: float) -> Any:
     if aligner.method != "ot_words":
         return aligner
     other = copy.copy(aligner)
-    other.matching = {"threshold": min(threshold, aligner.matching.get("threshold", threshold))}
+    lowest = min(threshold, aligner.matching.get("threshold", threshold))
+    other.matching = aligner.matching | {"threshold": lowest}
     return other
 
 

@@ -74,6 +74,8 @@ def choose_layer(
 ) -> Iterator[tuple[Side, Side]]:
     """Sets the aligner's layer by the first pairs, or to that of an earlier run, and says so. Returns all pairs."""
     pairs = iter(pairs)
+    if flags.sentences:  # of one pair nothing else was to be expected
+        return pairs
     of = f"of {aligner.num_layers}"
     if earlier is not None and earlier <= aligner.num_layers:
         aligner.layer = earlier
@@ -81,8 +83,6 @@ def choose_layer(
     first = list(islice(pairs, PAIRS_FOR_LAYER))
     usable = [pair for pair in first if all(map(any, split_at_spaces(pair)))]
     usable = list(map(split_at_spaces, usable)) if flags.pre_split else usable
-    if flags.sentences:  # two thirds it is: nothing was to be expected of one pair
-        return chain(first, pairs)
     if len(usable) < LEAST_PAIRS_FOR_LAYER:
         few = f"{count_of(len(usable), 'pair')} cannot tell the best"
         screen.print(f"layer {aligner.layer} {of}, at two thirds: {few} (--layer auto)")
