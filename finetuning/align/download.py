@@ -1,9 +1,9 @@
-"""Models of the Hub that are not on this machine: said before they are downloaded."""
+"""Models of the Hub that are not on this machine: that they are downloaded is said before it happens."""
 
 import sys
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
 from finetuning.checkpoints import find_model
@@ -12,11 +12,11 @@ from finetuning.checkpoints import find_model
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def announce_download(model: str, quiet: bool = False) -> None:
-    """Says on stderr that a model is about to be downloaded, and how large it is where that is known.
+def download(model: str, quiet: bool = False) -> None:
+    """Gets the weights of a model that is neither a folder nor in the Hub's cache: says so, with their size where it is
+    known, and shows a bar. Where it is `quiet`, the loading downloads them.
 
-    Raises ValueError for a model that is neither a folder nor in the Hub's cache while the Hub is out of reach. What
-    the Hub itself refuses is left to the loading.
+    Raises ValueError where the Hub is out of reach. What the Hub itself refuses is left to the loading.
     """
     path = find_model(model)
     try:
@@ -33,5 +33,13 @@ def announce_download(model: str, quiet: bool = False) -> None:
         ) from None
     first = next((name for name in WEIGHTS if name in found), "")
     size = f" ({found[first] / 1e9:,.2f} GB)" if first.endswith((".safetensors", ".bin")) else ""
-    if not quiet:
-        print(f"downloading {model} from the Hub, once{size}", file=sys.stderr, flush=True)
+    if quiet:
+        return
+    print(f"downloading {model} from the Hub, once{size}", file=sys.stderr, flush=True)
+    if size:
+        try:
+            hf_hub_download(path, first)
+        except HfHubHTTPError:  # gated, or gone: as above
+            return
+        except HTTPError as error:
+            raise ValueError(f"The download of {model} broke off: {error}. The same command goes on with it.") from None

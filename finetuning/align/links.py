@@ -23,6 +23,7 @@ LINES_A_STEP = 64  # of the progress bar
 
 def align(flags: argparse.Namespace) -> None:
     """Writes the links of every pair; then the page and the scores, where they are asked for."""
+    from finetuning.align.download import download
     from finetuning.align.page import Page, new_page, open_page
 
     screen = make_screen(flags.quiet)
@@ -32,6 +33,7 @@ def align(flags: argparse.Namespace) -> None:
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
     with screen.status("reading the pairs"):
         total = len(pairs) if flags.gold else reader.check()
+    download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, settings = load_aligner(flags)
     if flags.layer is None:

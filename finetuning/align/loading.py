@@ -18,14 +18,12 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoModel
     from transformers.utils import logging
 
-    from finetuning.align.download import announce_download
     from finetuning.checkpoints import describe_model, load_pretrained
     from modeling.word_alignment import WordAligner
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     device = _device(flags.device)
-    announce_download(flags.model, flags.quiet)
     path, _, tokenizer, identity = describe_model(flags.model, flags.tokenizer)
     model = load_pretrained(
         AutoModel, path, flags.model, dtype=torch.bfloat16 if flags.precision == "bf16" else torch.float32
