@@ -274,8 +274,7 @@ function drawLinks(isWide) {
 
 /** Opacity of a link: where numbers tell right links from wrong ones, the unsure ones are faint. */
 function strength(probability) {
-  const share = Math.min(1, probability);
-  return (threshold === null ? 0.4 + 0.6 * share : 0.2 + 0.8 * share ** 2).toFixed(2);
+  return threshold === null ? 1 : (0.2 + 0.8 * probability ** 2).toFixed(2);
 }
 
 /* ---- what is pointed at ---- */
