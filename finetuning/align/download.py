@@ -6,7 +6,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
-from finetuning.checkpoints import find_model
+from zoo_core.tables import looks_like_missing_folder
 
 # as transformers looks for them: the first that is there is read
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -16,13 +16,15 @@ def download(model: str, quiet: bool = False) -> None:
     """Gets the weights of a model that is neither a folder nor in the Hub's cache: says so, with their size where it is
     known, and shows a bar. Where it is `quiet`, the loading downloads them.
 
-    Raises ValueError where the Hub is out of reach. What the Hub itself refuses is left to the loading.
+    Raises ValueError where the Hub is out of reach. A folder that is not there, and what the Hub refuses, are left
+    to the loading.
     """
-    path = find_model(model)
+    if Path(model).exists() or looks_like_missing_folder(model):
+        return
     try:
-        if Path(path).is_dir() or any(isinstance(try_to_load_from_cache(path, name), str) for name in WEIGHTS):
+        if any(isinstance(try_to_load_from_cache(model, name), str) for name in WEIGHTS):
             return
-        found = {file.path: file.size for file in HfApi().get_paths_info(path, list(WEIGHTS))}
+        found = {file.path: file.size for file in HfApi().get_paths_info(model, list(WEIGHTS))}
     except (HfHubHTTPError, HFValidationError):
         return
     except (HTTPError, OSError):
@@ -38,7 +40,7 @@ def download(model: str, quiet: bool = False) -> None:
     print(f"downloading {model} from the Hub, once{size}", file=sys.stderr, flush=True)
     if size:
         try:
-            hf_hub_download(path, first)
+            hf_hub_download(model, first)
         except HfHubHTTPError:  # gated, or gone: as above
             return
         except HTTPError as error:
