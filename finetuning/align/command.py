@@ -5,8 +5,9 @@ import signal
 import sys
 
 from finetuning.align.adapt import adapt
+from finetuning.align.inputs import as_sentences
 from finetuning.align.links import align
-from finetuning.align.options import LINES_ON_PAGE, check_flags, make_parser
+from finetuning.align.options import check_flags, fill_in, make_parser
 from finetuning.align.sweep import sweep_layers
 from zoo_core.recipes import user_errors
 
@@ -15,9 +16,12 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 where the user has to act, 130 for Ctrl-C."""
     flags = make_parser().parse_args(argv)
     with user_errors():
+        flags.sentences = as_sentences(flags.files)
+        if flags.sentences:
+            flags.files = []
         check_flags(flags)
-        flags.html_limit = flags.html_limit or LINES_ON_PAGE
-        flags.output_format = flags.output_format or "pharaoh"
+        flags.is_drawn = flags.sentences and not (flags.output or flags.output_format) and sys.stdout.isatty()
+        fill_in(flags)
         try:
             mode = adapt if flags.adapt else sweep_layers if flags.sweep_layers else align
             mode(flags)

@@ -16,6 +16,9 @@ NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 class Format:
     """What stands before the first pair, what each becomes, and what stands behind the last one.
 
+    `record(number, pair, found)` gives the text of a pair: its number from 0, the pair as it was read, its
+    `WordAlignment`.
+
     languages: gives those of source and target, None where they are unknown; asked for when a pair has been read.
     """
 
@@ -24,10 +27,6 @@ class Format:
 
     def header(self) -> str:
         return ""
-
-    def record(self, number: int, pair: tuple[Side, Side], found: Any) -> str:
-        """Of a pair's number from 0, the pair as it was read, and its `WordAlignment`."""
-        raise NotImplementedError
 
     def footer(self) -> str:
         return ""

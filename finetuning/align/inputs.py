@@ -1,17 +1,49 @@
 """The pairs that the options name, and the gold links that fit them."""
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
 
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
-from finetuning.align.pairs import PairReader, split_at_spaces
+from finetuning.align.pairs import STDIN, PairReader, split_at_spaces
 from finetuning.align.xml_pairs import ROOTS
 
 
-def read_pairs(flags: argparse.Namespace) -> PairReader:
+class GivenPair:
+    """Two sentences on the command line, to be read as `PairReader` reads files."""
+
+    files: list[str] = []
+    format = "text"
+    name = "two sentences"
+
+    def __init__(self, sentences: tuple[str, str], languages: tuple[str, str] | None):
+        self.sentences, self.languages = sentences, languages
+
+    def check(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        yield self.sentences
+
+
+def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
+    """Two arguments as a pair of sentences: neither is there as a file, and one has white space; None otherwise."""
+    if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
+        return None
+    return (arguments[0], arguments[1]) if any(map(str.isspace, "".join(arguments))) else None
+
+
+def read_pairs(flags: argparse.Namespace) -> PairReader | GivenPair:
     """The input. Raises ValueError for what `PairReader` refuses, and for keys and languages that would do nothing."""
-    keys = {"keys": tuple(flags.keys)} if flags.keys else {}
-    reader = PairReader(flags.files, flags.format, languages=flags.languages and tuple(flags.languages), **keys)
+    languages = flags.languages and tuple(flags.languages)
+    if flags.sentences:
+        if flags.format not in ("auto", "text"):
+            raise ValueError(f"--format is {flags.format}, and the input is two sentences. Leave it out.")
+        reader = GivenPair(flags.sentences, languages)
+    else:
+        keys = {"keys": tuple(flags.keys)} if flags.keys else {}
+        reader = PairReader(flags.files, flags.format, languages=languages, **keys)
     if flags.keys and reader.format != "jsonl":
         raise ValueError(f"--keys is given with {reader.format} input ({reader.name}): only JSONL has keys.")
     to_tmx = flags.output_format == "tmx"

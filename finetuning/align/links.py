@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from finetuning.align.confidence import LOWEST, Confidence, cut, with_threshold
 from finetuning.align.formats import FORMATS
 from finetuning.align.inputs import read_pairs, read_with_gold
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
@@ -17,20 +18,27 @@ from finetuning.align.options import LINES_ON_PAGE
 from finetuning.align.output import OutputFile, StandardOutput
 from finetuning.align.pairs import Side, split_at_spaces
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen
+from finetuning.align.terminal import Drawing
 
 
 def align(flags: argparse.Namespace) -> None:
     """Writes the links of every pair; then the page and the scores, where they are asked for."""
-    from finetuning.align.page import Page
+    from finetuning.align.download import download
+    from finetuning.align.page import Page, new_page, open_page
 
     screen = make_screen(flags.quiet)
     reader = read_pairs(flags)
-    form = FORMATS[flags.output_format](flags.probabilities, lambda: reader.languages)
+    is_calibrated = flags.method == "ot_words"
+    if flags.is_drawn:
+        form = Drawing(flags.probabilities, is_calibrated)
+    else:
+        form = FORMATS[flags.output_format](flags.probabilities, lambda: reader.languages)
     output = OutputFile(flags.output, form, flags.resume) if flags.output else StandardOutput(form)
-    page = Page(flags.html) if flags.html else None
+    page = Page(flags.html or new_page()) if flags.html or flags.open else None
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
     with screen.status("reading the pairs"):
         total = len(pairs) if flags.gold else reader.check()
+    download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, settings = load_aligner(flags)
     if flags.layer is None:
@@ -41,17 +49,22 @@ def align(flags: argparse.Namespace) -> None:
 
         with screen.status("passing over the pairs that are aligned"):
             pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * aligner.batch_size)
+    threshold = aligner.matching.get("threshold", 0.5) if is_calibrated else None
+    confidence = Confidence(is_calibrated) if flags.plot else None
     tally = Tally()
     found: dict[int, list[tuple[int, int]]] = {}
     try:
         with make_progress(screen, to_stdout=not flags.output) as progress:
             bar = progress.add_task("aligning", total=total, completed=output.lines)
             advance = partial(progress.advance, bar)
-            for pair, alignment in alignments(aligner, iter(pairs), flags, advance):
+            for pair, candidates in alignments(aligner, iter(pairs), flags, advance):
+                alignment = cut(candidates, threshold)
                 if output.lines in gold:
                     found[output.lines] = alignment.links
+                    if confidence is not None:
+                        confidence.add(candidates, gold[output.lines])
                 if page is not None and len(page) < flags.html_limit:
-                    page.add(alignment)
+                    page.add(candidates)
                 output.write(pair, alignment)
                 tally.add(alignment)
         output.close(complete=True)
@@ -68,25 +81,31 @@ def align(flags: argparse.Namespace) -> None:
         if kept:
             screen.print(kept)
         raise
-    tally.report(screen, flags.output, output.lines, aligner.window)
+    if not flags.sentences:
+        tally.report(screen, flags.output, output.lines, aligner.window)
     if reader.format == "tmx" and not flags.languages:
         screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
+    name = " and ".join(map(os.path.basename, reader.files)) or reader.name
     if page is not None:
-        names = [os.path.basename(name) for name in reader.files] or ["standard input"]
         facts = {"model": flags.model, "method": flags.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
-        page.write(" and ".join(names), facts | {"encoding": flags.encoding}, total=output.lines)
-        screen.print(f"page: {flags.html}")
+        page.write(name, facts | {"encoding": flags.encoding}, output.lines, threshold)
+        opened = " (opened in the browser)" if flags.open and open_page(page.path) else ""
+        screen.print(f"page: {page.path}{opened}")
     if gold:
         from finetuning.tasks.word_alignment.layers import METRICS, score
 
         scores = score(found, gold)
         shown = ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
         print(f"{flags.gold}: {shown} (%, {len(gold):,} sentences)", file=sys.stderr)
+    if confidence is not None:
+        confidence.plot(flags.plot, f"{name}: {flags.method}, layer {aligner.layer}", threshold)
+        screen.print(f"plot: {flags.plot}")
 
 
 def how_to_go_on(flags: argparse.Namespace) -> str:
     """The command that goes on with the file, in words: scores and a page are of whole runs only."""
-    options = {"--gold": flags.gold, "--gold-base": flags.gold_base is not None, "--html": flags.html}
+    options = {"--gold": flags.gold, "--gold-base": flags.gold_base is not None, "--plot": flags.plot}
+    options |= {"--html": flags.html, "--open": flags.open}
     options["--html-limit"] = flags.html_limit != LINES_ON_PAGE
     dropped = [name for name, is_given in options.items() if is_given]
     if not dropped:
@@ -99,7 +118,7 @@ def how_to_go_on(flags: argparse.Namespace) -> str:
 def alignments(
     aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace, advance: Callable[[float], None]
 ) -> Iterator[tuple[tuple[Side, Side], Any]]:
-    """Each pair, as it was read, and the aligner's result; those that are shown on the page have what it shows."""
+    """Each pair, as it was read, and the aligner's result; with a page and a plot, unlikely links are among these."""
     waiting: deque[tuple[Side, Side]] = deque()  # pairs that the aligner has taken, and given no links for yet
 
     def taken() -> Iterator[tuple[Side, Side]]:
@@ -108,9 +127,11 @@ def alignments(
             yield split_at_spaces(pair) if flags.pre_split else pair
 
     given = taken()
-    shown = islice(given, flags.html_limit) if flags.html else ()
+    shown = islice(given, flags.html_limit) if flags.html or flags.open else ()
+    with_candidates = with_threshold(aligner, LOWEST)
+    others, probabilities = (with_candidates, True) if flags.plot else (aligner, flags.probabilities or flags.is_drawn)
     with memory_errors():
-        for found in aligner.align(shown, probabilities=True, similarity=True, progress=advance):
+        for found in with_candidates.align(shown, probabilities=True, similarity=True, progress=advance):
             yield waiting.popleft(), found
-        for found in aligner.align(given, probabilities=flags.probabilities, progress=advance):
+        for found in others.align(given, probabilities=probabilities, progress=advance):
             yield waiting.popleft(), found

@@ -29,9 +29,8 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     model = load_pretrained(
         AutoModel, path, flags.model, dtype=torch.bfloat16 if precision == "bf16" else torch.float32
     )
-    matching = dict(flags.matching)
-    if flags.symmetrization:
-        matching["symmetrization"] = flags.symmetrization
+    given = {"symmetrization": flags.symmetrization, "threshold": flags.threshold}
+    matching = dict(flags.matching) | {name: value for name, value in given.items() if value is not None}
     names = ("method", "layer", "encoding", "window", "overlap")
     given = {name: getattr(flags, name) for name in names}
     given["batch_size"] = flags.batch_size or (256 if device.type == "cuda" else 64)
@@ -87,6 +86,8 @@ def choose_layer(
 ) -> Iterator[tuple[Side, Side]]:
     """Sets the aligner's layer by the first pairs, or to that of an earlier run, and says so. Returns all pairs."""
     pairs = iter(pairs)
+    if flags.sentences:  # of one pair nothing else was to be expected
+        return pairs
     of = f"of {aligner.num_layers}"
     if aligner.recommended_layer is not None:
         screen.print(f"layer {aligner.layer} {of}: the model's configuration recommends it (--layer auto)")

@@ -12,12 +12,13 @@ from finetuning.align.pairs import STDIN
 
 DESCRIPTION = """Link the words of sentences to the words of their translations.
 
-  word-align --model microsoft/xlm-align-base < pairs.txt > links.txt      source ||| target a line, or a tab between
-  word-align --model microsoft/xlm-align-base corpus.de corpus.en > links.txt          two files, line by line
+  word-align "The house is small." "Das Haus ist klein."     two sentences; a terminal shows them word by word
+  word-align < pairs.txt > links.txt                         source ||| target a line, or a tab between
+  word-align corpus.de corpus.en > links.txt                 two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
-                                                         {"source": "...", "target": ["a", "list", "of", "words"]}
-  word-align --model microsoft/xlm-align-base memory.tmx --languages en de --output-format tmx > linked.tmx
-                                                         TMX, XLIFF (1.2, 2); all input may be gzip files (.gz)
+                                                             {"source": "...", "target": ["a", "list", "of", "words"]}
+  word-align memory.tmx --languages en de --output-format tmx > linked.tmx
+                                                             TMX, XLIFF (1.2, 2); all input may be gzip files (.gz)
 
 Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
 so on. A pair with an empty side gives an empty line. Lines come out in blocks: through a pipe nothing is seen before
@@ -35,25 +36,25 @@ of your own segment the text first, and give --pre-split (what stands between wh
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 
-  word-align --model microsoft/xlm-align-base corpus.de corpus.en --output links.txt --device cuda
-  word-align --model microsoft/xlm-align-base corpus.de corpus.en --output links.txt --device cuda --resume
+  word-align corpus.de corpus.en --output links.txt --device cuda
+  word-align corpus.de corpus.en --output links.txt --device cuda --resume
 
 See the links, or measure them against links made by hand:
 
-  word-align --model microsoft/xlm-align-base pairs.txt --html page.html > links.txt
-  word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt > links.txt
-  word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
+  word-align pairs.txt --open > links.txt                    a page in the browser; --html FILE keeps it there
+  word-align test.de test.en --gold alignment.txt --plot confidence.png > links.txt
+  word-align test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
 
 Let an encoder learn from your own pairs, without gold links, then align by it:
 
-  word-align --model FacebookAI/xlm-roberta-base --adapt pairs.txt --output adapted
+  word-align --adapt pairs.txt --output adapted
   word-align --model adapted pairs.txt > links.txt
-  word-align --model FacebookAI/xlm-roberta-base --adapt pairs.txt --output adapted test.de test.en --gold alignment.txt
+  word-align --adapt pairs.txt --output adapted test.de test.en --gold alignment.txt     AER before and after
 
-Methods, and their options for --matching NAME=VALUE (but for ot_words the papers' defaults):
+Methods, and what experts can set by --matching NAME=VALUE (but for ot_words the papers' defaults):
 
-  ot_words     the default: optimal transport of tokens and of whole words; links that are right with a probability
-               above threshold=0.5 (--probabilities writes it)
+  ot_words     optimal transport of tokens and of whole words; links that are right with a probability of --threshold
+               (0.5) or more (--probabilities writes it)
   ot           optimal transport, then mutual argmax (XLM-Align's published aligner): sinkhorn_iterations=2
                regularization=1.0 epsilon=1e-6 first=rows
   ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labeling):
@@ -61,7 +62,7 @@ Methods, and their options for --matching NAME=VALUE (but for ot_words the paper
                rule=released
   itermax      repeated mutual argmax of cosines (SimAlign's Itermax): filter_iterations=2
   mutual       mutual argmax of cosines (SimAlign's Argmax): the fewest links, the most precise
-  softmax      both softmax directions above a threshold (awesome-align): threshold=0.001"""
+  softmax      both softmax directions above --threshold (0.001; awesome-align)"""
 
 METHODS = (
     "ot_words",
@@ -72,6 +73,10 @@ METHODS = (
     "softmax",
 )  # optimal_transport's; importing it takes seconds
 SYMMETRIZATIONS = ("intersection", "union", "forward", "reverse", "grow-diag-final-and")
+METHODS_WITH_THRESHOLD = ("ot_words", "softmax")
+DEFAULT_MODEL = "microsoft/xlm-align-base"
+# method and layer where none are given; a model that was published as an aligner has its own
+DEFAULTS, PUBLISHED_DEFAULTS = ("ot_words", "auto"), {DEFAULT_MODEL: ("ot", 8)}
 LINES_ON_PAGE = 100
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -81,12 +86,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="word-align",
         description=DESCRIPTION,
-        usage="word-align --model DIR|ID [FILE | SOURCE TARGET] [options]",
+        usage="word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="one file of pairs, or a source and a target file; default: stdin"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="one file of pairs, a source and a target file, or two sentences; default: stdin",
     )
     group = parser.add_argument_group("input")
     group.add_argument(
@@ -120,11 +128,18 @@ def make_parser() -> argparse.ArgumentParser:
         "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
     )
     group.add_argument("--html", metavar="PAGE", help="write a page to look at the links and the similarity of words")
+    group.add_argument("--open", action="store_true", help="open that page in the browser; PAGE may be left out then")
     group.add_argument("--html-limit", type=_positive, metavar="N", help="first pairs on it (default: 100)")
     group.add_argument("--quiet", action="store_true", help="no progress bar and no counts; errors and scores only")
     group = parser.add_argument_group("model")
-    group.add_argument("--model", required=True, metavar="DIR|ID", help="encoder: a folder, or an id of the Hub")
-    group.add_argument("--tokenizer", metavar="DIR|ID", help="default: the model's")
+    group.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="FOLDER|ID",
+        help=f"encoder: a folder, or an id of the Hub (default: {DEFAULT_MODEL}, with its own published method and "
+        "layer, ot and 8)",
+    )
+    group.add_argument("--tokenizer", metavar="FOLDER|ID", help="default: the model's")
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
     group.add_argument(
         "--precision",
@@ -135,7 +150,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--batch-size", type=_positive, metavar="N", help="inputs to a forward pass (default: 64; on a GPU 256)"
     )
     group = parser.add_argument_group("alignment")
-    group.add_argument("--method", choices=METHODS, default="ot_words", help="default: ot_words")
+    group.add_argument("--method", choices=METHODS, help="default: ot_words")
+    group.add_argument(
+        "--threshold",
+        type=float,
+        metavar="T",
+        help="of ot_words and softmax: how sure a link has to be (default: 0.5, and 0.001 of softmax)",
+    )
     group.add_argument(
         "--layer",
         type=_layer,
@@ -170,7 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         type=_setting,
         metavar="NAME=VALUE",
-        help="option of the method, see above",
+        help="for experts: option of the method, see above",
     )
     group = parser.add_argument_group("adaptation")
     group.add_argument(
@@ -190,7 +211,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="what --gold counts from: its words, or the sentences of `sentence i j`",
     )
     group.add_argument("--sweep-layers", action="store_true", help="scores of every layer, in place of links")
-    group.add_argument("--plot", metavar="FILE", help="draw AER by layer (png, pdf, svg)")
+    group.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw precision and recall by threshold and how far the probabilities hold, or with --sweep-layers AER by "
+        "layer (png, pdf, svg)",
+    )
     return parser
 
 
@@ -200,10 +226,9 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _layer(text: str) -> int | None:
-    """None for `auto`."""
+def _layer(text: str) -> int | str:
     if text == "auto":
-        return None
+        return text
     try:
         return int(text)
     except ValueError:
@@ -219,13 +244,32 @@ def _setting(text: str) -> tuple[str, Any]:
     return name, value
 
 
+def fill_in(flags: argparse.Namespace) -> None:
+    """Defaults that depend on the model; `layer` is None where the pairs choose it."""
+    # an adapted model is no longer the published one
+    method, layer = DEFAULTS if flags.adapt else PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS)
+    flags.method = flags.method or method
+    flags.layer = layer if flags.layer is None else flags.layer
+    flags.layer = None if flags.layer == "auto" else flags.layer
+    flags.html_limit = flags.html_limit or LINES_ON_PAGE
+    flags.output_format = flags.output_format or "pharaoh"
+
+
 def check_flags(flags: argparse.Namespace) -> None:
     """Raises ValueError for options that contradict each other or would do nothing, and for a bad place of the plot."""
     sweep, adapts = flags.sweep_layers, flags.adapt is not None
-    of_links = {"--html": flags.html, "--output-format": flags.output_format, "--probabilities": flags.probabilities}
+    of_links = {
+        "--html": flags.html,
+        "--open": flags.open,
+        "--output-format": flags.output_format,
+        "--probabilities": flags.probabilities,
+    }
     rules = [
         (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
-        (flags.resume and flags.html, "--resume with --html", "the page shows the pairs of one run"),
+        *(
+            (flags.resume and value, f"--resume with {name}", "the page shows the pairs of one run")
+            for name, value in (("--html", flags.html), ("--open", flags.open))
+        ),
         (not adapts and flags.resume and flags.gold, "--resume with --gold", "scores are of all sentences together"),
         (sweep and not flags.gold, "--sweep-layers without --gold", "layers are told apart by scores"),
         *(
@@ -233,16 +277,25 @@ def check_flags(flags: argparse.Namespace) -> None:
             for name, value in ({"--output": flags.output} | of_links).items()
         ),
         (adapts and not flags.output, "--adapt without --output", "the adapted model is written there"),
-        (adapts and flags.files and not flags.gold, "--adapt without --gold", "files beside its own are to be scored"),
+        (
+            adapts and (flags.files or flags.sentences) and not flags.gold,
+            "--adapt without --gold",
+            "files beside its own are to be scored",
+        ),
         *(
             (adapts and value, f"--adapt with {name}", "it writes a model and no links")
             for name, value in of_links.items()
         ),
         (adapts and sweep, "--adapt with --sweep-layers", "one trains a model, the other measures one"),
-        (adapts and flags.layer is not None, "--adapt with --layer", "it chooses one"),
-        (sweep and flags.layer is not None, "--sweep-layers with --layer", "it takes every layer"),
-        (flags.plot and not sweep, "--plot without --sweep-layers", "it draws scores by layer"),
-        (flags.html_limit and not flags.html, "--html-limit without --html", "it counts the pairs on the page"),
+        (adapts and flags.plot, "--adapt with --plot", "it draws nothing"),
+        (adapts and flags.layer not in (None, "auto"), "--adapt with --layer", "it chooses one"),
+        (sweep and flags.layer not in (None, "auto"), "--sweep-layers with --layer", "it takes every layer"),
+        (flags.plot and not flags.gold, "--plot without --gold", "it draws scores"),
+        (
+            flags.html_limit and not (flags.html or flags.open),
+            "--html-limit without --html",
+            "it counts the pairs on the page",
+        ),
         (
             flags.pre_split and flags.gold,
             "--pre-split with --gold",
@@ -255,6 +308,14 @@ def check_flags(flags: argparse.Namespace) -> None:
             name, how, other = rule.split()
             change = f"Add {other}" if how == "without" else f"Leave out {name} or {other}"
             raise ValueError(f"{name} is given {how} {other}: {reason}. {change}.")
+    if "threshold" in dict(flags.matching):
+        raise ValueError("--matching has no threshold: it is an option of its own, --threshold T.")
+    method = flags.method or PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS)[0]
+    if flags.threshold is not None and method not in METHODS_WITH_THRESHOLD:
+        raise ValueError(
+            f"--threshold is given, and the method is {method}, which has none. Add --method "
+            f"{' or '.join(METHODS_WITH_THRESHOLD)}."
+        )
     require_different_files(flags)
     if flags.plot:
         require_writable(flags.plot, "--plot")

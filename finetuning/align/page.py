@@ -3,6 +3,8 @@
 The template takes in style and script; nothing is loaded from anywhere. Words reach it as JSON and are set as text.
 """
 
+import tempfile
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,19 @@ from finetuning.align.output import require_writable
 TEMPLATE = "alignment_page.html.jinja"
 MARKER = '<meta name="generator" content="word-align">'  # a page without it is somebody else's
 MATRIX_WORDS = 150  # of a side; a browser takes seconds to draw more cells, and nobody can read them
+
+
+def new_page() -> Path:
+    """Where a page can be written that nobody named; it stays there."""
+    return Path(tempfile.mkdtemp(prefix="word-align-")) / "page.html"
+
+
+def open_page(path: Path) -> bool:
+    """Whether the browser was asked to show the page; False where there is none."""
+    try:
+        return webbrowser.open(path.resolve().as_uri())
+    except webbrowser.Error:
+        return False
 
 
 class Page:
@@ -29,7 +44,7 @@ class Page:
         return len(self.pairs)
 
     def add(self, alignment: Any) -> None:
-        """Takes a `modeling.word_alignment.WordAlignment` with probabilities and similarity.
+        """Takes a `modeling.word_alignment.WordAlignment` with probabilities and similarity, and links to choose from.
 
         The similarity of a pair with more than `MATRIX_WORDS` words on a side is left out.
         """
@@ -39,7 +54,7 @@ class Page:
                 "source": alignment.source,
                 "target": alignment.target,
                 "links": [
-                    [i, j, round(probability, 3)]
+                    [i, j, int(1000 * probability) / 1000]  # rounded up it could pass for one above the threshold
                     for (i, j), probability in zip(alignment.links, alignment.probabilities, strict=True)
                 ],
                 # whole hundredths are what a color can show, and half the bytes
@@ -50,8 +65,12 @@ class Page:
             }
         )
 
-    def write(self, title: str, facts: dict[str, str], total: int) -> None:
-        """Writes the page. title: of the input; facts: how the links were made; total: pairs of the whole input."""
+    def write(self, title: str, facts: dict[str, str], total: int, threshold: float | None = None) -> None:
+        """Writes the page. title: of the input; facts: how the links were made; total: pairs of the whole input.
+
+        threshold: the links that are shown at first have at least this probability; the page has a slider for it. None
+        shows all of them: their numbers are no probabilities of being right.
+        """
         environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent / "templates"),
             undefined=StrictUndefined,
@@ -59,5 +78,7 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        page = environment.get_template(TEMPLATE).render(title=title, facts=facts, total=total, pairs=self.pairs)
+        page = environment.get_template(TEMPLATE).render(
+            title=title, facts=facts, data={"pairs": self.pairs, "total": total, "threshold": threshold}
+        )
         self.path.write_text(page, encoding="utf-8")

@@ -9,12 +9,16 @@ from finetuning.align.screen import make_screen
 
 def sweep_layers(flags: argparse.Namespace) -> None:
     """Prints the scores of every layer, and draws them where that is asked for."""
+    from finetuning.align.download import download
+
     screen = make_screen(flags.quiet)
     reader = read_pairs(flags)
     pairs, gold = read_with_gold(flags, reader)
+    download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
-    choose_layer(aligner, pairs, None, flags, screen)
+    if flags.layer is None:
+        choose_layer(aligner, pairs, None, flags, screen)
 
     from finetuning.results.files import print_table
     from finetuning.results.plots import plot_lines

@@ -18,7 +18,7 @@ SOURCE, OTHERS = "#d98324", "#3c6e91"
 
 
 @contextmanager
-def _figure(path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], **options: Any):
+def figure_of(path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], **options: Any):
     """A grid of axes, as a list of rows, that is written to `path` at the end with one legend below all of them."""
     import matplotlib
 
@@ -59,7 +59,7 @@ def plot_bars(
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     colors = {group: style["color"] for group, style in line_styles(groups).items()}
     thickness = 0.8 / len(groups)
-    with _figure(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups)))) as (_, grid):
+    with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups)))) as (_, grid):
         axes = grid[0, 0]
         for number, (group, bars) in enumerate(groups.items()):
             places = [names.index(name) + (number - (len(groups) - 1) / 2) * thickness for name in bars]
@@ -116,7 +116,7 @@ def plot_lines(
     }
     styles[AVERAGE] = dict(color="black", linewidth=2.5, label=AVERAGE, zorder=3, marker=".")
     size = (max(7.0, 3.2 * columns), (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(names))
-    with _figure(path, title, rows, columns, size, sharey=same_scale) as (_, grid):
+    with figure_of(path, title, rows, columns, size, sharey=same_scale) as (_, grid):
         for axes, (panel, lines) in zip(grid.flat, panels.items(), strict=False):
             for name, points in lines.items():
                 entries = [v if isinstance(v, Mapping) else summary([v]) for v in points.values()]
@@ -163,7 +163,7 @@ def plot_heat_maps(
     )
     heights = [0.8 + 0.22 * len(rows) for rows in panels.values()]
     size = (max(7.0, 2.0 + 0.5 * max(map(len, columns.values()))), max(2.4, 0.6 + sum(heights)))
-    with _figure(path, title, len(panels), 1, size, gridspec_kw={"height_ratios": heights}) as (figure, grid):
+    with figure_of(path, title, len(panels), 1, size, gridspec_kw={"height_ratios": heights}) as (figure, grid):
         for axes, (panel, rows) in zip(grid[:, 0], panels.items(), strict=True):
             names = columns[panel]
             matrix = [[row.get(name, math.nan) for name in names] for row in rows.values()]

@@ -181,6 +181,7 @@ def write_starts(place: Path, hub: Path, tokenizer) -> None:
         "FacebookAI/xlm-roberta-base": (XLMRobertaConfig, XLMRobertaForMaskedLM),
         "FacebookAI/xlm-roberta-large": (XLMRobertaConfig, XLMRobertaForMaskedLM),
         "microsoft/xlm-align-base": (XLMRobertaConfig, XLMRobertaForMaskedLM),
+        "intfloat/multilingual-e5-small": (XLMRobertaConfig, XLMRobertaForMaskedLM),
         "FacebookAI/roberta-base": (RobertaConfig, RobertaForMaskedLM),
     }
     for name, (config, model) in classes.items():

@@ -85,6 +85,7 @@ def align(words: list[str]) -> None:
     if "--adapt" in words:
         remove(Path(words[words.index("--output") + 1]))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("webbrowser.open", lambda url: True)
         if "<" in files:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(files["<"]).read_bytes())))
         call("finetuning.align.command", *words)
@@ -176,7 +177,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"\. \S+/bin/activate": activate,
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
-    r"word-align --model": align,
+    r"word-align ": align,
     r"python -m pretraining\.\w+\.(prepare|train_tokenizer|controlled_pair|match_vocabularies|compare) ": module,
     r"python -m finetuning\.\w+\.(compare_runs|benchmark|label_text|attention_map|translations) ": module,
     r"python -m finetuning\.\w+\.(step_curves|transfer_matrix|supervised) ": planted,

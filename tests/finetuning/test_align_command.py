@@ -146,11 +146,11 @@ def test_settings_reach_the_aligner(run, refused, pairs):
     def links(*arguments):
         return run(pairs, "--probabilities", *arguments).out
 
-    assert len(links("--method", "softmax", "--matching", "threshold=0.9")) < len(links("--method", "softmax"))
+    assert len(links("--method", "softmax", "--threshold", "0.9")) < len(links("--method", "softmax"))
     for arguments in (
         ("--layer", "0"),
         ("--encoding", "joint"),
-        ("--matching", "threshold=0.3"),
+        ("--threshold", "0.3"),
         ("--method", "ot", "--matching", "regularization=0.5", "--matching", "sinkhorn_iterations=1"),
     ):
         assert links(*arguments) != links(), arguments
@@ -431,7 +431,7 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         (["--sweep-layers"], "--sweep-layers is given without --gold"),
         (["--sweep-layers", "--gold", "x", "--output", "y"], "with --output"),
         (["--sweep-layers", "--gold", "x", "--layer", "1"], "with --layer"),
-        (["--plot", "x"], "--plot is given without --sweep-layers"),
+        (["--plot", "x"], "--plot is given without --gold"),
         (["--gold-base", "1"], "--gold-base is given without --gold"),
         (["--html-limit", "5"], "--html-limit is given without --html"),
         (["--keys", "de", "en"], "--keys is given with text input"),
@@ -439,6 +439,9 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         (["--output-format", "tmx"], "--languages"),
         (["--pre-split", "--gold", "x"], "--pre-split is given with --gold"),
         (["--batch-size", "0"], "'0' is no whole number from 1 on"),
+        (["--threshold", "0.3", "--method", "ot"], "--threshold is given, and the method is ot"),
+        (["--matching", "threshold=0.3"], "--threshold T"),
+        (["--resume", "--output", "x", "--open"], "Leave out --resume or --open"),
         (["--matching", "threshold"], "'threshold' is not of the form NAME=VALUE"),
         (["--method", "giza"], "giza"),
     ],

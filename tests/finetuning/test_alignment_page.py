@@ -38,12 +38,13 @@ def test_the_page_holds_pairs_links_and_similarity(write):
             {
                 "source": ["a", "b"],
                 "target": ["x"],
-                "links": [[1, 0, 0.988]],
+                "links": [[1, 0, 0.987]],
                 "similarity": [[-13], [50]],
                 "windows": 2,
             }
         ],
         "total": 7,
+        "threshold": None,
     }
 
 
@@ -90,6 +91,6 @@ def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys):
     assert out.count("\n") == 4 and f"page: {page}" in err
     data = data_of(page.read_text(encoding="utf-8"))
     assert data["total"] == 4 and [pair["source"] for pair in data["pairs"]] == [["ein", "Mann"], [], ["zwei", "Hunde"]]
-    links = [" ".join(f"{i}-{j}" for i, j, _ in pair["links"]) for pair in data["pairs"]]
+    links = [" ".join(f"{i}-{j}" for i, j, p in pair["links"] if p >= data["threshold"]) for pair in data["pairs"]]
     assert links == out.splitlines()[:3] and links[0]
     assert [len(row) for row in data["pairs"][0]["similarity"]] == [2, 2]

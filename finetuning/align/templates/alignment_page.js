@@ -1,5 +1,5 @@
 "use strict";
-const { pairs, total } = JSON.parse(document.getElementById("data").textContent);
+const { pairs, total, threshold } = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const HINT =
   "Point at a word, tap it, or step through the words with the arrow keys to see its partners. Dotted words have none.";
@@ -19,6 +19,7 @@ const searchable = texts.map((both) => both.join("\n").normalize("NFKC").toLower
 let listed = pairs.map((_, number) => number); // what the search has left
 let current = null; // number of the shown pair, with its words, cells and paths:
 let shown = null;
+let least = threshold ?? 0; // probability of the links that are shown
 let pinned = null; // [source word | null, target word | null]
 
 /* ---- the list ---- */
@@ -86,18 +87,25 @@ function show(number) {
   items[number].firstChild.setAttribute("aria-current", "true");
   items[number].scrollIntoView({ block: "nearest" });
   history.replaceState(null, "", `#${number + 1}`);
-  const pair = pairs[number];
+  draw();
+  highlight(null, null);
+  updatePager();
+}
+
+/** The pair with the links that are probable enough. */
+function draw() {
+  const pair = pairs[current];
+  const links = pair.links.filter(([, , probability]) => probability >= least);
   const partners = [pair.source.map(() => []), pair.target.map(() => [])];
-  for (const [i, j, probability] of pair.links) {
+  for (const [i, j, probability] of links) {
     partners[0][i].push([j, probability]);
     partners[1][j].push([i, probability]);
   }
-  shown = { pair, partners, words: [], cells: [], heads: [[], []], paths: [] };
+  shown = { pair, links, partners, words: [], cells: [], heads: [[], []], paths: [] };
+  $("chosen").textContent = `${least.toFixed(2)}: ${links.length} ${links.length === 1 ? "link" : "links"}`;
   drawSentences();
   drawMatrix();
   layOut();
-  highlight(null, null);
-  updatePager();
 }
 
 function drawSentences() {
@@ -159,7 +167,7 @@ function drawMatrix() {
     shown.heads[1].push(cell);
     head.append(cell);
   });
-  const linked = new Set(pair.links.map(([i, j]) => `${i} ${j}`));
+  const linked = new Set(shown.links.map(([i, j]) => `${i} ${j}`));
   const body = make("tbody");
   pair.source.forEach((word, i) => {
     const label = make("th", { scope: "row", title: word, dir: "auto", textContent: word });
@@ -234,7 +242,7 @@ function drawLinks(isWide) {
     return element;
   };
   shown.svg.replaceChildren();
-  shown.paths = shown.pair.links.map(([i, j, probability], number) => {
+  shown.paths = shown.links.map(([i, j, probability], number) => {
     const [x, y] = place(0, i),
       [u, v] = place(1, j);
     const curve = isWide
@@ -256,18 +264,24 @@ function drawLinks(isWide) {
     const path = name("path", {
       d: curve,
       stroke: `url(#g${number})`,
-      style: `opacity: ${(0.4 + 0.6 * Math.min(1, probability)).toFixed(2)}`,
+      style: `opacity: ${strength(probability)}`,
     });
+    if (threshold !== null && probability < threshold) path.setAttribute("stroke-dasharray", "3 4");
     shown.svg.append(gradient, path);
     return path;
   });
+}
+
+/** Opacity of a link: where numbers tell right links from wrong ones, the unsure ones are faint. */
+function strength(probability) {
+  return threshold === null ? 1 : (0.2 + 0.8 * probability ** 2).toFixed(2);
 }
 
 /* ---- what is pointed at ---- */
 
 /** Marks source word i, target word j, or the cell of both; null for none. */
 function highlight(i, j) {
-  const { pair, partners, words, heads, cells, paths } = shown;
+  const { links, partners, words, heads, cells, paths } = shown;
   const chosen = [i, j],
     isCell = i !== null && j !== null,
     isBusy = i !== null || j !== null;
@@ -282,7 +296,7 @@ function highlight(i, j) {
     heads[side].forEach((head, n) => head.classList.toggle("on", n === chosen[side] || reached.has(n)));
   }
   paths.forEach((path, n) => {
-    const [s, t] = pair.links[n];
+    const [s, t] = links[n];
     path.classList.toggle("on", isCell ? s === i && t === j : s === i || t === j);
   });
   cells.forEach((row, s) =>
@@ -303,7 +317,7 @@ function describe(i, j) {
   const numbers = (s, t, probability) => {
     const known = [];
     if (pair.similarity) known.push(`cosine ${(pair.similarity[s][t] / 100).toFixed(2)}`);
-    if (probability !== undefined) known.push(`probability ${probability.toFixed(2)}`);
+    if (probability !== undefined) known.push(`${threshold === null ? "score" : "probability"} ${probability.toFixed(2)}`);
     return make("span", { textContent: ` (${known.join(", ")})` });
   };
   if (i === null && j === null) return $("note").replaceChildren(HINT);
@@ -311,7 +325,7 @@ function describe(i, j) {
     const link = pair.links.find(([s, t]) => s === i && t === j);
     return $("note").replaceChildren(
       word(0, i),
-      link ? " is linked with " : " is not linked with ",
+      link?.[2] >= least ? " is linked with " : " is not linked with ",
       word(1, j),
       numbers(i, j, link?.[2]),
     );
@@ -368,6 +382,11 @@ $("pair").addEventListener("keydown", (event) => {
   to.focus();
 });
 
+$("least").addEventListener("input", () => {
+  least = Number($("least").value);
+  draw();
+  highlight(...(pinned ?? [null, null]));
+});
 $("query").addEventListener("input", filter);
 $("previous").addEventListener("click", () => step(-1));
 $("next").addEventListener("click", () => step(1));
@@ -393,5 +412,7 @@ new ResizeObserver(() => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show(current));
 document.fonts?.ready.then(() => shown && layOut());
 
+$("confidence").hidden = threshold === null;
+$("least").value = least;
 show(pairs[Number(location.hash.slice(1)) - 1] ? Number(location.hash.slice(1)) - 1 : 0);
 filter();

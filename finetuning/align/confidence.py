@@ -1,0 +1,122 @@
+"""Do surer links turn out right more often? Precision and recall by threshold, and how far probabilities hold."""
+
+import copy
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from finetuning.align.gold import Gold
+
+LOWEST = 0.01  # of a probability; what is less likely is no candidate
+BINS = 10
+
+
+def with_threshold(aligner: Any, threshold: float) -> Any:
+    """The aligner with a threshold that is no higher than `threshold`; as it is where its method has no probability."""
+    if aligner.method != "ot_words":
+        return aligner
+    other = copy.copy(aligner)
+    lowest = min(threshold, aligner.matching.get("threshold", threshold))
+    other.matching = aligner.matching | {"threshold": lowest}
+    return other
+
+
+def cut(alignment: Any, threshold: float | None) -> Any:
+    """The alignment with the links that reach the threshold; None: with all of them."""
+    if threshold is None or alignment.probabilities is None:
+        return alignment
+    kept = [
+        (link, probability)
+        for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
+        if probability >= threshold
+    ]
+    return replace(alignment, links=[link for link, _ in kept], probabilities=[of for _, of in kept])
+
+
+@dataclass
+class Bin:
+    """Candidates whose probabilities are close."""
+
+    count: int
+    mean: float
+    right: float  # share
+
+
+@dataclass
+class Confidence:
+    """Candidate links with their probabilities, held against links made by hand."""
+
+    is_calibrated: bool
+    # probability, whether it is sure, whether it is at least possible
+    candidates: list[tuple[float, bool, bool]] = field(default_factory=list)
+    sure: int = 0
+
+    def add(self, alignment: Any, gold: Gold) -> None:
+        """Takes the candidates of a sentence."""
+        self.sure += len(gold.sure)
+        self.candidates += [
+            (probability, link in gold.sure, link in gold.possible)
+            for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
+        ]
+
+    def curves(self, thresholds: Sequence[float]) -> dict[str, list[float]]:
+        """Precision, recall and AER in percent, by threshold; NaN where nothing is linked."""
+        ordered = sorted(self.candidates)
+        probabilities = [probability for probability, _, _ in ordered]
+        curves: dict[str, list[float]] = {"precision": [], "recall": [], "AER": []}
+        for threshold in thresholds:
+            kept = ordered[bisect_left(probabilities, threshold) :]
+            sure, possible = (sum(candidate[of] for candidate in kept) for of in (1, 2))
+            curves["precision"].append(100 * possible / len(kept) if kept else float("nan"))
+            curves["recall"].append(100 * sure / max(self.sure, 1))
+            curves["AER"].append(100 - 100 * (sure + possible) / max(len(kept) + self.sure, 1))
+        return curves
+
+    def bins(self, lowest: float = 0.0) -> list[Bin]:
+        """The candidates with at least this probability, in bins as wide as each other; those without any are left
+        out."""
+        filled: dict[int, list[tuple[float, bool]]] = {}
+        for probability, _, is_right in self.candidates:
+            if probability >= lowest:
+                filled.setdefault(min(int(probability * BINS), BINS - 1), []).append((probability, is_right))
+        return [
+            Bin(len(of), sum(p for p, _ in of) / len(of), sum(right for _, right in of) / len(of))
+            for _, of in sorted(filled.items())
+        ]
+
+    def error(self, lowest: float = 0.0) -> float:
+        """Expected calibration error: how far mean probability and share of right links of a bin lie apart, on
+        average over the candidates."""
+        bins = self.bins(lowest)
+        return sum(of.count * abs(of.mean - of.right) for of in bins) / max(sum(of.count for of in bins), 1)
+
+    def plot(self, path: str | Path, title: str, threshold: float | None) -> None:
+        """Draws both, beside each other, with the threshold that was taken."""
+        from finetuning.results.plots import figure_of
+
+        name = "probability" if self.is_calibrated else "score"
+        thresholds = [n / 200 for n in range(2, 200)]
+        with figure_of(path, title, 1, 2, (8.0, 4.2)) as (_, grid):
+            left, right = grid[0]
+            for (label, values), color in zip(self.curves(thresholds).items(), ("C0", "C1", "black"), strict=True):
+                left.plot(thresholds, values, label=label, color=color)
+            left.set_title(f"links whose {name} is the threshold or more", fontsize=9)
+            left.set_xlabel("threshold" + (f" (chosen: {threshold:g})" if threshold else ""))
+            left.set_ylabel("%")
+            left.set(xlim=(0, 1), ylim=(0, 101))
+            if threshold is not None:
+                left.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
+            bins = self.bins()
+            right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="ideal")
+            right.plot([of.mean for of in bins], [of.right for of in bins], "C2o-")
+            for of in bins:  # beside the point, away from the diagonal and from the end of the axis
+                offset, side = ((7, -9), "left") if of.mean < 0.75 else ((-7, 4), "right")
+                place = dict(textcoords="offset points", xytext=offset, ha=side, fontsize=7, color="dimgrey")
+                right.annotate(f"{of.count:,}", (of.mean, of.right), **place)
+            scored = f" from {threshold:g} on" if threshold is not None else ""
+            right.set_title(f"calibration; ECE of the links{scored}: {self.error(threshold or 0.0):.3f}", fontsize=9)
+            right.set(xlim=(0, 1.04), ylim=(0, 1.04), aspect="equal")
+            right.set_xlabel(f"mean {name} (number of links)")
+            right.set_ylabel("share that is right")
