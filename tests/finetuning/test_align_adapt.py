@@ -162,7 +162,9 @@ def test_what_pre_training_refuses_is_said(short, pairs, tiny_model, tmp_path, m
     assert "none.yaml" in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize("given", [["--output"], ["--html=page.html"], ["--layer=1"], ["--sweep-layers"], ["x.txt"]])
+@pytest.mark.parametrize(
+    "given", [["--output"], ["--html=page.html"], ["--layer=1"], ["--sweep-layers", "--gold=g"], ["x.txt"]]
+)
 def test_options_that_contradict_it(given, tiny_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     output = [] if given == ["--output"] else ["--output=a"]
