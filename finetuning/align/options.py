@@ -265,6 +265,7 @@ def check_flags(flags: argparse.Namespace) -> None:
         "--probabilities": flags.probabilities,
     }
     rules = [
+        (adapts and sweep, "--adapt with --sweep-layers", "one trains a model, the other measures one"),
         (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
         *(
             (flags.resume and value, f"--resume with {name}", "the page shows the pairs of one run")
@@ -286,7 +287,6 @@ def check_flags(flags: argparse.Namespace) -> None:
             (adapts and value, f"--adapt with {name}", "it writes a model and no links")
             for name, value in of_links.items()
         ),
-        (adapts and sweep, "--adapt with --sweep-layers", "one trains a model, the other measures one"),
         (adapts and flags.plot, "--adapt with --plot", "it draws nothing"),
         (adapts and flags.layer not in (None, "auto"), "--adapt with --layer", "it chooses one"),
         (sweep and flags.layer not in (None, "auto"), "--sweep-layers with --layer", "it takes every layer"),
