@@ -49,7 +49,7 @@ def adapt(flags: argparse.Namespace) -> None:
     with screen.status(f"measuring {flags.model}"):
         length = check_encoder(flags)
         layer, *before = measure(flags, held_out, test)
-    work.mkdir(exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
     write_pairs(work / "pairs.jsonl", pairs)
     model = work / "run" / "model"
     if not model.exists():
@@ -70,8 +70,6 @@ def adapt(flags: argparse.Namespace) -> None:
 
 def check_places(output: Path, work: Path, resume: bool) -> None:
     """Raises ValueError for a folder that is there, nothing to resume, and a stopped run without --resume."""
-    if not output.parent.is_dir():
-        raise ValueError(f"{output.parent} is not a folder: make it, or name another --output.")
     if output.exists():
         raise ValueError(f"{output} exists. Name another --output for the adapted model.")
     if resume and not work.exists():
