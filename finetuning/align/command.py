@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 
+from finetuning.align.labels import project_labels
 from finetuning.align.links import align
 from finetuning.align.options import LINES_ON_PAGE, check_flags, make_parser
 from finetuning.align.sweep import sweep_layers
@@ -18,7 +19,8 @@ def main(argv: list[str] | None = None) -> None:
         flags.html_limit = flags.html_limit or LINES_ON_PAGE
         flags.output_format = flags.output_format or "pharaoh"
         try:
-            sweep_layers(flags) if flags.sweep_layers else align(flags)
+            run = sweep_layers if flags.sweep_layers else project_labels if flags.project else align
+            run(flags)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
             sys.exit(128 + signal.SIGPIPE)

@@ -31,6 +31,12 @@ See the links, or measure them against links made by hand:
   word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt > links.txt
   word-align --model microsoft/xlm-align-base test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
 
+Carry labels over the links: tags or names of tokens (CoNLL) to the translations, a line each; or spans of characters:
+
+  word-align --model microsoft/xlm-align-base --project labels.conll translations.txt --output projected.conll
+  word-align --model microsoft/xlm-align-base --project pairs.jsonl --output projected.jsonl
+                       {"source": "...", "target": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
+
 Methods, and their options for --matching NAME=VALUE (but for ot_words the papers' defaults):
 
   ot_words     the default: optimal transport of tokens and of whole words; links that are right with a probability
@@ -85,6 +91,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--pre-split",
         action="store_true",
         help="words are what stands between white space, in Chinese and Japanese too",
+    )
+    group.add_argument(
+        "--project", metavar="FILE", help="labeled source sentences, to carry their labels over to the translations"
     )
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
@@ -185,7 +194,24 @@ def check_flags(flags: argparse.Namespace) -> None:
         "--output-format": flags.output_format,
         "--probabilities": flags.probabilities,
     }
+    of_other_outputs = {
+        "--resume": flags.resume,
+        "--html": flags.html,
+        "--output-format": flags.output_format,
+        "--probabilities": flags.probabilities,
+        "--gold": flags.gold,
+    }
     rules = [
+        *(
+            (flags.project and value, f"--project with {name}", "it writes labels, and no links")
+            for name, value in of_other_outputs.items()
+        ),
+        (flags.project and flags.keys and flags.files, "--project with --keys", "a file of translations has no keys"),
+        (
+            flags.project and flags.pre_split and not flags.files,
+            "--project with --pre-split",
+            "spans of characters need texts",
+        ),
         (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
         (flags.resume and flags.html, "--resume with --html", "the page shows the pairs of one run"),
         (flags.resume and flags.gold, "--resume with --gold", "scores are of all sentences together"),
@@ -209,6 +235,8 @@ def check_flags(flags: argparse.Namespace) -> None:
             name, how, other = rule.split()
             change = f"Add {other}" if how == "without" else f"Leave out {name} or {other}"
             raise ValueError(f"{name} is given {how} {other}: {reason}. {change}.")
+    if flags.project and len(flags.files) > 1:
+        raise ValueError(f"--project is given with {len(flags.files)} files. Name one, of the translations.")
     require_different_files(flags)
     if flags.plot:
         require_writable(flags.plot, "--plot")
@@ -221,7 +249,11 @@ def require_different_files(flags: argparse.Namespace) -> None:
     written = [("--output", flags.output), ("--html", flags.html), ("--plot", flags.plot)]
     if flags.output:
         written.append(("what --resume needs of --output", f"{flags.output}{STATE_ENDING}"))
-    read = [("--gold", flags.gold), *(("the input", name) for name in flags.files if name != STDIN)]
+    read = [
+        ("--gold", flags.gold),
+        ("--project", flags.project),
+        *(("the input", name) for name in flags.files if name != STDIN),
+    ]
     names: dict[Path, str] = {}
     for number, (name, path) in enumerate(written + read):
         if path is None:
