@@ -5,13 +5,20 @@ import sys
 
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.pairs import PairReader, split_at_spaces
+from finetuning.align.xml_pairs import ROOTS
 
 
 def read_pairs(flags: argparse.Namespace) -> PairReader:
-    """The input. Raises ValueError for what `PairReader` refuses, and for keys that nothing is looked up by."""
-    reader = PairReader(flags.files, flags.format, **({"keys": tuple(flags.keys)} if flags.keys else {}))
-    if flags.keys and reader.format == "text":
-        raise ValueError(f"--keys is given with text input ({reader.name}): only JSONL has keys.")
+    """The input. Raises ValueError for what `PairReader` refuses, and for keys and languages that would do nothing."""
+    keys = {"keys": tuple(flags.keys)} if flags.keys else {}
+    reader = PairReader(flags.files, flags.format, languages=flags.languages and tuple(flags.languages), **keys)
+    if flags.keys and reader.format != "jsonl":
+        raise ValueError(f"--keys is given with {reader.format} input ({reader.name}): only JSONL has keys.")
+    to_tmx = flags.output_format == "tmx"
+    if flags.languages and reader.format != "tmx" and not to_tmx:
+        raise ValueError(f"--languages is given with {reader.format} input ({reader.name}): it is for TMX.")
+    if to_tmx and not flags.languages and reader.format not in ROOTS:
+        raise ValueError("--output-format tmx is given without --languages: TMX names them. Add --languages DE EN.")
     return reader
 
 

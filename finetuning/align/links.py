@@ -4,11 +4,12 @@ import argparse
 import contextlib
 import os
 import sys
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from finetuning.align.formats import to_line
+from finetuning.align.formats import FORMATS
 from finetuning.align.inputs import read_pairs, read_with_gold
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
 from finetuning.align.options import LINES_ON_PAGE
@@ -25,7 +26,8 @@ def align(flags: argparse.Namespace) -> None:
 
     screen = make_screen(flags.quiet)
     reader = read_pairs(flags)
-    output = OutputFile(flags.output, flags.resume) if flags.output else StandardOutput()
+    form = FORMATS[flags.output_format](flags.probabilities), lambda: reader.languages
+    output = OutputFile(flags.output, *form, flags.resume) if flags.output else StandardOutput(*form)
     page = Page(flags.html) if flags.html else None
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
     with screen.status("reading the pairs"):
@@ -45,12 +47,12 @@ def align(flags: argparse.Namespace) -> None:
     try:
         with make_progress(screen, to_stdout=not flags.output) as progress:
             bar = progress.add_task("aligning", total=total, completed=output.lines)
-            for alignment in alignments(aligner, iter(pairs), flags):
+            for pair, alignment in alignments(aligner, iter(pairs), flags):
                 if output.lines in gold:
                     found[output.lines] = alignment.links
                 if page is not None and len(page) < flags.html_limit:
                     page.add(alignment)
-                output.write(to_line(alignment, flags.output_format, flags.probabilities))
+                output.write(pair, alignment)
                 tally.add(alignment)
                 if output.lines % LINES_A_STEP == 0:  # a step costs more than a line
                     progress.update(bar, completed=output.lines)
@@ -94,11 +96,21 @@ def how_to_go_on(flags: argparse.Namespace) -> str:
     return f"the same command without {' and '.join(dropped)}, and {' and '.join([*added, '--resume'])}"
 
 
-def alignments(aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace) -> Iterator[Any]:
-    """The aligner's results; the pairs that are shown on the page have what it shows."""
-    if flags.pre_split:
-        pairs = map(split_at_spaces, pairs)
-    shown = islice(pairs, flags.html_limit) if flags.html else ()
+def alignments(
+    aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace
+) -> Iterator[tuple[tuple[Side, Side], Any]]:
+    """Each pair, as it was read, and the aligner's result; those that are shown on the page have what it shows."""
+    waiting: deque[tuple[Side, Side]] = deque()  # pairs that the aligner has taken, and given no links for yet
+
+    def taken() -> Iterator[tuple[Side, Side]]:
+        for pair in pairs:
+            waiting.append(pair)
+            yield split_at_spaces(pair) if flags.pre_split else pair
+
+    given = taken()
+    shown = islice(given, flags.html_limit) if flags.html else ()
     with memory_errors():
-        yield from aligner.align(shown, probabilities=True, similarity=True)
-        yield from aligner.align(pairs, probabilities=flags.probabilities)
+        for found in aligner.align(shown, probabilities=True, similarity=True):
+            yield waiting.popleft(), found
+        for found in aligner.align(given, probabilities=flags.probabilities):
+            yield waiting.popleft(), found

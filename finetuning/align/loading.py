@@ -38,7 +38,7 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         **{name: getattr(aligner, name) for name in names},
         "matching": matching,
         "pre_split": flags.pre_split or bool(flags.gold),
-        **{name: getattr(flags, name) for name in ("precision", "output_format", "probabilities")},
+        **{name: getattr(flags, name) for name in ("precision", "output_format", "probabilities", "languages")},
     }
     return aligner, settings
 

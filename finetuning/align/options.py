@@ -5,7 +5,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from finetuning.align.formats import FORMATS
 from finetuning.align.output import STATE_ENDING, require_writable
+from finetuning.align.pairs import FORMATS as INPUT_FORMATS
 from finetuning.align.pairs import STDIN
 
 DESCRIPTION = """Link the words of sentences to the words of their translations.
@@ -14,11 +16,22 @@ DESCRIPTION = """Link the words of sentences to the words of their translations.
   word-align --model microsoft/xlm-align-base corpus.de corpus.en > links.txt          two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                          {"source": "...", "target": ["a", "list", "of", "words"]}
+  word-align --model microsoft/xlm-align-base memory.tmx --languages en de --output-format tmx > linked.tmx
+                                                         TMX, XLIFF (1.2, 2); all input may be gzip files (.gz)
 
 Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
-so on. A pair with an empty side gives an empty line. Words are what stands between white space. Chinese and Japanese
-without any are cut into characters: segment such text first where words are wanted. Lines come out in blocks: through
-a pipe nothing is seen before 64 x --batch-size pairs are read, or the input has ended.
+so on. A pair with an empty side gives an empty line. Lines come out in blocks: through a pipe nothing is seen before
+64 x --batch-size pairs are read, or the input has ended. With --output-format:
+
+  pharaoh      0-0 1-2 2-1, or with --probabilities 0-0:0.9731 1-2:0.4250 2-1:0.8080
+  json         an object a line: words, links, probabilities, and where in a text each word begins and ends
+  words        two linked words a line with a tab between them, and an empty line after each pair
+  tsv          a row a link: sentence, source and target index (all from 0), source and target word
+  tmx          the pairs as a translation memory, with their links as a property of each unit
+
+Text is split into words at Unicode's word boundaries (UAX #29): at white space and punctuation, but not inside of
+`don't`, `l'homme`, `3.5` or `example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. For words
+of your own segment the text first, and give --pre-split (what stands between white space) or lists in JSONL.
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 
@@ -77,9 +90,9 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("input")
     group.add_argument(
         "--format",
-        choices=("auto", "text", "jsonl"),
+        choices=("auto", *INPUT_FORMATS),
         default="auto",
-        help="of the pairs; auto: jsonl for one file that ends in .jsonl or .json, text for all else",
+        help="of the pairs; auto: by the ending of one file (.jsonl .json .tmx .xlf .xliff, .gz behind it), or text",
     )
     group.add_argument(
         "--keys",
@@ -88,9 +101,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="names of the two sentences in JSONL (default: source target); values are strings or lists of words",
     )
     group.add_argument(
-        "--pre-split",
-        action="store_true",
-        help="words are what stands between white space, in Chinese and Japanese too",
+        "--languages",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="of TMX: en takes en-US too (default: the file's source language, and the first other one)",
+    )
+    group.add_argument(
+        "--pre-split", action="store_true", help="words are what stands between white space, punctuation and all"
     )
     group.add_argument(
         "--project", metavar="FILE", help="labeled source sentences, to carry their labels over to the translations"
@@ -98,7 +115,7 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
     group.add_argument("--resume", action="store_true", help="go on with an --output FILE that was not finished")
-    group.add_argument("--output-format", choices=("pharaoh", "json"), help="default: pharaoh")
+    group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
     group.add_argument(
         "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
     )

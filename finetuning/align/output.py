@@ -1,7 +1,7 @@
-"""Where the word aligner's lines go: standard output, or a file that a stopped run can be gone on with.
+"""Where the word aligner's links go: standard output, or a file that a stopped run can be gone on with.
 
-Beside FILE stands FILE.word-align.json: the settings and the model that decide about the links, how many lines are kept
-of a run that is stopped, and a digest of the pairs that they are of. A run that goes on is refused where settings,
+Beside FILE stands FILE.word-align.json: the settings and the model that decide about the links, how many pairs and how
+many bytes are kept of a run that is stopped, and a digest of the pairs. A run that goes on is refused where settings,
 model or these pairs are others: the file would be of two makes.
 """
 
@@ -10,11 +10,11 @@ import json
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from finetuning.align.formats import Format
 from finetuning.align.pairs import split_at_spaces
 from zoo_core.provenance import write_json
 from zoo_core.recipes import recipe_differences
@@ -35,31 +35,42 @@ def require_writable(path: str | Path, option: str) -> None:
 
 
 class StandardOutput:
-    """Lines to standard output, handed on in blocks."""
+    """Links in a format to standard output, in blocks. `languages` is asked when the first pair is written."""
 
     layer = None  # nothing was written before
 
-    def __init__(self) -> None:
+    def __init__(self, format: Format, languages: Callable[[], Sequence[str] | None]):
+        self.format, self.languages = format, languages
         self.lines = 0
 
-    def write(self, line: str) -> None:
-        sys.stdout.buffer.write(line.encode() + b"\n")
+    def write(self, pair: Any, found: Any) -> None:
+        header = "" if self.lines else self.format.header(self.languages())
+        sys.stdout.buffer.write((header + self.format.record(self.lines, pair, found)).encode())
         self.lines += 1
 
     def close(self, complete: bool) -> None:
         """Hands on what is left."""
+        if complete:
+            sys.stdout.buffer.write(self.format.footer().encode())
         sys.stdout.buffer.flush()
 
 
 class OutputFile:
-    """Lines to a file, with its state beside it; `lines` counts those that stand in it.
+    """A format's text to a file, with its state beside it; `lines` counts the pairs that stand in it.
 
-    output = OutputFile("links.txt", resume=True)
+    output = OutputFile("links.txt", Pharaoh(), reader_languages, resume=True)
     pairs = output.go_on(settings, pairs, batch)    # the pairs that are left
-    output.write(...)                               # a line for each of them
+    output.write(pair, alignment)                   # each of them
     """
 
-    def __init__(self, path: str | Path, resume: bool = False):
+    def __init__(
+        self,
+        path: str | Path,
+        format: Format,
+        languages: Callable[[], Sequence[str] | None],
+        resume: bool = False,
+    ):
+        self.format, self.languages = format, languages
         self.path, self.state_path = Path(path), Path(f"{path}{STATE_ENDING}")
         self.lines = 0
         self._state: dict[str, Any] = {}
@@ -72,7 +83,7 @@ class OutputFile:
             raise ValueError(f"{self.path} exists and is not empty. Add --resume to go on, or name another --output.")
         try:
             state = json.loads(self.state_path.read_text(encoding="utf-8"))
-            self._state = {key: state[key] for key in ("settings", "lines", "digest", "is_complete")}
+            self._state = {key: state[key] for key in ("settings", "lines", "bytes", "digest", "is_complete")}
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{self.path} cannot be gone on with: {self.state_path.name} beside it is missing or damaged."
@@ -80,16 +91,16 @@ class OutputFile:
 
     @property
     def layer(self) -> int | None:
-        """The layer that the lines in the file were made by; None for a new file."""
+        """The layer that the links in the file were made by; None for a new file."""
         return self._state.get("settings", {}).get("layer")
 
     def go_on(self, settings: dict[str, Any], pairs: Iterable[Any], batch: int) -> Iterator[Any]:
-        """The pairs whose links are not in the file, which is cut back to those that are kept.
+        """The pairs whose links are not in the file, which the first of them cuts back to those that are kept.
 
         `batch`: so many pairs are encoded together. A stopped file is kept up to a multiple of it, so that they are so
         again, and their links those of an uninterrupted run to the last bit. They are encoded with others where the
         stopped run wrote a page, or was given a whole file that is longer now; then the last digits of probabilities
-        may differ. Raises ValueError for other settings, and where the pairs of the lines in the file are others.
+        may differ. Raises ValueError for other settings, and where the pairs in the file are others.
         """
         self._settings, self._batch, self._digest = settings, batch, hashlib.sha256()
         pairs = iter(pairs)
@@ -106,46 +117,48 @@ class OutputFile:
                 f"its first {wanted:,} lines differ" if self.lines == wanted else f"it has only {self.lines:,} lines"
             )
             raise ValueError(f"The input is not that of the run that wrote {self.path}: {differs.format(self.lines)}.")
-        if self._state:
-            with self.path.open("r+b") as stream:
-                if not all(stream.readline().endswith(b"\n") for _ in range(wanted)):
-                    raise ValueError(f"{self.path} has lost lines: {wanted:,} were written. Name another --output.")
-                if not self._state["is_complete"]:
-                    stream.truncate(stream.tell())
-        self._kept, self._saved_at = (self.lines, self._digest.hexdigest()), time.monotonic()
-        self._waiting: deque[Any] = deque()  # pairs that the aligner has taken, and given no links for yet
-        return self._taken(pairs)
+        size = self._state.get("bytes", 0)
+        if wanted and self.path.stat().st_size < size:
+            raise ValueError(f"{self.path} has lost lines: {size:,} bytes were written. Name another --output.")
+        self._kept, self._saved_at = (self.lines, size, self._digest.hexdigest()), time.monotonic()
+        return pairs
 
-    def _taken(self, pairs: Iterator[Any]) -> Iterator[Any]:
-        for pair in pairs:
-            self._waiting.append(pair)
-            yield pair
+    def _start(self) -> None:
+        """Opens the file behind what is kept: a footer is written anew."""
+        self._stream = self.path.open("r+b" if self.path.exists() else "wb")
+        self._stream.seek(self._kept[1])
+        self._stream.truncate()
+        if not self.lines:
+            self._stream.write(self.format.header(self.languages()).encode())
+        self._save(is_complete=False)
 
-    def write(self, line: str) -> None:
+    def write(self, pair: Any, found: Any) -> None:
         if self._stream is None:
-            self._stream = self.path.open("ab")
-            self._save(is_complete=False)
-        self._stream.write(line.encode() + b"\n")
-        self._digest.update(_as_bytes(self._waiting.popleft()))
+            self._start()
+        self._stream.write(self.format.record(self.lines, pair, found).encode())
+        self._digest.update(_as_bytes(pair))
         self.lines += 1
         if self.lines % self._batch == 0:
-            self._kept = self.lines, self._digest.hexdigest()
+            self._kept = self.lines, self._stream.tell(), self._digest.hexdigest()
             if time.monotonic() - self._saved_at >= SAVE_EVERY_SECONDS:
                 self._stream.flush()  # the state is not to be ahead of the file
                 self._save(is_complete=False)
 
     def close(self, complete: bool) -> None:
         """complete: the input has come to its end, and so has the file. Otherwise it is left to be gone on with."""
+        if complete and not self._state.get("is_complete") and self._stream is None:
+            self._start()
         if self._stream is None:
             return
-        self._stream.close()
         if complete:
-            self._kept = self.lines, self._digest.hexdigest()
+            self._kept = self.lines, self._stream.tell(), self._digest.hexdigest()
+            self._stream.write(self.format.footer().encode())
+        self._stream.close()
         self._save(is_complete=complete)
 
     def _save(self, is_complete: bool) -> None:
-        lines, digest = self._kept
-        state = {"settings": self._settings, "lines": lines, "digest": digest, "is_complete": is_complete}
+        state = dict(zip(("lines", "bytes", "digest"), self._kept, strict=True))
+        state |= {"settings": self._settings, "is_complete": is_complete}
         write_json(self.state_path, state)
         self._saved_at = time.monotonic()
 

@@ -1,20 +1,23 @@
-"""Sentence pairs for the word aligner, read one by one: `source ||| target`, by a tab, two files, or JSONL.
+"""Sentence pairs for the word aligner, read one by one: `source ||| target`, by a tab, two files, JSONL, TMX or XLIFF.
 
     pairs = PairReader(["corpus.de", "corpus.en"])
     total = pairs.check()                          # the whole input once, before hours are spent on its first half
     for source, target in pairs: ...               # strings, or lists of words where the JSONL has lists
 
-Lines end at "\\n" only: what else Unicode calls an end of line may stand inside a sentence. Memory does not grow with
-the input.
+A name that ends in .gz is that of a gzip file. Lines end at "\\n" only: what else Unicode calls an end of line may
+stand inside a sentence. Memory does not grow with the input.
 """
 
+import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+from finetuning.align.xml_pairs import ROOTS, XmlPairs
 from zoo_core.recipes import nearest
 from zoo_core.table_files import decode_line
 from zoo_core.tables import PAIR_SEPARATOR, split_pair
@@ -22,31 +25,39 @@ from zoo_core.tables import PAIR_SEPARATOR, split_pair
 Side = str | list[str]
 
 STDIN = "-"
+FORMATS = ("text", "jsonl", *ROOTS)
+SUFFIXES = {".jsonl": "jsonl", ".json": "jsonl", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff"}
 
 
 class PairReader:
     """The sentence pairs of one or two files, or of standard input.
 
-    files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format:
-    "text", "jsonl", or "auto": JSONL where the name of the one file ends in .jsonl or .json. A line of text is a pair
-    by `|||` between white space or, where there is none, by a tab. keys: of source and target in a JSONL line, whose
-    values are strings or lists of words.
+    files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format: of
+    `FORMATS`, or "auto": by the ending of the one file's name, see `SUFFIXES`, and text for all else. A line of text is
+    a pair by `|||` between white space or, where there is none, by a tab. keys: of source and target in a JSONL line,
+    whose values are strings or lists of words. languages: see `XmlPairs`; those of the input once it has been read.
 
     An empty line is a pair of empty sentences, so that lines keep their numbers.
     """
 
-    def __init__(self, files: list[str], format: str = "auto", keys: tuple[str, str] = ("source", "target")):
+    def __init__(
+        self,
+        files: list[str],
+        format: str = "auto",
+        keys: tuple[str, str] = ("source", "target"),
+        languages: tuple[str, str] | None = None,
+    ):
         if len(files) > 2 or (len(files) == 2 and STDIN in files):
             raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
         self.files = [] if files == [STDIN] else list(files)
         for name in self.files:
             _require_file(name)
         if format == "auto":
-            format = "jsonl" if len(files) == 1 and Path(files[0]).suffix in (".jsonl", ".json") else "text"
-        if format == "jsonl" and len(self.files) == 2:
-            raise ValueError(f"The input is two files, {' and '.join(files)}, and the format jsonl.")
+            format = SUFFIXES.get(Path(files[0].removesuffix(".gz")).suffix, "text") if len(files) == 1 else "text"
+        if format != "text" and len(self.files) == 2:
+            raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
         self.format = format
-        self.keys = keys
+        self.keys, self.languages = keys, languages
         self.name = " and ".join(self.files) or "standard input"
 
     def check(self) -> int | None:
@@ -56,16 +67,28 @@ class PairReader:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[tuple[Side, Side]]:
-        streams: list[BinaryIO] = [open(name, "rb") for name in self.files] or [sys.stdin.buffer]
-        number = 0
+        streams: list[BinaryIO] = [_open(name) for name in self.files] or [sys.stdin.buffer]
+        pair = None
         try:
-            for number, raws in enumerate(self._raw_lines(streams), start=1):
-                yield self._parse(raws, number)
+            if self.format in ROOTS:
+                pairs = self._parse_xml(streams[0])
+            else:
+                pairs = map(self._parse, self._raw_lines(streams), count(1))
+            for pair in pairs:
+                yield pair
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{self.name} cannot be read as gzip: {error}.") from None
         finally:
             for stream in streams if self.files else []:
                 stream.close()
-        if not number:
+        if pair is None:
             raise ValueError(f"{self.name} is empty: there are no sentence pairs to align.")
+
+    def _parse_xml(self, stream: BinaryIO) -> Iterator[tuple[str, str]]:
+        found = XmlPairs(stream, self.name, self.format, self.languages)
+        for pair in found:
+            self.languages = found.languages
+            yield pair
 
     def _raw_lines(self, streams: list[BinaryIO]) -> Iterator[tuple[bytes, ...]]:
         if len(streams) == 1:
@@ -124,6 +147,10 @@ def split_at_spaces(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
     """The pair as words, which are what stands between white space in Chinese and Japanese too."""
     source, target = (side.split() if isinstance(side, str) else side for side in pair)
     return source, target
+
+
+def _open(name: str) -> BinaryIO:
+    return gzip.open(name) if name.endswith(".gz") else open(name, "rb")
 
 
 def _require_file(name: str) -> None:

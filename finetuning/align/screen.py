@@ -36,12 +36,14 @@ class Tally:
 
     def __init__(self) -> None:
         self.pairs = self.links = self.without_words = self.split = self.windows = 0
+        self.has_text = False
         self.started = time.monotonic()
 
     def add(self, alignment: Any) -> None:
         self.pairs += 1
         self.links += len(alignment.links)
         self.without_words += not alignment.windows
+        self.has_text |= bool(alignment.source_offsets or alignment.target_offsets)
         if alignment.windows > 1:
             self.split += 1
             self.windows += alignment.windows
@@ -56,8 +58,10 @@ class Tally:
         rate = f"{self.pairs / max(seconds, 1e-9):,.0f} pairs/s"
         done = f"{count_of(self.pairs, 'pair')}, {count_of(self.links, 'link')}"
         screen.print(f"{done} in {seconds:,.1f} s ({rate}){before}")
+        if self.has_text:
+            screen.print("words: split at white space and punctuation (--pre-split: at white space alone)")
         if self.without_words:
-            screen.print(f"{self.without_words:,} of them have a side without words: their lines are empty.")
+            screen.print(f"{self.without_words:,} of them have a side without words, and no links.")
         if self.split:
             longer = f"{self.split:,} of them are longer than {window:,} positions"
             screen.print(f"{longer}: they were split into {self.windows:,} windows that overlap.")
