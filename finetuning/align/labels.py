@@ -22,6 +22,7 @@ from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader
 from finetuning.align.projection import Span, mark_spans, project, project_spans, spans_of
 from finetuning.align.screen import make_progress, make_screen
+from zoo_core.provenance import written_aside
 from zoo_core.table_files import decode_line
 from zoo_core.tables import Table, load_table
 
@@ -49,8 +50,7 @@ def project_labels(flags: argparse.Namespace) -> None:
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         output, listed = (
-            stack.enter_context(open(path, "w", encoding="utf-8", newline="\n")) if path else None
-            for path in (flags.output, lost_path)
+            stack.enter_context(written_aside(path)) if path else None for path in (flags.output, lost_path)
         )
         if listed:
             listed.write("line\tlabel\tbegin\tend\ttext\n")

@@ -211,17 +211,13 @@ def check_flags(flags: argparse.Namespace) -> None:
         "--output-format": flags.output_format,
         "--probabilities": flags.probabilities,
     }
-    of_other_outputs = {
-        "--resume": flags.resume,
-        "--html": flags.html,
-        "--output-format": flags.output_format,
-        "--probabilities": flags.probabilities,
-        "--gold": flags.gold,
-    }
+    # --project reads labels, and writes labels
+    of_pairs = {"--format": flags.format != "auto", "--languages": flags.languages, "--gold": flags.gold}
+    of_pairs |= {**of_links, "--output": False, "--resume": flags.resume}
     rules = [
         *(
-            (flags.project and value, f"--project with {name}", "it writes labels, and no links")
-            for name, value in of_other_outputs.items()
+            (flags.project and value, f"--project with {name}", "it has files of labels, in and out")
+            for name, value in of_pairs.items()
         ),
         (flags.project and flags.keys and flags.files, "--project with --keys", "a file of translations has no keys"),
         (
