@@ -48,16 +48,20 @@ def test_every_scheme_of_spans_comes_out_as_iob2():
     assert [project(links, [0.9] * 4, labels, 4)[0] for labels in (iob2, iob1, iobes)] == [expected] * 3
 
 
-def test_a_span_is_one_run_without_holes():
-    assert spans({(0, 1): 0.9, (1, 4): 0.9}, [(0, 2)]) == [(1, 5)]  # over words without a link
+def test_a_span_is_one_run_over_words_without_a_link():
+    assert spans({(0, 1): 0.9, (1, 4): 0.9}, [(0, 2)]) == [(1, 5)]
     assert spans({(0, 1): 0.9, (1, 0): 0.9}, [(0, 2)]) == [(0, 2)]  # in another order
 
 
 def test_stray_links_are_left_out_by_the_sum_of_probabilities():
-    # word 2 belongs to source word 5: what is behind it is another run
-    stray = {(0, 0): 0.8, (1, 1): 0.8, (5, 2): 0.9, (0, 3): 0.9}
+    # words 2 and 4 belong to source words 5 and 6: what is behind them is another run
+    stray = {(0, 0): 0.8, (1, 1): 0.8, (5, 2): 0.9, (6, 4): 0.9, (0, 5): 0.9}
     assert spans(stray, [(0, 2)]) == [(0, 2)]
-    assert spans(stray | {(0, 0): 0.3, (1, 1): 0.4}, [(0, 2)]) == [(3, 4)]
+    assert spans(stray | {(0, 0): 0.3, (1, 1): 0.4}, [(0, 2)]) == [(5, 6)]
+    # one such word is a hole that is filled, unless it belongs to another span
+    del stray[6, 4]
+    assert spans(stray, [(0, 2)]) == [(0, 6)]
+    assert spans(stray, [(0, 2), (5, 6)]) == [(0, 2), (2, 3)]
 
 
 def test_a_span_that_loses_its_middle_is_its_better_half():
