@@ -5,6 +5,7 @@ import signal
 import sys
 
 from finetuning.align.inputs import as_sentences
+from finetuning.align.labels import project_labels
 from finetuning.align.links import align
 from finetuning.align.options import check_flags, fill_in, make_parser
 from finetuning.align.sweep import sweep_layers
@@ -22,7 +23,8 @@ def main(argv: list[str] | None = None) -> None:
         flags.is_drawn = flags.sentences and not (flags.output or flags.output_format) and sys.stdout.isatty()
         fill_in(flags)
         try:
-            sweep_layers(flags) if flags.sweep_layers else align(flags)
+            run = sweep_layers if flags.sweep_layers else project_labels if flags.project else align
+            run(flags)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
             sys.exit(128 + signal.SIGPIPE)

@@ -45,6 +45,12 @@ See the links, or measure them against links made by hand:
   word-align test.de test.en --gold alignment.txt --plot confidence.png > links.txt
   word-align test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
 
+Carry labels over the links: tags or names of tokens (CoNLL) to the translations, a line each; or spans of characters:
+
+  word-align --project labels.conll translations.txt --output projected.conll
+  word-align --project pairs.jsonl --output projected.jsonl
+                       {"source": "...", "target": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
+
 Methods, and what experts can set by --matching NAME=VALUE (but for ot_words the papers' defaults):
 
   ot_words     optimal transport of tokens and of whole words; links that are right with a probability of --threshold
@@ -111,6 +117,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--pre-split", action="store_true", help="words are what stands between white space, punctuation and all"
+    )
+    group.add_argument(
+        "--project", metavar="FILE", help="labeled source sentences, to carry their labels over to the translations"
     )
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
@@ -249,7 +258,20 @@ def check_flags(flags: argparse.Namespace) -> None:
         "--output-format": flags.output_format,
         "--probabilities": flags.probabilities,
     }
+    # --project reads labels, and writes labels
+    of_pairs = {"--format": flags.format != "auto", "--languages": flags.languages, "--gold": flags.gold}
+    of_pairs |= {**of_links, "--output": False, "--resume": flags.resume}
     rules = [
+        *(
+            (flags.project and value, f"--project with {name}", "it has files of labels, in and out")
+            for name, value in of_pairs.items()
+        ),
+        (flags.project and flags.keys and flags.files, "--project with --keys", "a file of translations has no keys"),
+        (
+            flags.project and flags.pre_split and not flags.files,
+            "--project with --pre-split",
+            "spans of characters need texts",
+        ),
         (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
         *(
             (flags.resume and value, f"--resume with {name}", "the page shows the pairs of one run")
@@ -288,6 +310,8 @@ def check_flags(flags: argparse.Namespace) -> None:
             f"--threshold is given, and the method is {method}, which has none. Add --method "
             f"{' or '.join(METHODS_WITH_THRESHOLD)}."
         )
+    if flags.project and len(flags.files) > 1:
+        raise ValueError(f"--project is given with {len(flags.files)} files. Name one, of the translations.")
     require_different_files(flags)
     if flags.plot:
         require_writable(flags.plot, "--plot")
@@ -300,7 +324,11 @@ def require_different_files(flags: argparse.Namespace) -> None:
     written = [("--output", flags.output), ("--html", flags.html), ("--plot", flags.plot)]
     if flags.output:
         written.append(("what --resume needs of --output", f"{flags.output}{STATE_ENDING}"))
-    read = [("--gold", flags.gold), *(("the input", name) for name in flags.files if name != STDIN)]
+    read = [
+        ("--gold", flags.gold),
+        ("--project", flags.project),
+        *(("the input", name) for name in flags.files if name != STDIN),
+    ]
     names: dict[Path, str] = {}
     for number, (name, path) in enumerate(written + read):
         if path is None:
