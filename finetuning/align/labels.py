@@ -17,7 +17,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.download import download
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader
@@ -34,6 +33,8 @@ LOST_ENDING = ".lost.tsv"
 
 def project_labels(flags: argparse.Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
+    from finetuning.align.download import download
+
     screen = make_screen(flags.quiet)
     lost_path = f"{flags.output}{LOST_ENDING}" if flags.output else None
     for path in filter(None, (flags.output, lost_path)):
