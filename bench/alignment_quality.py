@@ -32,7 +32,7 @@ SIMALIGN = {"inter": "a", "itermax": "i", "mwmf": "m"}  # rule -> its letter
 OURS = {
     "word-align": [],
     "word-align, layer 8": ["--layer", "8"],
-    "word-align, threshold 0.7": ["--matching", "threshold=0.7"],
+    "word-align, threshold 0.7": ["--threshold", "0.7"],
     "word-align, joint": ["--encoding", "joint"],
     "ot, layer 8": ["--method", "ot", "--layer", "8"],
     "softmax, layer 8": ["--method", "softmax", "--layer", "8"],

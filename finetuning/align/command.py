@@ -6,6 +6,7 @@ import sys
 
 from finetuning.align.adapt import adapt
 from finetuning.align.inputs import as_sentences
+from finetuning.align.labels import project_labels
 from finetuning.align.links import align
 from finetuning.align.options import check_flags, fill_in, make_parser
 from finetuning.align.sweep import sweep_layers
@@ -23,8 +24,9 @@ def main(argv: list[str] | None = None) -> None:
         flags.is_drawn = flags.sentences and not (flags.output or flags.output_format) and sys.stdout.isatty()
         fill_in(flags)
         try:
-            mode = adapt if flags.adapt else sweep_layers if flags.sweep_layers else align
-            mode(flags)
+            chosen = (adapt, flags.adapt), (sweep_layers, flags.sweep_layers), (project_labels, flags.project)
+            run = next((mode for mode, is_asked in chosen if is_asked), align)
+            run(flags)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
             sys.exit(128 + signal.SIGPIPE)

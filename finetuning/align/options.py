@@ -51,6 +51,12 @@ Let an encoder learn from your own pairs, without gold links, then align by it:
   word-align --model adapted pairs.txt > links.txt
   word-align --adapt pairs.txt --output adapted test.de test.en --gold alignment.txt     AER before and after
 
+Carry labels over the links: tags or names of tokens (CoNLL) to the translations, a line each; or spans of characters:
+
+  word-align --project labels.conll translations.txt --output projected.conll
+  word-align --project pairs.jsonl --output projected.jsonl
+                       {"source": "...", "target": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
+
 Methods, and what experts can set by --matching NAME=VALUE (but for ot_words the papers' defaults):
 
   ot_words     optimal transport of tokens and of whole words; links that are right with a probability of --threshold
@@ -117,6 +123,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--pre-split", action="store_true", help="words are what stands between white space, punctuation and all"
+    )
+    group.add_argument(
+        "--project", metavar="FILE", help="labeled source sentences, to carry their labels over to the translations"
     )
     group = parser.add_argument_group("output")
     group.add_argument(
@@ -264,8 +273,21 @@ def check_flags(flags: argparse.Namespace) -> None:
         "--output-format": flags.output_format,
         "--probabilities": flags.probabilities,
     }
+    # --project reads labels, and writes labels
+    of_pairs = {"--format": flags.format != "auto", "--languages": flags.languages, "--gold": flags.gold}
+    of_pairs |= {**of_links, "--resume": flags.resume}
     rules = [
         (adapts and sweep, "--adapt with --sweep-layers", "one trains a model, the other measures one"),
+        *(
+            (flags.project and value, f"--project with {name}", "it has files of labels, in and out")
+            for name, value in of_pairs.items()
+        ),
+        (flags.project and flags.keys and flags.files, "--project with --keys", "a file of translations has no keys"),
+        (
+            flags.project and flags.pre_split and not flags.files,
+            "--project with --pre-split",
+            "spans of characters need texts",
+        ),
         (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
         *(
             (flags.resume and value, f"--resume with {name}", "the page shows the pairs of one run")
@@ -285,7 +307,7 @@ def check_flags(flags: argparse.Namespace) -> None:
         ),
         *(
             (adapts and value, f"--adapt with {name}", "it writes a model and no links")
-            for name, value in of_links.items()
+            for name, value in (of_links | {"--project": flags.project}).items()
         ),
         (adapts and flags.plot, "--adapt with --plot", "it draws nothing"),
         (adapts and flags.layer not in (None, "auto"), "--adapt with --layer", "it chooses one"),
@@ -316,6 +338,8 @@ def check_flags(flags: argparse.Namespace) -> None:
             f"--threshold is given, and the method is {method}, which has none. Add --method "
             f"{' or '.join(METHODS_WITH_THRESHOLD)}."
         )
+    if flags.project and len(flags.files) > 1:
+        raise ValueError(f"--project is given with {len(flags.files)} files. Name one, of the translations.")
     require_different_files(flags)
     if flags.plot:
         require_writable(flags.plot, "--plot")
@@ -331,6 +355,7 @@ def require_different_files(flags: argparse.Namespace) -> None:
     read = [
         ("--gold", flags.gold),
         ("--adapt", flags.adapt),
+        ("--project", flags.project),
         *(("the input", name) for name in flags.files if name != STDIN),
     ]
     names: dict[Path, str] = {}

@@ -129,10 +129,12 @@ def write_hub(hub: Path, sample: dict[str, list[str]]) -> None:
     pawsx = {name: pairs(name, (*columns[:2], "label"), (0, 1)) for name in ("en", "de")}
     tatoeba = [{"source_sentence": de, "target_sentence": en}
                for en, de in zip(texts["en"][:ROWS], texts["de"], strict=False)]  # fmt: skip
+    tagged = [{"tokens": text.split(), "pos_tags": [0] * len(text.split())} for text in texts["en"][:ROWS]]
     write_rows(hub / "google/xtreme", {
         **{("XNLI", part): xnli for part in parts[1:]},
         **{(f"PAWS-X.{name}", part): rows for name, rows in pawsx.items() for part in parts},
         ("tatoeba.deu", "validation"): tatoeba,
+        **{(f"udpos.{name}", "test"): tagged for name in ("German", "French")},
     })  # fmt: skip
     gold = hub / "local/word-alignment"
     for pair in ("de-en", "en-fr", "en-hi", "ro-en", "zh-en"):
@@ -248,6 +250,9 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
     (place / "alignment.txt").write_text("0-0\n" * 4, encoding="utf-8")
     pairs = zip(sample["en"], sample["de"], strict=True)
     (place / "pairs.txt").write_text("".join(f"{en} ||| {de}\n" for en, de in pairs), encoding="utf-8")
+    (place / "labels.conll").write_text("Anna B-PER\nlives O\n\n" * 4, encoding="utf-8")
+    spans = {"source": "Anna lives.", "target": "Anna wohnt.", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
+    (place / "spans.jsonl").write_text(json.dumps(spans) + "\n", encoding="utf-8")
     for language in ("de", "fr"):
         translated = place / f"translated/panx/{language}.jsonl"
         translated.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.task import to_iob2
+from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 
 IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -119,9 +120,28 @@ def test_placeholder_labels_are_refused(write):
 
 def test_rows_without_words_are_left_out_and_counted(write):
     data = read({"path": write("train", rows([*TAGS, []]))}, {"path": write("test", rows(TAGS))})
-    assert len(data.train) == 3 and "1 rows without words left out" in data.warnings[0]
+    assert len(data.train) == 3 and "1 rows without words or labels left out" in data.warnings[0]
     with pytest.raises(ValueError, match="none of its 2 rows has a word"):
         read({"path": write("one", rows(TAGS))}, {"path": write("none", rows([[], []]), NUMBERS)})
+
+
+@pytest.mark.parametrize("tags", [[["DET", "_", "VERB"], ["NOUN"]], [["B-PER", "_", "I-PER"], ["O"]]])
+def test_words_without_a_label_are_neither_learned_nor_scored(write, sample_tokenizer, tags):
+    train, test = write("train", rows([*tags, ["_", "_"]])), write("test", rows(tags))
+    data = read({"path": train}, {"path": test})
+    assert data.train["words"][:] == [["word0", "word1", "word2"], ["word0"]]
+    first = data.train["tags"][0]
+    assert first[1] == IGNORED and "_" not in data.label_names
+    # I- begins a chunk where the word before it has no label
+    assert data.label_names[first[2]] == ("VERB" if tags[0][2] == "VERB" else "B-PER")
+    encoded = tagging.encode(data, sample_tokenizer, 64, "first_with_text")
+    assert [label for label in encoded.train["labels"][0] if label != IGNORED] == [first[0], first[2]]
+    gold = tagging.labels_of_sentences(
+        encoded.evaluation["de"], encoded.evaluation["de"]["labels"][:], data.label_names
+    )
+    assert len(gold[1][0]) == 2
+    with pytest.raises(ValueError, match="no word has a label"):
+        read({"path": write("none", rows([["_"]]))}, {"path": test})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in IOB1 or IOB2. Both are read as IOB2, so that
 tables of either can stand beside each other; chunks, and with them F1, stay what they were. Other labels (parts of
-speech) are taken as they are.
+speech) are taken as they are. A word whose label is `_` has none: it is read, but neither learned nor scored.
 
 A word's label is that of its first subword, or of the first that holds text (`label_subword`): XLM-R's tokenizer writes
 most Chinese words as the mark of a word's beginning, `▁`, alone, and then the word. A sentence that is too long becomes
@@ -35,6 +35,7 @@ from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
 
 OUTSIDE = "O"
+UNLABELED = "_"  # as CoNLL-U and `word-align --project` write it
 CHUNK_LABEL = re.compile(r"([BI])-(.+)", re.DOTALL)
 LABELED = {"first": "its first subword", "first_with_text": "its first subword that holds text"}
 WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
@@ -45,7 +46,7 @@ def read(recipe: TaggingRecipe) -> TaskData:
     """Reads and checks every table of the recipe, before a model is loaded.
 
     Rows have `words` and `tags`, an id for each word; plug-in, also those of the translation, with `translation_`
-    before their names, the tags in training alone. Rows without words are left out.
+    before their names, the tags in training alone. Rows without words or labels are left out.
     """
     check_tables(recipe)
     _check_columns(recipe)
@@ -135,8 +136,11 @@ def _lists(rows: Rows, column: str, what: str) -> tuple[Any, list[list[Any]]]:
 
 def _label_column(rows: Rows) -> LabelColumn:
     feature, lists = _lists(rows, rows.table.label_column, "labels")
-    ends = np.cumsum([len(labels or ()) for labels in lists])
-    values = list(itertools.chain.from_iterable(labels or () for labels in lists))
+    kept = [[label for label in labels or () if label != UNLABELED] for labels in lists]
+    ends = np.cumsum([len(labels) for labels in kept])
+    values = list(itertools.chain.from_iterable(kept))
+    if not values and any(lists):
+        raise ValueError(f"{rows.place}: no word has a label in column {rows.table.label_column}, only {UNLABELED!r}.")
     return LabelColumn(rows, feature, values, lambda number: int(np.searchsorted(ends, number, side="right")))
 
 
@@ -166,13 +170,13 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
         if own == words:
             warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
-    kept = [row for row, sentence in enumerate(words) if sentence]
+    kept = [row for row, sentence in enumerate(tags) if any(tag != IGNORED for tag in sentence)]
     if not kept:
         raise ValueError(
             f"{rows.place}: none of its {len(words)} rows has a word. Check column {rows.table.text_columns[0]}."
         )
     if len(kept) < len(words):
-        warnings.append(f"{rows.place}: {len(words) - len(kept)} rows without words left out")
+        warnings.append(f"{rows.place}: {len(words) - len(kept)} rows without words or labels left out")
     return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
 
 
@@ -204,10 +208,11 @@ def _side(
     ids = iter(label_ids(_label_column(rows), labels.names, labels.is_order_declared, warnings))
     places = {name: place for place, name in enumerate(labels.names)}
     tags = []
-    for sentence in words:
-        own = list(itertools.islice(ids, len(sentence)))
+    for sentence in lists:
+        own = [IGNORED if name == UNLABELED else next(ids) for name in sentence]
         if labels.are_chunks:
-            marked = [places[name] for name in to_iob2([labels.names[number] for number in own])]
+            chunks = to_iob2([OUTSIDE if number == IGNORED else labels.names[number] for number in own])
+            marked = [number if number == IGNORED else places[name] for number, name in zip(own, chunks, strict=True)]
             count = sum(before != after for before, after in zip(own, marked, strict=True))
             changed[rows.language] = changed.get(rows.language, 0) + count
             own = marked
@@ -216,8 +221,8 @@ def _side(
 
 
 def _used(dataset: Dataset) -> list[int]:
-    """The ids that occur."""
-    return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])))
+    """The ids of labels that occur."""
+    return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])) - {IGNORED})
 
 
 def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) -> TaskData:

@@ -1,0 +1,168 @@
+"""`word-align --project`: labels of source sentences on their translations, and a list of what is lost.
+
+    word-align --model M --project labels.conll translations.txt --output projected.conll
+    word-align --model M --project pairs.jsonl --output projected.jsonl
+
+The first reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `LABEL_COLUMNS`) and a
+translation a line, and writes CoNLL: a word, a tab and its label a line, `_` where there is none. The second reads
+texts with spans of characters, and adds `target_spans` to each row; a word that a span holds in part is labeled whole.
+The rules are those of `projection`. What is lost is counted by label and, with --output FILE, listed in FILE.lost.tsv.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from finetuning.align.loading import choose_layer, load_aligner, memory_errors
+from finetuning.align.output import require_writable
+from finetuning.align.pairs import PairReader
+from finetuning.align.projection import Span, mark_spans, project, project_spans, spans_of
+from finetuning.align.screen import make_progress, make_screen
+from zoo_core.provenance import written_aside
+from zoo_core.table_files import decode_line
+from zoo_core.tables import Table, load_table
+
+LABEL_COLUMNS = ("tags", "upos", "labels")  # of CoNLL, of CoNLL-U, and of rows that `label_text` has written
+UNLABELED = "_"
+LOST_ENDING = ".lost.tsv"
+
+
+def project_labels(flags: argparse.Namespace) -> None:
+    """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
+    from finetuning.align.download import download
+
+    screen = make_screen(flags.quiet)
+    lost_path = f"{flags.output}{LOST_ENDING}" if flags.output else None
+    for path in filter(None, (flags.output, lost_path)):
+        require_writable(path, "--output")
+        if Path(path).exists() and Path(path).stat().st_size:
+            raise ValueError(f"{path} exists and is not empty. Name another --output.")
+    with screen.status("reading the labels"):
+        given = LabeledWords(flags) if flags.files else TextsWithSpans(flags)
+    download(flags.model, flags.quiet)
+    with screen.status(f"loading {flags.model}"):
+        aligner, _ = load_aligner(flags)
+    pairs = iter(given.pairs)
+    if flags.layer is None:
+        pairs = choose_layer(aligner, pairs, None, flags, screen)
+    counts: Counter[str] = Counter()
+    lost_counts: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        output, listed = (
+            stack.enter_context(written_aside(path)) if path else None for path in (flags.output, lost_path)
+        )
+        if listed:
+            listed.write("line\tlabel\tbegin\tend\ttext\n")
+        bar = stack.enter_context(make_progress(screen, to_stdout=not flags.output))
+        stack.enter_context(memory_errors())
+        found = aligner.align(pairs, probabilities=True)
+        for number, alignment in enumerate(bar.track(found, total=len(given.pairs), description="projecting")):
+            text, spans, lost = given.project(number, alignment)
+            (output or sys.stdout).write(text)
+            counts.update(span.label for span in spans)
+            lost_counts.update(span.label for span in lost)
+            for span in lost if listed else ():
+                shown = " ".join(given.text_of(number, span).split())
+                listed.write(f"{number + 1}\t{span.label}\t{span.begin}\t{span.end}\t{shown}\n")
+    by_label = ", ".join(f"{lost_counts[label]:,} of {count:,} {label}" for label, count in counts.most_common())
+    screen.print(f"{len(given.pairs):,} sentences; lost: {by_label or 'nothing, there are no labels'}")
+    if lost_path:
+        screen.print(f"list of what is lost: {lost_path}")
+
+
+class LabeledWords:
+    """Tokens with labels, and a translation a line. `pairs`: (tokens, translation)."""
+
+    def __init__(self, flags: argparse.Namespace):
+        import datasets
+
+        datasets.disable_progress_bars()
+        rows = load_table(Table(path=flags.project))
+        column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
+        if column is None or "tokens" not in rows.column_names:
+            wanted = f"`tokens` and one of {', '.join(LABEL_COLUMNS)}"
+            raise ValueError(f"{flags.project} has the columns {', '.join(rows.column_names)}: it needs {wanted}.")
+        tokens, self.labels = rows["tokens"][:], rows[column][:]
+        for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
+            if len(words) != len(labels) or not all(isinstance(label, str) for label in labels):
+                raise ValueError(f"{flags.project}, row {row} (from 0): not one label, a text, for each of its tokens.")
+        (name,) = flags.files
+        with open(name, "rb") as stream:
+            texts = [decode_line(raw, name, number) for number, raw in enumerate(stream, start=1)]
+        if len(texts) != len(tokens):
+            raise ValueError(
+                f"{flags.project} has {len(tokens):,} sentences, {name} {len(texts):,} lines. Line n translates "
+                "sentence n."
+            )
+        self.pairs: list[Any] = [
+            (source, text.split() if flags.pre_split else text) for source, text in zip(tokens, texts, strict=True)
+        ]
+        self.are_spans = mark_spans({label for labels in self.labels for label in labels})
+
+    def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
+        """Lines of CoNLL, all source spans, and those that are lost."""
+        own, words = self.labels[number], alignment.target
+        labels, lost = project(alignment.links, alignment.probabilities, own, len(words), self.are_spans)
+        text = "".join(f"{word}\t{label or UNLABELED}\n" for word, label in zip(words, labels, strict=True))
+        spans = spans_of(own) if self.are_spans else [Span(word, word + 1, tag) for word, tag in enumerate(own)]
+        return f"{text}\n", spans, lost
+
+    def text_of(self, number: int, span: Span) -> str:
+        """The words of a source span."""
+        return " ".join(self.pairs[number][0][span.begin : span.end])
+
+
+class TextsWithSpans:
+    """JSON lines of two texts and the spans of the first. `pairs`: (source, target)."""
+
+    def __init__(self, flags: argparse.Namespace):
+        keys = tuple(flags.keys) if flags.keys else ("source", "target")
+        self.pairs = list(PairReader([flags.project], "jsonl", keys))
+        with open(flags.project, "rb") as stream:
+            lines = [decode_line(raw, flags.project, number) for number, raw in enumerate(stream, start=1)]
+        self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]
+        self.spans = []
+        for number, (row, (source, target)) in enumerate(zip(self.rows, self.pairs, strict=True), start=1):
+            if not isinstance(source, str) or not isinstance(target, str):
+                raise ValueError(f"{flags.project}, line {number}: spans are of characters: give texts, not words.")
+            try:
+                spans = [Span(span["start"], span["end"], span["label"]) for span in row.get("spans", ())]
+                is_right = all(
+                    isinstance(begin, int) and isinstance(label, str) and 0 <= begin < end <= len(source)
+                    for begin, end, label in spans
+                )
+            except (KeyError, TypeError, AttributeError):
+                is_right = False
+            if not is_right:
+                wanted = "start and end, characters of the source from 0, and label"
+                raise ValueError(f"{flags.project}, line {number}: `spans` is no list of objects with {wanted}.")
+            self.spans.append(spans)
+
+    def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
+        """The row as JSON with `target_spans`, all source spans, and those that are lost."""
+        if not (row := self.rows[number]):
+            return "\n", [], []
+        spans, places, lost = self.spans[number], alignment.target_offsets, []
+        in_words = [words_of(alignment.source_offsets, span) for span in spans]
+        projected = []
+        for span, target in zip(spans, project_spans(alignment.links, alignment.probabilities, in_words), strict=True):
+            if target is None:
+                lost.append(span)
+            else:
+                ends = {"start": places[target.begin][0], "end": places[target.end - 1][1]}
+                projected.append({**ends, "label": span.label})
+        return json.dumps({**row, "target_spans": projected}, ensure_ascii=False) + "\n", spans, lost
+
+    def text_of(self, number: int, span: Span) -> str:
+        """The characters of a source span."""
+        return self.pairs[number][0][span.begin : span.end]
+
+
+def words_of(offsets: list[tuple[int, int]], span: Span) -> Span:
+    """The words that a span of characters holds, in part at least; an empty span where there are none."""
+    words = [word for word, (begin, end) in enumerate(offsets) if begin < span.end and span.begin < end]
+    return Span(words[0], words[-1] + 1, span.label) if words else Span(0, 0, span.label)
