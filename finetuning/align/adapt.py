@@ -161,7 +161,10 @@ def train(flags: argparse.Namespace, work: Path, layer: int, length: int, screen
     places = {"PYTHONPATH": paths} | ({"ACCELERATE_USE_CPU": "true"} if flags.device == "cpu" else {})
     with log.open("a", encoding="utf-8") as stream, make_progress(screen, to_stdout=False) as progress:
         bar = progress.add_task("adapting", total=None)
-        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | places)
+        # in a group of its own: a terminal's Ctrl-C would come twice, and the second one stops it before it has saved
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | places, process_group=0
+        )
         try:
             wait(process, run, lambda done, total: progress.update(bar, completed=done, total=total))
         except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """`word-align --adapt`: an encoder learns from pairs, and is a checkpoint that aligns by the layer it recommends."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -114,6 +115,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
     def interrupt(process, run, show):
         def look(done, total):
             assert 1 <= done <= total == 4
+            assert os.getpgid(process.pid) != os.getpgid(0)  # a terminal's Ctrl-C goes to a whole group
             raise KeyboardInterrupt
 
         wait(process, run, look)
@@ -127,6 +129,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
     finally:
         signal.signal(signal.SIGINT, before)
     assert stopped.value.code == 130 and not (tmp_path / "model").exists()
+    assert list((tmp_path / "model.training" / "run" / "checkpoints").glob("step-*"))
     assert "--resume" in refused(capsys, *given)
     main([*given, "--resume"])
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "model", adapted))
