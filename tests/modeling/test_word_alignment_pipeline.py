@@ -70,6 +70,7 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
         "word_alignment",
         "word_tokens",
         "optimal_transport",
+        "symmetrization",
         "evaluation_mode",
     }
     [found] = fresh_process(FRESH, [str(tmp_path / "saved")], "", PAIRS)
