@@ -400,6 +400,9 @@ def _options_of(method, options):
     if unknown := sorted(options.keys() - known.keys()):
         has = f"its options are {', '.join(known)}" if known else "it has no options"
         raise ValueError(f"option {unknown[0]!r} with method {method!r}: {has}.")
+    for name, value in options.items():
+        if isinstance(known[name], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"{name}={value!r} is no number.")
     return known | options
 
 

@@ -199,7 +199,7 @@ class WordAligner:
         self.layer = next(one for one in (layer, self.recommended_layer, two_thirds) if one is not None)
         self.batch_size = batch_size
         check_method(method, matching)
-        self.check_layer(self.layer)
+        self.check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding is {encoding!r}, not {' or '.join(map(repr, ENCODINGS))}.")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
@@ -221,10 +221,10 @@ class WordAligner:
         if not 0 <= self.overlap < self.window:
             raise ValueError(f"overlap is {self.overlap}, not from 0 to {self.window - 1}.")
 
-    def check_layer(self, layer: int) -> None:
+    def check_layer(self, layer: int, name: str = "layer") -> None:
         """Raises `ValueError` for a layer that the model does not have."""
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.num_layers:
-            raise ValueError(f"layer is {layer!r}, not from 0 (the embeddings) to {self.num_layers}.")
+            raise ValueError(f"{name} is {layer!r}, not from 0 (the embeddings) to {self.num_layers}.")
 
     def align(
         self,

@@ -41,11 +41,13 @@ def adapt(flags: argparse.Namespace) -> None:
     refuses.
     """
     screen = make_screen(flags.quiet)
-    output, work = Path(flags.output), Path(f"{flags.output}.training")
+    output = Path(flags.output)
+    work = Path(f"{output}.training")  # beside it, also where the name ends in a slash
     check_places(output, work, flags.resume)
     with screen.status(f"reading {flags.adapt}"):
         pairs, held_out = read_own_pairs(flags)
-    test = read_with_gold(flags, read_pairs(flags)) if flags.gold else None
+    of_text = argparse.Namespace(**vars(flags) | {"format": "auto", "keys": None, "languages": None})
+    test = read_with_gold(flags, read_pairs(of_text)) if flags.gold else None
     with screen.status(f"measuring {flags.model}"):
         length = check_encoder(flags)
         layer, *before = measure(flags, held_out, test)
@@ -75,7 +77,7 @@ def check_places(output: Path, work: Path, resume: bool) -> None:
     if resume and not work.exists():
         raise ValueError(f"There is nothing to resume: {work} is not there. Leave out --resume.")
     if work.exists() and not resume:
-        raise ValueError(f"{work} is there, of a run that was stopped. Add --resume to go on, or remove it.")
+        raise ValueError(f"{work} is there, of an earlier run. Add --resume if it was stopped, or remove it.")
 
 
 def read_own_pairs(flags: argparse.Namespace) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -129,8 +131,11 @@ def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
     """Writes them as JSONL. A file that holds them stays as it is: a run that is resumed looks whether it does."""
     rows = (json.dumps({"source": source, "target": target}, ensure_ascii=False) for source, target in pairs)
     text = "".join(f"{row}\n" for row in rows)
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    if (path.parent / "run" / "model").exists():
+        raise ValueError(f"{path.parent} holds a model of other pairs. Give those again, or remove the folder.")
+    path.write_text(text, encoding="utf-8")
 
 
 def train(flags: argparse.Namespace, work: Path, layer: int, length: int, screen: Any) -> None:

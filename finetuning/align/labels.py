@@ -20,7 +20,7 @@ from typing import Any
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader
-from finetuning.align.projection import Span, mark_spans, project, project_spans, spans_of
+from finetuning.align.projection import OUTSIDE, Span, mark_spans, project, project_spans, spans_of
 from finetuning.align.screen import make_progress, make_screen
 from zoo_core.provenance import written_aside
 from zoo_core.table_files import decode_line
@@ -101,7 +101,9 @@ class LabeledWords:
         self.pairs: list[Any] = [
             (source, text.split() if flags.pre_split else text) for source, text in zip(tokens, texts, strict=True)
         ]
-        self.are_spans = mark_spans({label for labels in self.labels for label in labels})
+        self.are_spans = mark_spans({label for labels in self.labels for label in labels} - {UNLABELED})
+        if self.are_spans:
+            self.labels = [[OUTSIDE if label == UNLABELED else label for label in labels] for labels in self.labels]
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """Lines of CoNLL, all source spans, and those that are lost."""
@@ -109,7 +111,7 @@ class LabeledWords:
         labels, lost = project(alignment.links, alignment.probabilities, own, len(words), self.are_spans)
         text = "".join(f"{word}\t{label or UNLABELED}\n" for word, label in zip(words, labels, strict=True))
         spans = spans_of(own) if self.are_spans else [Span(word, word + 1, tag) for word, tag in enumerate(own)]
-        return f"{text}\n", spans, lost
+        return f"{text}\n", *([span for span in found if span.label != UNLABELED] for found in (spans, lost))
 
     def text_of(self, number: int, span: Span) -> str:
         """The words of a source span."""
@@ -132,7 +134,10 @@ class TextsWithSpans:
             try:
                 spans = [Span(span["start"], span["end"], span["label"]) for span in row.get("spans", ())]
                 is_right = all(
-                    isinstance(begin, int) and isinstance(label, str) and 0 <= begin < end <= len(source)
+                    isinstance(begin, int)
+                    and isinstance(end, int)
+                    and isinstance(label, str)
+                    and 0 <= begin < end <= len(source)
                     for begin, end, label in spans
                 )
             except (KeyError, TypeError, AttributeError):

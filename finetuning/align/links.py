@@ -81,6 +81,8 @@ def align(flags: argparse.Namespace) -> None:
         if kept:
             screen.print(kept)
         raise
+    if flags.sentences and flags.output:
+        screen.print("two sentences: there are no files of these names")
     if not flags.sentences:
         tally.report(screen, flags.output, output.lines, aligner.window)
     if reader.format == "tmx" and not flags.languages:
@@ -91,6 +93,8 @@ def align(flags: argparse.Namespace) -> None:
         page.write(name, facts | {"encoding": flags.encoding}, output.lines, threshold)
         opened = " (opened in the browser)" if flags.open and open_page(page.path) else ""
         screen.print(f"page: {page.path}{opened}")
+        if flags.quiet and not opened and not flags.html:  # nobody would find it
+            print(f"page: {page.path}", file=sys.stderr)
     if gold:
         from finetuning.tasks.word_alignment.layers import METRICS, score
 

@@ -18,7 +18,7 @@ DESCRIPTION = """Link the words of sentences to the words of their translations.
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                              {"source": "...", "target": ["a", "list", "of", "words"]}
   word-align memory.tmx --languages en de --output-format tmx > linked.tmx
-                                                             TMX, XLIFF (1.2, 2); all input may be gzip files (.gz)
+                                                             TMX, XLIFF (1.2, 2); files of pairs may be gzip files (.gz)
 
 Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
 so on. A pair with an empty side gives an empty line. Lines come out in blocks: through a pipe nothing is seen before
@@ -332,14 +332,15 @@ def check_flags(flags: argparse.Namespace) -> None:
             raise ValueError(f"{name} is given {how} {other}: {reason}. {change}.")
     if "threshold" in dict(flags.matching):
         raise ValueError("--matching has no threshold: it is an option of its own, --threshold T.")
-    method = flags.method or PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS)[0]
+    method = flags.method or (DEFAULTS if adapts else PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS))[0]
     if flags.threshold is not None and method not in METHODS_WITH_THRESHOLD:
         raise ValueError(
             f"--threshold is given, and the method is {method}, which has none. Add --method "
             f"{' or '.join(METHODS_WITH_THRESHOLD)}."
         )
-    if flags.project and len(flags.files) > 1:
-        raise ValueError(f"--project is given with {len(flags.files)} files. Name one, of the translations.")
+    if flags.project and (flags.sentences or len(flags.files) > 1):
+        given = "two sentences" if flags.sentences else f"{len(flags.files)} files"
+        raise ValueError(f"--project is given with {given}. Name one file, of the translations.")
     require_different_files(flags)
     if flags.plot:
         require_writable(flags.plot, "--plot")

@@ -53,7 +53,7 @@ class PairReader:
         for name in self.files:
             _require_file(name)
         if format == "auto":
-            format = SUFFIXES.get(Path(files[0].removesuffix(".gz")).suffix, "text") if files else "text"
+            format = SUFFIXES.get(Path(files[0].lower().removesuffix(".gz")).suffix, "text") if files else "text"
         if format != "text" and len(self.files) == 2:
             raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
         self.format = format
@@ -152,7 +152,7 @@ def split_at_spaces(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
 
 
 def _open(name: str) -> BinaryIO:
-    return gzip.open(name) if name.endswith(".gz") else open(name, "rb")
+    return gzip.open(name) if name.lower().endswith(".gz") else open(name, "rb")
 
 
 def _require_file(name: str) -> None:

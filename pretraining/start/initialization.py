@@ -192,6 +192,7 @@ def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any
         # the checkpoint's rows have their meaning
         languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
     found.pop("model_type")  # XLM-R's
+    found.pop("word_alignment_layer", None)  # chosen for the weights as they are
     return config_class.from_dict({**found, **languages, **recipe.model.config})
 
 

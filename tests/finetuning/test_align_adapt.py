@@ -42,7 +42,7 @@ def adapted(short, pairs, tiny_model, sample_corpus_dir, tmp_path_factory):
     """Folder of the adapted model."""
     folder = tmp_path_factory.mktemp("adapted") / "model"
     gold = sample_corpus_dir / "alignments" / "en-de"
-    main([f"--model={tiny_model}", f"--adapt={pairs}", f"--output={folder}", f"{gold}.txt", f"--gold={gold}.gold"])
+    main([f"--model={tiny_model}", f"--adapt={pairs}", f"--output={folder}/", f"{gold}.txt", f"--gold={gold}.gold"])
     return folder
 
 

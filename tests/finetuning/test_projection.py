@@ -130,6 +130,14 @@ def test_tags_of_tokens(run, links, words, tmp_path):
     assert "1 of 1 DET" in err
 
 
+def test_words_without_a_label_leave_spans_spans(run, words):
+    labels, texts = words
+    labels.write_text("zwei\tB-A\nHunde\tI-A\nspielen\t_\n\ndie\t_\nFrau\tB-B\n", encoding="utf-8")
+    out, err = run("--project", labels, texts)
+    assert {line.split("\t")[1] for line in out.split("\n") if line} <= {"O", "B-A", "I-A"}
+    assert "of 1 A" in err and "1 of 1 B" in err and "_" not in err.rpartition("lost:")[2]
+
+
 def test_spans_of_characters(run, links, tmp_path):
     source, target = "Ein Mann, zwei Hunde.", "a man, two dogs."
     path = tmp_path / "pairs.jsonl"
@@ -154,7 +162,13 @@ def test_spans_of_characters(run, links, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spans", "message"), [([{"start": 0, "end": 9, "label": "A"}], "end"), ([[0, 1, "A"]], "objects"), (3, "objects")]
+    ("spans", "message"),
+    [
+        ([{"start": 0, "end": 9, "label": "A"}], "end"),
+        ([{"start": 0, "end": 2.0, "label": "A"}], "end"),
+        ([[0, 1, "A"]], "objects"),
+        (3, "objects"),
+    ],
 )
 def test_spans_that_are_none_are_refused(run, tmp_path, capsys, spans, message):
     path = tmp_path / "pairs.jsonl"
