@@ -20,7 +20,7 @@ from typing import Any
 
 from finetuning.align.inputs import read_pairs, read_with_gold
 from finetuning.align.loading import load_aligner, memory_errors
-from finetuning.align.pairs import PairReader, split_at_spaces
+from finetuning.align.pairs import split_at_spaces
 from finetuning.align.screen import count_of, make_progress, make_screen
 from zoo_core.provenance import write_json
 from zoo_core.recipes import read_yaml
@@ -82,12 +82,7 @@ def check_places(output: Path, work: Path, resume: bool) -> None:
 
 def read_own_pairs(flags: argparse.Namespace) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """The pairs to train on, and those held out; of a long file an even sample. Raises ValueError for too few."""
-    reader = PairReader(
-        [flags.adapt],
-        flags.format,
-        languages=flags.languages and tuple(flags.languages),
-        **({"keys": tuple(flags.keys)} if flags.keys else {}),
-    )
+    reader = read_pairs(argparse.Namespace(**vars(flags) | {"files": [flags.adapt], "sentences": None}))
     every = max(1, (reader.check() or 0) // MOST_PAIRS)
     sides = (tuple(side if isinstance(side, str) else " ".join(side) for side in pair) for pair in reader)
     pairs = [pair for pair in islice(sides, 0, None, every) if all(side.strip() for side in pair)]

@@ -253,10 +253,14 @@ def _setting(text: str) -> tuple[str, Any]:
     return name, value
 
 
+def defaults_of(flags: argparse.Namespace) -> tuple[str, int | str]:
+    """Method and layer where none are given. An adapted model is no longer the published one."""
+    return DEFAULTS if flags.adapt else PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS)
+
+
 def fill_in(flags: argparse.Namespace) -> None:
     """Defaults that depend on the model; `layer` is None where the pairs choose it."""
-    # an adapted model is no longer the published one
-    method, layer = DEFAULTS if flags.adapt else PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS)
+    method, layer = defaults_of(flags)
     flags.method = flags.method or method
     flags.layer = layer if flags.layer is None else flags.layer
     flags.layer = None if flags.layer == "auto" else flags.layer
@@ -332,7 +336,7 @@ def check_flags(flags: argparse.Namespace) -> None:
             raise ValueError(f"{name} is given {how} {other}: {reason}. {change}.")
     if "threshold" in dict(flags.matching):
         raise ValueError("--matching has no threshold: it is an option of its own, --threshold T.")
-    method = flags.method or (DEFAULTS if adapts else PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS))[0]
+    method = flags.method or defaults_of(flags)[0]
     if flags.threshold is not None and method not in METHODS_WITH_THRESHOLD:
         raise ValueError(
             f"--threshold is given, and the method is {method}, which has none. Add --method "
