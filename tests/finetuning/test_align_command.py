@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from finetuning.align import links as links_module
+from finetuning.align import options
 from finetuning.align import output as alignment_output
 from finetuning.align.command import main
+from modeling import optimal_transport, symmetrization
+from modeling.word_alignment import DEFAULT_METHOD
 
 PAIRS = [
     "ein Mann geht über die Straße ||| a man crosses the street",
@@ -71,6 +74,14 @@ def refused(tiny_model, capsys):
         return capsys.readouterr().err
 
     return message
+
+
+def test_options_have_the_names_of_the_aligner():
+    """They are written again there, as importing them takes seconds."""
+    assert options.METHODS == optimal_transport.METHODS and options.DEFAULTS[0] == DEFAULT_METHOD
+    assert options.SYMMETRIZATIONS == symmetrization.SYMMETRIZATIONS
+    with_threshold = [name for name, of in optimal_transport.METHOD_OPTIONS.items() if "threshold" in of]
+    assert list(options.METHODS_WITH_THRESHOLD) == with_threshold
 
 
 # ---- in and out
