@@ -1,5 +1,6 @@
 """The links of a pair as text that people read: a grid of the words, or a list where the grid does not fit."""
 
+import shutil
 import unicodedata
 from typing import Any
 
@@ -28,7 +29,8 @@ def draw(alignment: Any, is_calibrated: bool, as_list: bool = False) -> str:
     """
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False, emoji=False)
+    size = shutil.get_terminal_size()  # where TERM=dumb, rich by itself takes 80 columns, whatever COLUMNS says
+    console = Console(width=size.columns, height=size.lines, markup=False, highlight=False, emoji=False)
     grid = _grid(alignment, is_calibrated)
     words = "".join(alignment.source + alignment.target)
     # a terminal turns a line with words from the right around, and its columns with it
