@@ -156,6 +156,12 @@ class ModelStart:
         True, "compute nothing at padding: the same numbers sooner; false pads all examples to their longest"
     )
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
+    predict_among: Literal["vocabulary", "text"] = option(
+        "vocabulary",
+        "which tokens a prediction is made among: all, or those that the corpora hold, which a multilingual vocabulary "
+        "has many times more of than a few languages use; losses are then of that smaller choice, and each step of a "
+        "small model takes half the time. Streams have to be `prepared` first",
+    )
 
 
 @dataclass

@@ -27,7 +27,7 @@ from pretraining.checkpoints import (
     save_checkpoint,
     start_run_folder,
 )
-from pretraining.data.corpora import Corpus, load_corpora, phase_corpora, training_batches
+from pretraining.data.corpora import Corpus, load_corpora, phase_corpora, tokens_of_text, training_batches
 from pretraining.data.sampling import Languages
 from pretraining.distillation import TeacherModel, load_teachers
 from pretraining.evaluation import evaluate
@@ -81,6 +81,8 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         # what is resumed has the weights of its checkpoint
         matched = match(recipe, tokenizer) if recipe.model.meta_pretrained and not checkpoint else None
         model = build_model(recipe, config, matched)
+        if recipe.model.predict_among == "text":
+            model.lm_head.predict_among(torch.from_numpy(tokens_of_text(corpora)).long())
         check_trainable(model, recipe.phases)
         if accelerator.is_main_process:
             start_run_folder(recipe)

@@ -104,6 +104,17 @@ def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
     return [corpus for corpus in corpora if corpus.name in names]
 
 
+def tokens_of_text(corpora: list[Corpus]) -> np.ndarray:
+    """(C,) ids of the tokens that the corpora hold, in order. Raises ValueError for a stream."""
+    if streamed := [corpus.name for corpus in corpora if corpus.streaming]:
+        raise ValueError(
+            f"model.predict_among is text, and {streamed[0]} is streamed: nobody knows its tokens yet. Prepare the "
+            "corpora first (`python -m pretraining.tools.prepare`), or predict among the vocabulary."
+        )
+    chunks = [chunk for corpus in corpora for column in corpus.columns for chunk in column.chunks]
+    return np.unique(np.concatenate([np.unique(chunk) for chunk in chunks]))
+
+
 def unigram_entropy(examples: list[Example]) -> float:
     """Entropy of the distribution of tokens in `examples`, in nats: the loss of a model that knows frequencies only."""
     counts = np.unique(np.concatenate([side for example in examples for side in example.sides]), return_counts=True)[1]
