@@ -4,8 +4,8 @@
   python -m bench.reproduce --hub_root ../shared/hub       # all of it: bench/reproduction.md, and its plots and tables
   python -m bench.reproduce --only dwa --seeds 1 --hours 5 # a part; a portion of five core hours
 
-bench/reproduce.yaml says what: models, each a recipe and what it changes; tasks, each a recipe too; and the claims, with
-the models and tasks that they compare. Every model is trained once a seed, in runs/reproduce, and every job is the
+bench/reproduce.yaml says what: models, each a recipe and what it changes; tasks, each a recipe too; and the claims,
+with the models and tasks that they compare. Every model is trained once a seed, in runs/reproduce, and every job is the
 command that anybody would type. The same command again goes on: what is finished is kept, what was interrupted is
 resumed. `--budget full` has the papers' sizes, and needs their GPUs.
 
@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import MISSING
-from rich.console import Console
-from rich.table import Table
 
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.console import quiet_libraries
@@ -33,7 +31,6 @@ from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option, user_errors
 
 CONFIG = Path("bench/reproduce.yaml")
-COSTS = "cost.json"  # in the folder of a job: what each of its portions took
 
 
 @dataclass
@@ -108,6 +105,7 @@ class Job:
     folder: Path
     result: str
     hours: float
+    log: Path  # what it prints; beside it, as .json, what each of its portions took
     needs: tuple[str, ...] = ()
 
     @property
@@ -131,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
 
         write_page(plan, flags)
         if failed:
-            raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Their log.txt says why.")
+            raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Their logs say why.")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -182,7 +180,10 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
         own.append(f"model.start_from={model_folder(plan, model.start, seed, flags)}")
     command = [sys.executable, "-m", "pretraining.run", "--config", work.recipe, *work.set, *own, *hub(flags)]
     needs = tuple(job.name for job in before[-1:])
-    return [*before, Job(folder.name, command, folder, "model/config.json", work.hours, needs)]
+    return [
+        *before,
+        Job(folder.name, command, folder, "model/config.json", work.hours, log_of(folder.name, flags), needs),
+    ]
 
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
@@ -197,8 +198,15 @@ def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.N
         own = [f"model={model_folder(plan, model, seed, flags)}", f"output_dir={folder}"]
         own += [f"seeds=[{seed}]"] if is_trained else []
         command = [sys.executable, "-m", "finetuning.run", "--config", work.recipe, *work.set, *own, *hub(flags)]
-        jobs.append(Job(f"{run} {name}", command, folder, "results.json", work.hours, () if is_there else (run,)))
+        label = f"{run} {name}"
+        needs = () if is_there else (run,)
+        jobs.append(Job(label, command, folder, "results.json", work.hours, log_of(label, flags), needs))
     return jobs
+
+
+def log_of(name: str, flags: argparse.Namespace) -> Path:
+    """The log of a job."""
+    return flags.output / "jobs" / f"{name}.txt"
 
 
 def model_folder(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> str:
@@ -260,11 +268,11 @@ def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
                 "core_hours": (usage.ru_utime + usage.ru_stime) / 3600,
                 "gib": usage.ru_maxrss / 2**20,
             }
-            write_json(job.folder / COSTS, [*costs_of(job.folder), cost])
+            write_json(job.log.with_suffix(".json"), [*costs_of(job.log), cost])
             spent += cost["core_hours"]
             if not job.is_done:
                 failed.append(job.name)
-            state = "done" if job.is_done else f"failed: {job.folder}/log.txt"
+            state = "done" if job.is_done else f"failed: {job.log}"
             print(f"{job.name}: {state}, {cost['core_hours']:.2f} core hours; {len(waiting)} waiting", flush=True)
     except KeyboardInterrupt:
         for _, process, _ in running.values():
@@ -278,23 +286,22 @@ def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
 
 
 def start(job: Job) -> subprocess.Popen:
-    """The process of a job, on one thread; an interrupted job goes on. It writes to log.txt in the job's folder."""
-    has_begun = (job.folder / "recipe.yaml").exists()
-    job.folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with open(job.folder / "log.txt", "a", encoding="utf-8") as log:
+    """The process of a job, on one thread; an interrupted one goes on."""
+    resume = ["--resume"] if (job.folder / "recipe.yaml").exists() else []
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with open(job.log, "a", encoding="utf-8") as log:
         return subprocess.Popen(
-            [*job.command, *(["--resume"] if has_begun else [])],
+            [*job.command, *resume],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
 
 
-def costs_of(folder: Path) -> list[dict[str, float]]:
+def costs_of(log: Path) -> list[dict[str, float]]:
     """What the portions of a job took."""
-    path = folder / COSTS
+    path = log.with_suffix(".json")
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 

@@ -195,7 +195,7 @@ class LMHead(nn.Module):
         )
 
     def output_weights(self):
-        """Matrix (C, H) and bias (C,) of the tokens that are predicted among: all, unless `predict_among` was called."""
+        """Matrix (C, H) and bias (C,) of the tokens that are predicted among: all, or those of `predict_among`."""
         weight_VH, bias_V = self.decoder.weight, self.decoder.bias
         if self.candidates_C is None:
             return weight_VH, bias_V
