@@ -19,8 +19,6 @@ from zoo_core.tables import resolve_hub_path
 
 logger = logging.getLogger(__name__)
 
-# XLM-R's checkpoints have the parameter names of ours: every model of the zoo can start from one.
-ALSO_LOADS = "xlm-roberta"
 IN_RUN_FOLDER = "A run folder keeps its model in model/."
 
 
@@ -180,18 +178,14 @@ def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any
     start = recipe.model.start_from
     path = existing_path(start, "model.start_from", recipe.hub_root)
     try:
-        found, _ = PreTrainedConfig.get_config_dict(path)
+        found, _ = config_class.get_config_dict(path)
     except OSError as error:
         raise ValueError(f"model.start_from {start!r} holds no config.json. {IN_RUN_FOLDER}") from error
-    if (found_type := found.get("model_type")) not in (recipe.model.type, ALSO_LOADS):
-        wanted = f"not of {recipe.model.type!r} or {ALSO_LOADS!r}"
-        raise ValueError(f"model.start_from {start!r} is a checkpoint of {found_type!r}, {wanted}. {IN_RUN_FOLDER}")
     if found.get("decoder_layers") is not None:
         raise ValueError(f"model.start_from {start!r} is a translation model. Start from the encoder it was made of.")
     if found.get("num_languages"):
         # the checkpoint's rows have their meaning
         languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
-    found.pop("model_type")  # XLM-R's
     found.pop("word_alignment_layer", None)  # chosen for the weights as they are
     return config_class.from_dict({**found, **languages, **recipe.model.config})
 

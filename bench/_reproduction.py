@@ -1,0 +1,136 @@
+"""The page of `bench.reproduce`: the long table of every finished run, and a table and a plot for each claim."""
+
+import argparse
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pandas
+
+from bench._claims import Claim, Column, Plan, costs_of
+from finetuning.results.files import markdown_table
+from finetuning.results.plots import plot_bars, plot_lines
+from finetuning.results.table import read_results, summary, with_deviation
+from pretraining.tools.compare import evaluations
+
+SCORES, COSTS = Path("bench/results/reproduce.csv"), Path("bench/results/reproduce-costs.csv")
+PAGE = Path("bench/reproduction.md")
+KEY = ["model", "seed", "task"]
+RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
+SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "bleu")
+
+
+def write_page(plan: Plan, flags: argparse.Namespace) -> None:
+    """Writes scores, costs, plots and page. Rows of runs that are no longer there are kept."""
+    scores = _joined(SCORES, _scores(plan, flags), KEY)
+    costs = _joined(COSTS, _costs(flags), ["job"])
+    lines = ["# The papers' claims, on a real encoder", "", *_overview(plan, scores, costs)]
+    for claim in plan.claims:
+        lines += _section(claim, scores)
+    PAGE.write_text("\n".join(lines), encoding="utf-8")
+    print(f"written: {PAGE}, {SCORES}, {COSTS}")
+
+
+def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
+    """The table of a file, with the rows of `new` in place of those of the same key; it is written again."""
+    if path.exists():
+        old = pandas.read_csv(path, dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
+        fresh = set(new[key].astype(str).agg("/".join, axis=1)) if len(new) else set()
+        new = pandas.concat([old[~old[key].astype(str).agg("/".join, axis=1).isin(fresh)], new])
+    new = new.sort_values(list(new.columns[:-1]), kind="stable", ignore_index=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+    return new
+
+
+def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
+    """A row for each score: model, seed (0 where nothing was trained), task, language, method, layer, metric, value."""
+    columns = [*KEY, "language", "method", "layer", "metric", "value"]
+    found = []
+    for name, model in plan.models.items():
+        for seed in (0, *flags.seeds):
+            folder = flags.output / (name if seed == 0 else f"{name}-{seed}")
+            for path in sorted(folder.glob("tasks/*/results.json")):
+                frame = read_results(path.parent).frame()
+                frame = frame[frame["metric"].isin(SHOWN) & frame["split"].ne("dev")]
+                found.append(frame.assign(model=name, seed=seed, task=path.parent.name))
+            if model.folder is None and (folder / "model" / "config.json").exists():
+                last = evaluations(str(folder))
+                last = last[last["step"] == last["step"].max()].rename(columns={"figure": "metric"})
+                found.append(last.assign(model=name, seed=seed, task=RUN))
+    return pandas.concat(found).reindex(columns=columns) if found else pandas.DataFrame(columns=columns)
+
+
+def _costs(flags: argparse.Namespace) -> pandas.DataFrame:
+    """A row for each job: core hours of all its portions, and the most memory."""
+    found = [
+        (path.stem, sum(part["core_hours"] for part in parts), max(part["gib"] for part in parts))
+        for path in sorted((flags.output / "jobs").glob("*.json"))
+        if (parts := costs_of(path))
+    ]
+    return pandas.DataFrame(found, columns=["job", "core_hours", "gib"])
+
+
+def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame) -> list[str]:
+    """What was run, what it took, and a line for each claim."""
+    total, most = costs["core_hours"].sum(), costs["gib"].max() if len(costs) else 0.0
+    rows = [[f"[{claim.says}](#{claim.name})", claim.paper, claim.verdict or "not run yet"] for claim in plan.claims]
+    return [
+        plan.about.strip(),
+        "",
+        f"{len(costs)} jobs, {total:.1f} core hours, {most:.1f} GiB at most; each job in [results/{COSTS.name}]"
+        f"(results/{COSTS.name}), each score in [results/{SCORES.name}](results/{SCORES.name}).",
+        "",
+        *markdown_table((["claim", "paper", "here"], rows)),
+        "",
+    ]
+
+
+def _section(claim: Claim, scores: pandas.DataFrame) -> list[str]:
+    """The heading, table, plot and answer of a claim."""
+    lines = [f'## <a id="{claim.name}"></a>{claim.says}', "", f"{claim.paper}. {claim.published}".strip(), ""]
+    cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
+    if any(any(row) for row in cells.values()):
+        header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
+        lines += [*markdown_table((header, [[name, *row] for name, row in cells.items()])), ""]
+        if claim.plot and (picture := _plot(claim, scores)):
+            lines += [f"![{claim.says}](results/{picture.name})", ""]
+    command = f"`python -m bench.reproduce --only {claim.name} --hub_root ../shared/hub`"
+    return [*lines, *([claim.answer.strip(), ""] if claim.answer else []), f"All of it: {command}.", ""]
+
+
+def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows of the long table that a cell is made of."""
+    rows = scores[(scores["model"] == model) & (scores["task"] == (column.task or RUN))]
+    rows = rows[rows["metric"].map(lambda metric: fnmatchcase(metric, column.metric))]
+    for name, wanted in column.where.items():
+        rows = rows[rows[name].isin(wanted if isinstance(wanted, list) else [wanted])]
+    return rows
+
+
+def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
+    """Mean and standard deviation over seeds of the mean over languages."""
+    by_seed = _rows(column, model, scores).groupby("seed")["value"].mean()
+    return with_deviation(summary(by_seed)) if len(by_seed) else ""
+
+
+def _plot(claim: Claim, scores: pandas.DataFrame) -> Path | None:
+    """The plot of a claim: its first column over the layers, a panel a language; or all its columns as bars."""
+    path = SCORES.with_name(f"reproduce-{claim.name}.png")
+    if claim.plot == "bars":
+        groups = {
+            model: {column.name: summary(by_seed) for column in claim.columns
+                    if len(by_seed := _rows(column, model, scores).groupby("seed")["value"].mean())}
+            for model in claim.models
+        }  # fmt: skip
+        groups = {model: bars for model, bars in groups.items() if bars}
+        plot_bars(groups, path, claim.says, "score")
+        return path
+    first = claim.columns[0]
+    where = {name: wanted for name, wanted in first.where.items() if name != "layer"}
+    column = Column(name=first.name, task=first.task, metric=first.metric, where=where)
+    panels: dict[str, dict[str, dict[int, dict]]] = {}
+    for model in claim.models:
+        for (language, layer), rows in _rows(column, model, scores).groupby(["language", "layer"]):
+            panels.setdefault(language, {}).setdefault(model, {})[int(layer)] = summary(rows["value"])
+    plot_lines(panels, path, claim.says, "layer", first.metric)
+    return path if panels else None
