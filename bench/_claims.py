@@ -31,6 +31,7 @@ class Model:
     full: Work = field(default_factory=Work)
     start: str | None = option(None, "model of this list that it starts from; default: the recipe's own start")
     folder: str | None = option(None, "a model that is there already, and not trained")
+    once: bool = option(False, "one seed is for all")
 
 
 @dataclass
@@ -101,9 +102,14 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
     for claim in claims:
         for seed in flags.seeds:
             for model in claim.models:
-                for job in [*model_jobs(plan, model, seed, flags), *task_jobs(plan, claim, model, seed, flags)]:
-                    jobs.setdefault(job.name, job)
+                found = [*model_jobs(plan, model, seed, flags), *task_jobs(plan, claim, model, seed, flags)]
+                jobs |= {job.name: job for job in found if job.name not in jobs}
     return list(jobs.values())
+
+
+def run_of(plan: Plan, model: str, seed: int) -> str:
+    """What a model of a seed, and its folder, is called."""
+    return model if plan.models[model].once else f"{model}-{seed}"
 
 
 def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> list[Job]:
@@ -113,16 +119,14 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
     if work.recipe is None:
         return []
     before = model_jobs(plan, model.start, seed, flags) if model.start else []
-    folder = flags.output / f"{name}-{seed}"
+    run = run_of(plan, name, seed)
+    folder = flags.output / run
     own = [f"output_dir={folder}", f"seed={seed}"]
     if model.start:
         own.append(f"model.start_from={model_folder(plan, model.start, seed, flags)}")
     command = [sys.executable, "-m", "pretraining.run", "--config", work.recipe, *work.set, *own, *hub(flags)]
     needs = tuple(job.name for job in before[-1:])
-    return [
-        *before,
-        Job(folder.name, command, folder, "model/config.json", work.hours, log_of(folder.name, flags), needs),
-    ]
+    return [*before, Job(run, command, folder, "model/config.json", work.hours, log_of(run, flags), needs)]
 
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
@@ -132,7 +136,7 @@ def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.N
     for name in claim.tasks:
         work: Work = getattr(plan.tasks[name], flags.budget)
         is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
-        run = model if is_there and not is_trained else f"{model}-{seed}"
+        run = model if is_there and not is_trained else run_of(plan, model, seed)
         folder = flags.output / run / "tasks" / name
         own = [f"model={model_folder(plan, model, seed, flags)}", f"output_dir={folder}"]
         own += [f"seeds=[{seed}]"] if is_trained else []
@@ -150,7 +154,7 @@ def log_of(name: str, flags: argparse.Namespace) -> Path:
 
 def model_folder(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> str:
     """Where the model of a seed is, or will be."""
-    return plan.models[name].folder or str(flags.output / f"{name}-{seed}" / "model")
+    return plan.models[name].folder or str(flags.output / run_of(plan, name, seed) / "model")
 
 
 def hub(flags: argparse.Namespace) -> list[str]:
