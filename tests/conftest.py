@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 LANGUAGES = ["en", "de", "fr", "es", "zh"]
 PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
@@ -43,6 +44,12 @@ os.environ.update(
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(HF_HOME, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def rich_reads_the_environment(monkeypatch):
+    """rich keeps the first `os.environ`; `datasets` leaves another one behind where it maps in several processes."""
+    monkeypatch.setattr(Console, "_environ", os.environ)
 
 
 @pytest.fixture(scope="session")

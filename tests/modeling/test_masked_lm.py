@@ -103,6 +103,27 @@ def test_pretraining_loss_is_the_weighted_sum_over_objectives():
         assert not both.token_losses[name].requires_grad
 
 
+def test_predictions_among_some_tokens_are_a_softmax_over_these():
+    torch.manual_seed(0)
+    model = MetaXlmForPreTraining(MetaXlmConfig(**TINY)).eval()
+    batch = sub_batch(3)
+    predicted = batch["labels"].ne(-100)
+    among = torch.cat([batch["labels"][predicted].unique(), torch.tensor([94, 95])]).unique()
+    kept = model.state_dict().keys()
+    model.lm_head.predict_among(among)
+    found = model(mlm=batch)
+    found.loss.backward()
+    gradient = model.lm_head.bias.grad
+    assert gradient[among].abs().min() > 0 and gradient.count_nonzero() == len(among)
+
+    logits = model.lm_head(model.roberta(batch["input_ids"]).last_hidden_state[predicted])
+    assert logits.shape[1] == TINY["vocab_size"]  # of all tokens
+    gold = torch.searchsorted(among, batch["labels"][predicted])
+    expected = nn.functional.cross_entropy(logits[:, among], gold, reduction="none")
+    torch.testing.assert_close(found.token_losses["mlm"], expected)
+    assert model.state_dict().keys() == kept
+
+
 def test_a_sub_batch_without_predictions_gives_zero_loss_and_gradient():
     model = MetaXlmForPreTraining(MetaXlmConfig(**TINY))
     batch = sub_batch(1)

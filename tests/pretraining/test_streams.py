@@ -4,7 +4,7 @@ from unittest.mock import MagicMock
 import pytest
 from huggingface_hub.errors import HTTPError
 
-from pretraining.data.corpora import load_corpora, unigram_entropy
+from pretraining.data.corpora import load_corpora, tokens_of_text, unigram_entropy
 from pretraining.data.sources import open_sources, row_key, training_texts
 from pretraining.data.tokenized import encode_texts
 
@@ -49,6 +49,12 @@ def sharded(tmp_path):
         return str(tmp_path / "hub")
 
     return make
+
+
+def test_the_tokens_of_a_stream_are_not_known(sharded, recipe_of, sample_tokenizer):
+    corpus = load_one(recipe_of(monolingual=english(sharded(True))), sample_tokenizer)
+    with pytest.raises(ValueError, match="streamed"):
+        tokens_of_text([corpus])
 
 
 def test_an_epoch_visits_every_text_once_and_the_next_in_another_order(files, recipe_of, sample_tokenizer):

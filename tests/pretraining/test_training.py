@@ -33,6 +33,20 @@ def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recip
     assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
 
 
+def test_predictions_among_the_tokens_of_the_text(train, tmp_path, sample_tokenizer):
+    """Other tokens keep their bias; the folder is as any other, and another model of the zoo starts from it."""
+    settings = ["model.config.query_positions=none", "evaluation.held_out_fraction=0.1", "monolingual=[]"]
+    settings += ["phases.0.objectives={tlm: {batch_size: 8, max_length: 64}, dwa: {}}", "optimizer.weight_decay=0"]
+    train(*settings, "model.predict_among=text")
+    bias = load_file(tmp_path / "run" / "model" / "model.safetensors")["lm_head.bias"]
+    assert len(bias) == len(sample_tokenizer) and 0.2 < bias.ne(0).double().mean() < 0.9
+    start = [f"model.start_from={tmp_path / 'run' / 'model'}", "model.config={}", "model.type=veco"]
+    mlm = "phases.0.objectives={tlm: {batch_size: 8, max_length: 64}}"
+    train(*settings, *start[:2], start[2], mlm, f"output_dir={tmp_path / 'continued'}")
+    first, second = (read_events(tmp_path / name)[0]["loss"] for name in ("run", "continued"))
+    assert second < first + 0.5
+
+
 @pytest.mark.slow
 def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
     """Cross-attention alone, by the cross terms alone; then all by all terms. Resumed, it is bit-equal."""

@@ -1,0 +1,128 @@
+"""`make reproduce`: which jobs the claims come to, how they are run and gone on with, and the page."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pandas
+import pytest
+
+from bench import _reproduction, reproduce
+from bench._claims import Claim, Column, Job, Plan, costs_of, jobs_of
+from finetuning.tasks.registry import KINDS, kind_of
+from pretraining.recipe import Recipe
+from zoo_core.recipes import load_recipe
+
+PLAN = load_recipe(Plan, "bench/reproduce.yaml", [])
+
+
+@pytest.fixture
+def flags(tmp_path):
+    """The flags of a command; `jobs` two at a time."""
+    return SimpleNamespace(budget="small", seeds=[1, 2], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
+
+
+@pytest.mark.parametrize("name", PLAN.models)
+def test_every_model_has_a_recipe_that_can_be_read(name):
+    model = PLAN.models[name]
+    if model.folder is None:
+        load_recipe(Recipe, model.small.recipe, [*model.small.set, "output_dir=x", "seed=1"])
+        assert model.small.hours > 0
+
+
+@pytest.mark.parametrize("name", PLAN.tasks)
+def test_every_task_has_a_recipe_that_can_be_read(name):
+    work = PLAN.tasks[name].small
+    kind = KINDS[kind_of(["--config", work.recipe])]
+    load_recipe(kind.recipe_class, work.recipe, [*work.set, "model=x", "output_dir=y"])
+    assert work.hours > 0
+
+
+@pytest.mark.parametrize("claim", PLAN.claims, ids=lambda claim: claim.name)
+def test_claims_name_models_and_tasks_that_are_there(claim):
+    assert set(claim.models) <= PLAN.models.keys() and set(claim.tasks) <= PLAN.tasks.keys()
+    assert claim.columns and {column.task for column in claim.columns} - {None} <= set(claim.tasks)
+
+
+def test_a_job_is_listed_once_behind_what_it_needs(flags):
+    jobs = jobs_of(PLAN, PLAN.claims, flags)
+    names = [job.name for job in jobs]
+    assert len(set(names)) == len(names)
+    assert all(set(job.needs) <= set(names[:place]) for place, job in enumerate(jobs))
+    assert names.count("head") == 1 and {"xlm-1", "xlm-2"} <= set(names)  # one head for all seeds
+    by_name = {job.name: job.command for job in jobs}
+    assert f"model.start_from={flags.output / 'head' / 'model'}" in by_name["xlm-2"]
+    assert "start alignment" in names and "start-1 alignment" not in names  # nothing of it has a seed
+    assert f"model={flags.output / 'xlm-2' / 'model'}" in by_name["xlm-2 alignment"]
+
+
+def job_of(flags, name, program, needs=()):
+    folder = flags.output / name
+    command = [sys.executable, "-c", program, str(folder)]
+    return Job(name, command, folder, "done", 0.5, flags.output / "jobs" / f"{name}.txt", needs)
+
+
+WRITES = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(exist_ok=True, parents=True); "
+WORKS = WRITES + "(p / 'done').write_text('')"
+STOPS = WRITES + "(p / 'recipe.yaml').write_text(''); print('no disk'); sys.exit('--resume' not in sys.argv)"
+
+
+def test_what_fails_stops_what_needs_it_alone_and_is_resumed(flags, capsys):
+    jobs = [job_of(flags, "a", STOPS), job_of(flags, "b", WORKS, needs=("a",)), job_of(flags, "c", WORKS)]
+    assert reproduce.run_jobs(jobs, flags) == ["a", "b"]
+    assert [job.is_done for job in jobs] == [False, False, True]
+    assert "no disk" in jobs[0].log.read_text()
+
+    resumed = job_of(flags, "a", STOPS.replace("sys.exit", "(p / 'done').write_text(''); sys.exit"))
+    assert reproduce.run_jobs([resumed, *jobs[1:]], flags) == []
+    assert jobs[1].is_done and len(costs_of(jobs[0].log)) == 2 and len(costs_of(jobs[2].log)) == 1
+    assert all(part["core_hours"] > 0 and part["gib"] > 0 for part in costs_of(jobs[1].log))
+
+
+def test_a_portion_starts_nothing_beyond_its_hours(flags, capsys):
+    jobs = [job_of(flags, name, WORKS) for name in "abc"]
+    flags.jobs, flags.hours = 1, 1e-7
+    assert reproduce.run_jobs(jobs, flags) == []
+    assert sum(job.is_done for job in jobs) == 1
+    assert "2 jobs are left" in capsys.readouterr().out
+
+
+def test_an_unknown_claim_is_told(capsys):
+    with pytest.raises(SystemExit):
+        reproduce.main(["--only", "dwaa", "--list"])
+    assert "dwa" in capsys.readouterr().err
+
+
+def write_results(folder, values):
+    """results.json of an alignment task: {(language, layer): AER}."""
+    rows = [
+        dict(language=language, method="ot", layer=layer, seed=1, split="test", metric="aer", value=value)
+        for (language, layer), value in values.items()
+    ]
+    content = dict(format=2, task="word_alignment", kind="word_alignment", setting="feature", seeds=[1], scores=rows)
+    content |= dict(model={"folder": "x"}, protocol={"metric": {"name": "aer"}}, warnings=[])
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(content))
+
+
+def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, monkeypatch):
+    for name in ("SCORES", "COSTS", "PAGE"):
+        monkeypatch.setattr(_reproduction, name, tmp_path / getattr(_reproduction, name).name)
+    column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
+    claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
+    plan = Plan(models={name: PLAN.models[name] for name in ("start", "xlm")}, claims=[claim])
+    for run, (german, french) in {"start": (20, 10), "xlm-1": (16, 8), "xlm-2": (14, 8)}.items():
+        values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
+        write_results(flags.output / run / "tasks" / "alignment", values)
+    _reproduction.write_page(plan, flags)
+    page = (tmp_path / "reproduction.md").read_text()
+    assert "| start | 15.0 |" in page and "| xlm | 11.5 ± 0.7 |" in page
+    assert (tmp_path / "reproduce-dwa.png").stat().st_size > 10_000
+    table = pandas.read_csv(tmp_path / "reproduce.csv")
+    assert len(table) == 9 and set(table["seed"]) == {0, 1, 2}
+
+    flags.output = tmp_path / "elsewhere"  # another machine: one run again
+    write_results(flags.output / "xlm-1" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
+    _reproduction.write_page(plan, flags)
+    page = (tmp_path / "reproduction.md").read_text()
+    assert "| start | 15.0 |" in page and "| xlm | 10.5 ± 0.7 |" in page
