@@ -3,7 +3,8 @@
 #   PYTHON       the Python to set up with, 3.11 to 3.13     make test PYTHON=python3.12
 #   VENV         where the virtual environment goes          make test VENV=/tmp/zoo
 #   TORCH        the torch to install                        make test TORCH=torch==2.11.0
-#   MODEL        of make space, a folder or an id         make space MODEL=runs/m/model
+#   MODEL        of make space, a folder or an id            make space MODEL=runs/m/model
+#   FLAGS        of make reproduce                           make reproduce FLAGS="--only dwa --seeds 1"
 #   TORCH_INDEX  where torch without CUDA is had, if pip's own index only has it with CUDA
 #
 # pytest reads its options from PYTEST_ADDOPTS too: PYTEST_ADDOPTS="-k alignment" make test
@@ -18,10 +19,10 @@ BIN := $(VENV)/bin
 OLDEST := $(shell sed -nE 's/^ *"(transformers|huggingface_hub)>=([0-9.]+).*/\1==\2/p' pyproject.toml)
 PIP := $(BIN)/python -m pip
 # those that begin with _ are what they share
-BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/alignment_quality.py,$(wildcard bench/*.py)))
+BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/alignment_quality.py bench/reproduce.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-install check bench space
+.PHONY: help setup demo test test-all test-install check bench reproduce space
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 21
@@ -94,3 +95,6 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml
 	rm -rf $(VENV)/oldest-transformers
 	$(PIP) install --quiet --no-deps --target $(VENV)/oldest-transformers $(OLDEST)
 	@touch $@
+
+reproduce: setup ## the papers' claims on a real encoder: core hours, in portions that go on (bench/reproduction.md)
+	$(BIN)/python -m bench.reproduce $(FLAGS)

@@ -1,6 +1,7 @@
 """The page of `bench.reproduce`: the long table of every finished run, and a table and a plot for each claim."""
 
 import argparse
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -73,7 +74,10 @@ def _costs(flags: argparse.Namespace) -> pandas.DataFrame:
 def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame) -> list[str]:
     """What was run, what it took, and a line for each claim."""
     total, most = costs["core_hours"].sum(), costs["gib"].max() if len(costs) else 0.0
-    rows = [[f"[{claim.says}](#{claim.name})", claim.paper, claim.verdict or "not run yet"] for claim in plan.claims]
+    rows = [
+        [f"[{claim.says}](#{_anchor(claim.says)})", claim.paper, claim.verdict or "not run yet"]
+        for claim in plan.claims
+    ]
     return [
         plan.about.strip(),
         "",
@@ -85,9 +89,14 @@ def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame) -> 
     ]
 
 
+def _anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def _section(claim: Claim, scores: pandas.DataFrame) -> list[str]:
     """The heading, table, plot and answer of a claim."""
-    lines = [f'## <a id="{claim.name}"></a>{claim.says}', "", f"{claim.paper}. {claim.published}".strip(), ""]
+    lines = [f"## {claim.says}", "", f"{claim.paper}. {claim.published}".strip(), ""]
     cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
     if any(any(row) for row in cells.values()):
         header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
@@ -101,7 +110,7 @@ def _section(claim: Claim, scores: pandas.DataFrame) -> list[str]:
 def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:
     """The rows of the long table that a cell is made of."""
     rows = scores[(scores["model"] == model) & (scores["task"] == (column.task or RUN))]
-    rows = rows[rows["metric"].map(lambda metric: fnmatchcase(metric, column.metric))]
+    rows = rows[rows["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)]
     for name, wanted in column.where.items():
         rows = rows[rows[name].isin(wanted if isinstance(wanted, list) else [wanted])]
     return rows

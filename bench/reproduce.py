@@ -31,8 +31,7 @@ CONFIG = Path("bench/reproduce.yaml")
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = make_parser()
-    flags = parser.parse_args(argv)
+    flags = read_flags(argv)
     with user_errors():
         quiet_libraries()
         plan = load_recipe(Plan, str(CONFIG), [])
@@ -46,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Their logs say why.")
 
 
-def make_parser() -> argparse.ArgumentParser:
+def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="CLAIM", help="these claims alone; --list has their names")
@@ -58,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--hours", type=float, help="start nothing more after so many core hours; go on another day")
     parser.add_argument("--list", action="store_true", help="show what is run and what it takes, and stop")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is finished")
-    return parser
+    return parser.parse_args(argv)
 
 
 def chosen_claims(plan: Plan, names: list[str] | None) -> list[Claim]:

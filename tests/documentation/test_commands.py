@@ -173,7 +173,7 @@ def help_of(words: list[str]) -> None:
 
 
 HOW: dict[str, Callable[[list[str]], None]] = {
-    r"make (demo|test|test-all|check|bench|setup|help|space)\b": target,
+    r"make (demo|test|test-all|check|bench|reproduce|setup|help|space)\b": target,
     r"\. \S+/bin/activate": activate,
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
