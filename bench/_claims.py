@@ -15,31 +15,22 @@ from zoo_core.recipes import option
 
 @dataclass
 class Work:
-    """A recipe of this project, with what is set in it, and how long one core takes."""
+    """A recipe of this project, with what is set in it, and how long it takes."""
 
-    recipe: str | None = option(None, "recipe, or suite; none: there is nothing to do")
+    recipe: str | None = option(None, "recipe; none: there is nothing to run")
     set: list[str] = option([], "fields of the recipe, as field=value")
-    hours: float = option(0.0, "hours of one core, measured; of the papers' sizes: of the GPUs in `hardware`")
-    hardware: str = option("one CPU core", "what the hours are of")
+    start: str | None = option(None, "model of this list that a model starts from; default: the recipe's own start")
+    folder: str | None = option(None, "of a model that is there already: its folder or Hub id")
+    hours: float = option(0.0, "hours of one CPU core, measured; full: of one H100 at 40% of its peak, by arithmetic")
 
 
 @dataclass
-class Model:
-    """A model that is trained once a seed."""
+class Sizes:
+    """A model, or what is measured of one, once a seed: as it runs here, and at the papers' size."""
 
     small: Work = field(default_factory=Work)
     full: Work = field(default_factory=Work)
-    start: str | None = option(None, "model of this list that it starts from; default: the recipe's own start")
-    folder: str | None = option(None, "a model that is there already, and not trained")
-    once: bool = option(False, "one seed is for all")
-
-
-@dataclass
-class Task:
-    """What is measured of a model, once a seed."""
-
-    small: Work = field(default_factory=Work)
-    full: Work = field(default_factory=Work)
+    once: bool = option(False, "one seed of a model is for all")
 
 
 @dataclass
@@ -74,8 +65,8 @@ class Plan:
     """bench/reproduce.yaml."""
 
     about: str = option("", "the page's first paragraph")
-    models: dict[str, Model] = option({}, "by name, which names its folder")
-    tasks: dict[str, Task] = option({}, "by name")
+    models: dict[str, Sizes] = option({}, "by name, which names its folder")
+    tasks: dict[str, Sizes] = option({}, "by name")
     claims: list[Claim] = option([], "in the order in which they are run")
 
 
@@ -107,59 +98,67 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
     return list(jobs.values())
 
 
-def run_of(plan: Plan, model: str, seed: int) -> str:
-    """What a model of a seed, and its folder, is called."""
-    return model if plan.models[model].once else f"{model}-{seed}"
-
-
 def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> list[Job]:
     """The job that trains a model, behind that of the one it starts from; none of a model that is there."""
-    model = plan.models[name]
-    work: Work = getattr(model, flags.budget)
-    if work.recipe is None:
+    work = work_of(plan.models, name, flags)
+    if work.folder is not None:
         return []
-    before = model_jobs(plan, model.start, seed, flags) if model.start else []
+    before = model_jobs(plan, work.start, seed, flags) if work.start else []
     run = run_of(plan, name, seed)
-    folder = flags.output / run
-    own = [f"output_dir={folder}", f"seed={seed}"]
-    if model.start:
-        own.append(f"model.start_from={model_folder(plan, model.start, seed, flags)}")
-    command = [sys.executable, "-m", "pretraining.run", "--config", work.recipe, *work.set, *own, *hub(flags)]
+    own = [f"output_dir={flags.output / run}", f"seed={seed}"]
+    own += [f"model.start_from={model_folder(plan, work.start, seed, flags)}"] if work.start else []
     needs = tuple(job.name for job in before[-1:])
-    return [*before, Job(run, command, folder, "model/config.json", work.hours, log_of(run, flags), needs)]
+    return [*before, job_of("pretraining.run", work, run, flags.output / run, "model/config.json", own, needs, flags)]
 
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
     """The jobs that measure a model; once, whatever the seed, where neither model nor task is trained."""
-    is_there = plan.models[model].folder is not None
+    is_there = work_of(plan.models, model, flags).folder is not None
     jobs = []
     for name in claim.tasks:
-        work: Work = getattr(plan.tasks[name], flags.budget)
+        work = work_of(plan.tasks, name, flags)
         is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
         run = model if is_there and not is_trained else run_of(plan, model, seed)
         folder = flags.output / run / "tasks" / name
         own = [f"model={model_folder(plan, model, seed, flags)}", f"output_dir={folder}"]
         own += [f"seeds=[{seed}]"] if is_trained else []
-        command = [sys.executable, "-m", "finetuning.run", "--config", work.recipe, *work.set, *own, *hub(flags)]
-        label = f"{run} {name}"
         needs = () if is_there else (run,)
-        jobs.append(Job(label, command, folder, "results.json", work.hours, log_of(label, flags), needs))
+        jobs.append(job_of("finetuning.run", work, f"{run} {name}", folder, "results.json", own, needs, flags))
     return jobs
 
 
-def log_of(name: str, flags: argparse.Namespace) -> Path:
-    """The log of a job."""
-    return flags.output / "jobs" / f"{name}.txt"
+def job_of(
+    module: str,
+    work: Work,
+    name: str,
+    folder: Path,
+    result: str,
+    own: list[str],
+    needs: tuple[str, ...],
+    flags: argparse.Namespace,
+) -> Job:
+    """The job of a recipe; `own` are the overrides that no other job has."""
+    hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
+    command = [sys.executable, "-m", module, "--config", work.recipe, *work.set, *own, *hub]
+    return Job(name, command, folder, result, work.hours, flags.output / "jobs" / f"{name}.txt", needs)
+
+
+def work_of(sizes: dict[str, Sizes], name: str, flags: argparse.Namespace) -> Work:
+    """What there is to do at the budget. Raises ValueError for what has no recipe of that size."""
+    work: Work = getattr(sizes[name], flags.budget)
+    if work.recipe is None and work.folder is None:
+        raise ValueError(f"{name} has no recipe of the budget {flags.budget} in bench/reproduce.yaml.")
+    return work
+
+
+def run_of(plan: Plan, model: str, seed: int) -> str:
+    """What a model of a seed, and its folder, is called."""
+    return model if plan.models[model].once else f"{model}-{seed}"
 
 
 def model_folder(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> str:
     """Where the model of a seed is, or will be."""
-    return plan.models[name].folder or str(flags.output / run_of(plan, name, seed) / "model")
-
-
-def hub(flags: argparse.Namespace) -> list[str]:
-    """The override that names the mirror of the Hub."""
-    return [f"hub_root={flags.hub_root}"] if flags.hub_root else []
+    return work_of(plan.models, name, flags).folder or str(flags.output / run_of(plan, name, seed) / "model")
 
 
 def costs_of(log: Path) -> list[dict[str, float]]:

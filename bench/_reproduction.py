@@ -17,7 +17,7 @@ SCORES, COSTS = Path("bench/results/reproduce.csv"), Path("bench/results/reprodu
 PAGE = Path("bench/reproduction.md")
 KEY = ["model", "seed", "task"]
 RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
-SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "bleu")
+SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
 
 def write_page(plan: Plan, flags: argparse.Namespace) -> None:
@@ -54,7 +54,7 @@ def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
                 frame = read_results(path.parent).frame()
                 frame = frame[frame["metric"].isin(SHOWN) & frame["split"].ne("dev")]
                 found.append(frame.assign(model=name, seed=seed, task=path.parent.name))
-            if model.folder is None and (folder / "model" / "config.json").exists():
+            if not model.small.folder and (folder / "model" / "config.json").exists():
                 last = evaluations(str(folder))
                 last = last[last["step"] == last["step"].max()].rename(columns={"figure": "metric"})
                 found.append(last.assign(model=name, seed=seed, task=RUN))

@@ -24,18 +24,19 @@ def flags(tmp_path):
 
 @pytest.mark.parametrize("name", PLAN.models)
 def test_every_model_has_a_recipe_that_can_be_read(name):
-    model = PLAN.models[name]
-    if model.folder is None:
-        load_recipe(Recipe, model.small.recipe, [*model.small.set, "output_dir=x", "seed=1"])
-        assert model.small.hours > 0
+    for work in (PLAN.models[name].small, PLAN.models[name].full):
+        if work.recipe is not None:
+            load_recipe(Recipe, work.recipe, [*work.set, "output_dir=x", "seed=1"])
+            assert work.hours > 0
 
 
 @pytest.mark.parametrize("name", PLAN.tasks)
 def test_every_task_has_a_recipe_that_can_be_read(name):
-    work = PLAN.tasks[name].small
-    kind = KINDS[kind_of(["--config", work.recipe])]
-    load_recipe(kind.recipe_class, work.recipe, [*work.set, "model=x", "output_dir=y"])
-    assert work.hours > 0
+    for work in (PLAN.tasks[name].small, PLAN.tasks[name].full):
+        if work.recipe is not None:
+            kind = KINDS[kind_of(["--config", work.recipe])]
+            load_recipe(kind.recipe_class, work.recipe, [*work.set, "model=x", "output_dir=y"])
+            assert work.hours > 0
 
 
 @pytest.mark.parametrize("claim", PLAN.claims, ids=lambda claim: claim.name)
