@@ -18,6 +18,7 @@ class Work:
     """A recipe of this project, with what is set in it, and how long it takes."""
 
     recipe: str | None = option(None, "recipe; none: there is nothing to run")
+    module: str | None = option(None, "command that reads it; default: pre-training of a model, fine-tuning of a task")
     set: list[str] = option([], "fields of the recipe, as field=value")
     start: str | None = option(None, "model of this list that a model starts from; default: the recipe's own start")
     folder: str | None = option(None, "of a model that is there already: its folder or Hub id")
@@ -42,6 +43,7 @@ class Column:
     metric: str = option(MISSING, "metric of the task, or figure of the run (held_out/btmlm/*: the mean of those)")
     where: dict[str, Any] = option({}, "other columns of the long table: method, layer, language (one or a list)")
     better: Literal["up", "down"] = option("up", "where better is")
+    digits: int = option(1, "behind the point")
 
 
 @dataclass
@@ -139,7 +141,7 @@ def job_of(
 ) -> Job:
     """The job of a recipe; `own` are the overrides that no other job has."""
     hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
-    command = [sys.executable, "-m", module, "--config", work.recipe, *work.set, *own, *hub]
+    command = [sys.executable, "-m", work.module or module, "--config", work.recipe, *work.set, *own, *hub]
     return Job(name, command, folder, result, work.hours, flags.output / "jobs" / f"{name}.txt", needs)
 
 

@@ -10,7 +10,7 @@ import pandas
 from bench._claims import Claim, Column, Plan, costs_of
 from finetuning.results.files import markdown_table
 from finetuning.results.plots import plot_bars, plot_lines
-from finetuning.results.table import read_results, summary, with_deviation
+from finetuning.results.table import read_results, summary
 from pretraining.tools.compare import evaluations
 
 SCORES, COSTS = Path("bench/results/reproduce.csv"), Path("bench/results/reproduce-costs.csv")
@@ -119,7 +119,10 @@ def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFr
 def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
     """Mean and standard deviation over seeds of the mean over languages."""
     by_seed = _rows(column, model, scores).groupby("seed")["value"].mean()
-    return with_deviation(summary(by_seed)) if len(by_seed) else ""
+    if not len(by_seed):
+        return ""
+    deviation = f" ± {by_seed.std():.{column.digits}f}" if len(by_seed) > 1 else ""
+    return f"{by_seed.mean():.{column.digits}f}{deviation}"
 
 
 def _plot(claim: Claim, scores: pandas.DataFrame) -> Path | None:

@@ -1,0 +1,85 @@
+"""Word links read from attention between two sentences: VECO's Figure 1 in figures, AER by layer.
+
+  python -m bench.attention_links --config finetuning/recipes/xlm_align/word_alignment.yaml model=runs/veco/model
+
+The recipe names sentences and gold links. Of a VECO encoder it is the cross-attention of its plugged-in module, where x
+reads the last states of y and y those of x; of any other the self-attention across the two sentences in one input.
+Weights are the mean over heads; two words are linked where a token of each gives the other its largest weight. Writes
+output_dir/results.json.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from finetuning.checkpoints import describe_model, load_pretrained
+from finetuning.tasks.word_alignment.layers import score
+from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
+from finetuning.tasks.word_alignment.task import read
+from zoo_core.console import CONSOLE, quiet_libraries
+from zoo_core.provenance import write_json
+from zoo_core.recipes import parse_command_line, user_errors
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    recipe, _ = parse_command_line(WordAlignmentRecipe, __doc__, {}, argv)
+    with user_errors():
+        quiet_libraries()
+        data = read(recipe)
+        path, config, tokenizer, _ = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root)
+        from transformers import AutoModel
+
+        # the other implementations keep no weights to show
+        model = load_pretrained(AutoModel, path, recipe.model, attn_implementation="eager").eval()
+        method = "cross-attention" if getattr(config, "cross_attention", False) else "self-attention"
+        rows = []
+        for name, pair in data.pairs.items():
+            sentences = track(pair.gold, description=name, console=CONSOLE)
+            found = {number: links_of(model, tokenizer, *pair.sentences[number]) for number in sentences}
+            for layer in range(config.num_hidden_layers):
+                scores = score({number: links[layer] for number, links in found.items()}, pair.gold)
+                row = dict(language=name, method=method, layer=layer + 1, seed=1, split="test")
+                rows += [{**row, "metric": metric, "value": value} for metric, value in scores.items()]
+        protocol = data.protocol | {"metric": {"name": "aer", "greater_is_better": False}, "method": method}
+        facts = dict(format=2, task="attention_links", kind="word_alignment", setting="feature", seeds=[1])
+        write_json(
+            Path(recipe.output_dir) / "results.json",
+            {**facts, "model": {"folder": recipe.model}, "command": sys.argv, "protocol": protocol, "scores": rows},
+        )
+
+
+@torch.no_grad()
+def links_of(model: Any, tokenizer: Any, x: list[str], y: list[str]) -> list[list[tuple[int, int]]]:
+    """Links of the words of x and y, layer by layer."""
+    if getattr(model.config, "cross_attention", False):
+        sides = [tokenizer(words, is_split_into_words=True, return_tensors="pt") for words in (x, y)]
+        states = [model(side["input_ids"]).last_hidden_state for side in sides]
+        x_reads_y, y_reads_x = (
+            torch.stack(model(own["input_ids"], encoder_hidden_states=other, output_attentions=True).cross_attentions)[
+                :, 0
+            ].mean(1)
+            for own, other in zip(sides, reversed(states), strict=True)
+        )
+        words = [side.word_ids() for side in sides]
+        places = [[n for n, word in enumerate(side) if word is not None] for side in words]
+    else:
+        pair = tokenizer(x, y, is_split_into_words=True, return_tensors="pt")
+        numbers = pair.sequence_ids(0)
+        words = [pair.word_ids(), pair.word_ids()]
+        places = [[n for n, number in enumerate(numbers) if number == side] for side in (0, 1)]
+        x_reads_y = y_reads_x = torch.stack(model(pair["input_ids"], output_attentions=True).attentions)[:, 0].mean(1)
+    forward_LT = x_reads_y[:, places[0]][:, :, places[1]].argmax(2)
+    backward_LS = y_reads_x[:, places[1]][:, :, places[0]].argmax(2)
+    found = []
+    for forward, backward in zip(forward_LT.tolist(), backward_LS.tolist(), strict=True):
+        mutual = [(i, j) for i, j in enumerate(forward) if backward[j] == i]
+        found.append(sorted({(words[0][places[0][i]], words[1][places[1][j]]) for i, j in mutual}))
+    return found
+
+
+if __name__ == "__main__":
+    main()
