@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import AutoModel, AutoTokenizer
 
-from bench import attention_links
+from finetuning.experiments import attention_links
 from finetuning.results.attention_map import read_attention
 
 PAIR = ("The house is small .", "Das Haus ist klein .")

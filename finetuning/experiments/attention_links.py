@@ -1,6 +1,7 @@
 """Word links read from attention between two sentences: VECO's Figure 1 in figures, AER by layer.
 
-  python -m bench.attention_links --config finetuning/recipes/xlm_align/word_alignment.yaml model=runs/veco/model
+  python -m finetuning.experiments.attention_links --config finetuning/recipes/xlm_align/word_alignment.yaml \\
+    model=runs/veco/model
 
 The recipe names sentences and gold links. Of a VECO encoder it is the cross-attention of its plugged-in module, where x
 reads the last states of y and y those of x; of any other the self-attention across the two sentences in one input.
