@@ -97,9 +97,11 @@ class ShardingAccelerator(Accelerator):
             if keep:
                 gathered[name] = weight.to(device)
         if keep:
-            gathered |= {name: buffer.to(device) for name, buffer in model.named_buffers()}
             whole.load_state_dict(gathered, strict=False, assign=True)  # tied weights come once
             whole.tie_weights()
+            for name, buffer in model.named_buffers():  # those that no checkpoint has, too
+                owner, _, own = name.rpartition(".")
+                setattr(whole.get_submodule(owner), own, buffer.to(device))
         return whole.train(model.training)
 
 
