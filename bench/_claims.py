@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,17 @@ class Job:
     def is_done(self) -> bool:
         return (self.folder / self.result).exists()
 
+    @property
+    def typed(self) -> str:
+        """The command as anybody would type it, without the place of the mirror."""
+        return shlex.join(["python", *(word for word in self.command[1:] if not word.startswith("hub_root="))])
+
+    @property
+    def portions(self) -> list[dict[str, Any]]:
+        """What each portion of it took, and the command."""
+        path = self.log.with_suffix(".json")
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
 
 def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[Job]:
     """The jobs of some claims, each once: claim by claim, in it seed by seed."""
@@ -161,9 +173,3 @@ def run_of(plan: Plan, model: str, seed: int) -> str:
 def model_folder(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> str:
     """Where the model of a seed is, or will be."""
     return work_of(plan.models, name, flags).folder or str(flags.output / run_of(plan, name, seed) / "model")
-
-
-def costs_of(log: Path) -> list[dict[str, float]]:
-    """What the portions of a job took."""
-    path = log.with_suffix(".json")
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas
 
-from bench._claims import Claim, Column, Plan, costs_of
+from bench._claims import Claim, Column, Job, Plan
 from finetuning.results.files import markdown_table
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import read_results, summary
@@ -20,10 +20,10 @@ RUN = "pre-training"  # the task of figures that a run of pre-training writes it
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
 
-def write_page(plan: Plan, flags: argparse.Namespace) -> None:
+def write_page(plan: Plan, jobs: list[Job], flags: argparse.Namespace) -> None:
     """Writes scores, costs, plots and page. Rows of runs that are no longer there are kept."""
     scores = _joined(SCORES, _scores(plan, flags), KEY)
-    costs = _joined(COSTS, _costs(flags), ["job"])
+    costs = _joined(COSTS, _costs(jobs), ["job"])
     lines = ["# The papers' claims, on a real encoder", "", *_overview(plan, scores, costs)]
     for claim in plan.claims:
         lines += _section(claim, scores)
@@ -37,7 +37,7 @@ def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFra
         old = pandas.read_csv(path, dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
         fresh = set(new[key].astype(str).agg("/".join, axis=1)) if len(new) else set()
         new = pandas.concat([old[~old[key].astype(str).agg("/".join, axis=1).isin(fresh)], new])
-    new = new.sort_values(list(new.columns[:-1]), kind="stable", ignore_index=True)
+    new = new.sort_values([*key, *new.columns.difference([*key, "value"], sort=False)], ignore_index=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     new.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
     return new
@@ -47,28 +47,33 @@ def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
     """A row for each score: model, seed (0 where nothing was trained), task, language, method, layer, metric, value."""
     columns = [*KEY, "language", "method", "layer", "metric", "value"]
     found = []
-    for name, model in plan.models.items():
+    for name in plan.models:
         for seed in (0, *flags.seeds):
             folder = flags.output / (name if seed == 0 else f"{name}-{seed}")
             for path in sorted(folder.glob("tasks/*/results.json")):
                 frame = read_results(path.parent).frame()
                 frame = frame[frame["metric"].isin(SHOWN) & frame["split"].ne("dev")]
                 found.append(frame.assign(model=name, seed=seed, task=path.parent.name))
-            if not model.small.folder and (folder / "model" / "config.json").exists():
+            if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
                 last = evaluations(str(folder))
                 last = last[last["step"] == last["step"].max()].rename(columns={"figure": "metric"})
                 found.append(last.assign(model=name, seed=seed, task=RUN))
     return pandas.concat(found).reindex(columns=columns) if found else pandas.DataFrame(columns=columns)
 
 
-def _costs(flags: argparse.Namespace) -> pandas.DataFrame:
-    """A row for each job: core hours of all its portions, and the most memory."""
+def _costs(jobs: list[Job]) -> pandas.DataFrame:
+    """A row for each job: core hours of all its portions, the most memory, and the command."""
     found = [
-        (path.stem, sum(part["core_hours"] for part in parts), max(part["gib"] for part in parts))
-        for path in sorted((flags.output / "jobs").glob("*.json"))
-        if (parts := costs_of(path))
+        (
+            job.name,
+            sum(part["core_hours"] for part in job.portions),
+            max(part["gib"] for part in job.portions),
+            job.typed,
+        )
+        for job in jobs
+        if job.portions
     ]
-    return pandas.DataFrame(found, columns=["job", "core_hours", "gib"])
+    return pandas.DataFrame(found, columns=["job", "core_hours", "gib", "command"])
 
 
 def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame) -> list[str]:
@@ -104,7 +109,7 @@ def _section(claim: Claim, scores: pandas.DataFrame) -> list[str]:
         if claim.plot and (picture := _plot(claim, scores)):
             lines += [f"![{claim.says}](results/{picture.name})", ""]
     command = f"`python -m bench.reproduce --only {claim.name} --hub_root ../shared/hub`"
-    return [*lines, *([claim.answer.strip(), ""] if claim.answer else []), f"All of it: {command}.", ""]
+    return [*lines, *([claim.answer.strip(), ""] if claim.answer else []), f"Run it: {command}.", ""]
 
 
 def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:

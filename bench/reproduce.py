@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench._claims import Claim, Job, Plan, costs_of, jobs_of
+from bench._claims import Claim, Job, Plan, jobs_of
 from bench._reproduction import write_page
 from zoo_core.console import quiet_libraries
 from zoo_core.provenance import write_json
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
         if flags.list:
             return show_list(claims, jobs, flags)
         failed = [] if flags.page else run_jobs(jobs, flags)
-        write_page(plan, flags)
+        write_page(plan, jobs_of(plan, plan.claims, flags), flags)
         if failed:
             raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Their logs say why.")
 
@@ -76,7 +76,7 @@ def show_list(claims: list[Claim], jobs: list[Job], flags: argparse.Namespace) -
     print()
     for job in jobs:
         state = "done" if job.is_done else f"{job.hours:.2f} h"
-        print(f"{job.name:40} {state:>8}  {' '.join(['python', *job.command[1:]])}")
+        print(f"{job.name:40} {state:>8}  {job.typed}")
     left = sum(job.hours for job in jobs if not job.is_done)
     print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} hours; {left:.1f} hours left")
 
@@ -84,8 +84,15 @@ def show_list(claims: list[Claim], jobs: list[Job], flags: argparse.Namespace) -
 def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
     """Runs what is not done, `flags.jobs` at a time, and returns the names of those that failed, or need one that did.
 
-    Ends the running ones, which keep what they have, where the user interrupts.
+    Ends the running ones, which keep what they have, where the user interrupts. Raises ValueError for what was done by
+    another command.
     """
+    for job in jobs:
+        if job.is_done and job.portions and job.portions[-1]["command"] != job.typed:
+            raise ValueError(
+                f"{job.folder} was made by `{job.portions[-1]['command']}`, and bench/reproduce.yaml has `{job.typed}` "
+                "now. Remove the folder, or give another --output."
+            )
     waiting = [job for job in jobs if not job.is_done]
     print(
         f"{len(jobs)} jobs, {len(jobs) - len(waiting)} done before, about {sum(job.hours for job in waiting):.1f} hours"
@@ -114,11 +121,12 @@ def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
             job, process, began = running.pop(pid)
             process.returncode = os.waitstatus_to_exitcode(status)
             cost = {
+                "command": job.typed,
                 "hours": (time.time() - began) / 3600,
                 "core_hours": (usage.ru_utime + usage.ru_stime) / 3600,
                 "gib": usage.ru_maxrss / 2**20,
             }
-            write_json(job.log.with_suffix(".json"), [*costs_of(job.log), cost])
+            write_json(job.log.with_suffix(".json"), [*job.portions, cost])
             spent += cost["core_hours"]
             if not job.is_done:
                 failed.append(job.name)

@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from bench import _reproduction, reproduce
-from bench._claims import Claim, Column, Job, Plan, costs_of, jobs_of
+from bench._claims import Claim, Column, Job, Plan, jobs_of
 from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.recipe import Recipe
 from zoo_core.recipes import load_recipe
@@ -75,9 +75,12 @@ def test_what_fails_stops_what_needs_it_alone_and_is_resumed(flags, capsys):
     assert "no disk" in jobs[0].log.read_text()
 
     resumed = job_of(flags, "a", STOPS.replace("sys.exit", "(p / 'done').write_text(''); sys.exit"))
+    other = job_of(flags, "c", WORKS + "; pass")
+    with pytest.raises(ValueError, match="pass"):  # what is there was made otherwise
+        reproduce.run_jobs([resumed, jobs[1], other], flags)
     assert reproduce.run_jobs([resumed, *jobs[1:]], flags) == []
-    assert jobs[1].is_done and len(costs_of(jobs[0].log)) == 2 and len(costs_of(jobs[2].log)) == 1
-    assert all(part["core_hours"] > 0 and part["gib"] > 0 for part in costs_of(jobs[1].log))
+    assert jobs[1].is_done and len(jobs[0].portions) == 2 and len(jobs[2].portions) == 1
+    assert all(part["core_hours"] > 0 and part["gib"] > 0 for part in jobs[1].portions)
 
 
 def test_a_portion_starts_nothing_beyond_its_hours(flags, capsys):
@@ -115,7 +118,7 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     for run, (german, french) in {"start": (20, 10), "xlm-1": (16, 8), "xlm-2": (14, 8)}.items():
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
         write_results(flags.output / run / "tasks" / "alignment", values)
-    _reproduction.write_page(plan, flags)
+    _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduction.md").read_text()
     assert "| start | 15.0 |" in page and "| xlm | 11.5 ± 0.7 |" in page
     assert (tmp_path / "reproduce-dwa.png").stat().st_size > 10_000
@@ -124,6 +127,6 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
 
     flags.output = tmp_path / "elsewhere"  # another machine: one run again
     write_results(flags.output / "xlm-1" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
-    _reproduction.write_page(plan, flags)
+    _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduction.md").read_text()
     assert "| start | 15.0 |" in page and "| xlm | 10.5 ± 0.7 |" in page
