@@ -1,5 +1,6 @@
 """The model and the tokenizer that a run starts from."""
 
+import contextlib
 import dataclasses
 import importlib
 import logging
@@ -176,11 +177,11 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
 
 def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
     start = recipe.model.start_from
-    path = existing_path(start, "model.start_from", recipe.hub_root)
-    try:
+    path, found = existing_path(start, "model.start_from", recipe.hub_root), {}
+    with contextlib.suppress(OSError):  # of an id; of a folder without it there are no fields
         found, _ = config_class.get_config_dict(path)
-    except OSError as error:
-        raise ValueError(f"model.start_from {start!r} holds no config.json. {IN_RUN_FOLDER}") from error
+    if not found:
+        raise ValueError(f"model.start_from {start!r} holds no config.json. {IN_RUN_FOLDER}")
     if found.get("decoder_layers") is not None:
         raise ValueError(f"model.start_from {start!r} is a translation model. Start from the encoder it was made of.")
     if found.get("num_languages"):
