@@ -4,7 +4,7 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,22 +16,14 @@ from zoo_core.recipes import option
 
 @dataclass
 class Work:
-    """A recipe of this project, with what is set in it, and how long it takes."""
+    """A model, or what is measured of one, once a seed: a recipe, what is set in it, and how long it takes."""
 
     recipe: str | None = option(None, "recipe; none: there is nothing to run")
     module: str | None = option(None, "command that reads it; default: pre-training of a model, fine-tuning of a task")
     set: list[str] = option([], "fields of the recipe, as field=value")
     start: str | None = option(None, "model of this list that a model starts from; default: the recipe's own start")
     folder: str | None = option(None, "of a model that is there already: its folder or Hub id")
-    hours: float = option(0.0, "hours of one CPU core, measured; full: of one H100 at 40% of its peak, by arithmetic")
-
-
-@dataclass
-class Sizes:
-    """A model, or what is measured of one, once a seed: as it runs here, and at the papers' size."""
-
-    small: Work = field(default_factory=Work)
-    full: Work = field(default_factory=Work)
+    hours: float = option(0.0, "hours of one CPU core: measured where reproduce-costs.csv has it, else an estimate")
     once: bool = option(False, "one seed of a model is for all")
 
 
@@ -68,8 +60,8 @@ class Plan:
     """bench/reproduce.yaml."""
 
     about: str = option("", "the page's first paragraph")
-    models: dict[str, Sizes] = option({}, "by name, which names its folder")
-    tasks: dict[str, Sizes] = option({}, "by name")
+    models: dict[str, Work] = option({}, "by name, which names its folder")
+    tasks: dict[str, Work] = option({}, "by name")
     claims: list[Claim] = option([], "in the order in which they are run")
 
 
@@ -114,7 +106,7 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
 
 def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> list[Job]:
     """The job that trains a model, behind that of the one it starts from; none of a model that is there."""
-    work = work_of(plan.models, name, flags)
+    work = plan.models[name]
     if work.folder is not None:
         return []
     before = model_jobs(plan, work.start, seed, flags) if work.start else []
@@ -127,10 +119,10 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
     """The jobs that measure a model; once, whatever the seed, where neither model nor task is trained."""
-    is_there = work_of(plan.models, model, flags).folder is not None
+    is_there = plan.models[model].folder is not None
     jobs = []
     for name in claim.tasks:
-        work = work_of(plan.tasks, name, flags)
+        work = plan.tasks[name]
         is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
         run = model if is_there and not is_trained else run_of(plan, model, seed)
         folder = flags.output / run / "tasks" / name
@@ -157,14 +149,6 @@ def job_of(
     return Job(name, command, folder, result, work.hours, flags.output / "jobs" / f"{name}.txt", needs)
 
 
-def work_of(sizes: dict[str, Sizes], name: str, flags: argparse.Namespace) -> Work:
-    """What there is to do at the budget. Raises ValueError for what has no recipe of that size."""
-    work: Work = getattr(sizes[name], flags.budget)
-    if work.recipe is None and work.folder is None:
-        raise ValueError(f"{name} has no recipe of the budget {flags.budget} in bench/reproduce.yaml.")
-    return work
-
-
 def run_of(plan: Plan, model: str, seed: int) -> str:
     """What a model of a seed, and its folder, is called."""
     return model if plan.models[model].once else f"{model}-{seed}"
@@ -172,4 +156,4 @@ def run_of(plan: Plan, model: str, seed: int) -> str:
 
 def model_folder(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> str:
     """Where the model of a seed is, or will be."""
-    return work_of(plan.models, name, flags).folder or str(flags.output / run_of(plan, name, seed) / "model")
+    return plan.models[name].folder or str(flags.output / run_of(plan, name, seed) / "model")

@@ -7,7 +7,8 @@
 bench/reproduce.yaml says what: models, each a recipe and what it changes; tasks, each a recipe too; and the claims,
 with the models and tasks that they compare. Every model is trained once a seed, in runs/reproduce, and every job is the
 command that anybody would type. The same command again goes on: what is finished is kept, what was interrupted is
-resumed. `--budget full` has the papers' sizes, and needs their GPUs.
+resumed. The encoder is in runs/e5_small: see pretraining/recipes/e5_small_head.yaml. The papers' sizes are not listed
+here: the recipes named base, large and ablation have them, with their rows, for GPUs.
 
 Writes bench/results/reproduce.csv (a row for each score), reproduce-costs.csv (core hours and memory of each job) and
 bench/reproduction.md with its plots, of whatever is finished.
@@ -50,7 +51,6 @@ def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="CLAIM", help="these claims alone; --list has their names")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default 1 2 3")
-    parser.add_argument("--budget", choices=("small", "full"), default="small", help="small: CPU hours; full: GPUs")
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")
     parser.add_argument("--output", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="the runs' folders")
     parser.add_argument("--jobs", type=int, default=1, help="jobs at a time, one core each (default 1)")

@@ -19,24 +19,24 @@ PLAN = load_recipe(Plan, "bench/reproduce.yaml", [])
 @pytest.fixture
 def flags(tmp_path):
     """The flags of a command; `jobs` two at a time."""
-    return SimpleNamespace(budget="small", seeds=[1, 2], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
+    return SimpleNamespace(seeds=[1, 2], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
 
 
 @pytest.mark.parametrize("name", PLAN.models)
 def test_every_model_has_a_recipe_that_can_be_read(name):
-    for work in (PLAN.models[name].small, PLAN.models[name].full):
-        if work.recipe is not None:
-            load_recipe(Recipe, work.recipe, [*work.set, "output_dir=x", "seed=1"])
-            assert work.hours > 0
+    work = PLAN.models[name]
+    assert (work.recipe is None) == (work.folder is not None)
+    if work.recipe is not None:
+        load_recipe(Recipe, work.recipe, [*work.set, "output_dir=x", "seed=1"])
+        assert work.hours > 0
 
 
 @pytest.mark.parametrize("name", PLAN.tasks)
 def test_every_task_has_a_recipe_that_can_be_read(name):
-    for work in (PLAN.tasks[name].small, PLAN.tasks[name].full):
-        if work.recipe is not None:
-            kind = KINDS[kind_of(["--config", work.recipe])]
-            load_recipe(kind.recipe_class, work.recipe, [*work.set, "model=x", "output_dir=y"])
-            assert work.hours > 0
+    work = PLAN.tasks[name]
+    kind = KINDS[kind_of(["--config", work.recipe])]
+    load_recipe(kind.recipe_class, work.recipe, [*work.set, "model=x", "output_dir=y"])
+    assert work.hours > 0
 
 
 @pytest.mark.parametrize("claim", PLAN.claims, ids=lambda claim: claim.name)
