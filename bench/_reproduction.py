@@ -36,7 +36,8 @@ def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFra
     if path.exists():
         old = pandas.read_csv(path, dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
         fresh = set(new[key].astype(str).agg("/".join, axis=1)) if len(new) else set()
-        new = pandas.concat([old[~old[key].astype(str).agg("/".join, axis=1).isin(fresh)], new])
+        kept = old[~old[key].astype(str).agg("/".join, axis=1).isin(fresh)]
+        new = pandas.concat([kept, new]) if len(new) else kept  # an empty one would turn numbers into objects
     new = new.sort_values([*key, *new.columns.difference([*key, "value"], sort=False)], ignore_index=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     new.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
@@ -71,7 +72,7 @@ def _costs(jobs: list[Job]) -> pandas.DataFrame:
             job.typed,
         )
         for job in jobs
-        if job.portions
+        if job.portions and job.is_done
     ]
     return pandas.DataFrame(found, columns=["job", "core_hours", "gib", "command"])
 

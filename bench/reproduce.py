@@ -113,7 +113,8 @@ def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
                 running[process.pid] = (job, process, time.time())
                 continue
             if not running:
-                failed += [job.name for job in waiting if set(job.needs) & set(failed)]
+                for job in waiting:  # each behind what it needs
+                    failed += [job.name] if set(job.needs) & set(failed) else []
                 break
             pid, status, usage = os.wait4(-1, 0)
             if pid not in running:
@@ -138,8 +139,8 @@ def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
             process.wait()
         print("interrupted: the same command goes on here", file=sys.stderr)
         sys.exit(130)
-    if waiting:
-        print(f"{len(waiting)} jobs are left for another portion.")
+    if left := [job for job in waiting if job.name not in failed]:
+        print(f"{len(left)} jobs are left for another portion.")
     return failed
 
 

@@ -125,7 +125,10 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     table = pandas.read_csv(tmp_path / "reproduce.csv")
     assert len(table) == 9 and set(table["seed"]) == {0, 1, 2}
 
-    flags.output = tmp_path / "elsewhere"  # another machine: one run again
+    written = (tmp_path / "reproduce.csv").read_bytes()
+    flags.output = tmp_path / "elsewhere"  # another machine, where nothing has run, and then one run again
+    _reproduction.write_page(plan, [], flags)
+    assert (tmp_path / "reproduce.csv").read_bytes() == written
     write_results(flags.output / "xlm-1" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
     _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduction.md").read_text()
