@@ -22,7 +22,9 @@ class Work:
     module: str | None = option(None, "command that reads it; default: pre-training of a model, fine-tuning of a task")
     set: list[str] = option([], "fields of the recipe, as field=value")
     start: str | None = option(None, "model of this list that a model starts from; default: the recipe's own start")
-    folder: str | None = option(None, "of a model that is there already: its folder or Hub id")
+    folder: str | None = option(
+        None, "of a model that is there already: its folder or Hub id; with start, a folder in its run, as a checkpoint"
+    )
     hours: float = option(0.0, "hours of one CPU core: measured where reproduce-costs.csv has it, else an estimate")
     once: bool = option(False, "one seed of a model is for all")
 
@@ -49,6 +51,7 @@ class Claim:
     published: str = option("", "the paper's own figures, of its own models")
     models: list[str] = option([], "models that it compares; the first is the one that others are compared with")
     tasks: list[str] = option([], "tasks that it measures")
+    seeds: list[int] = option([], "its seeds, where --seeds has more; default: all of them")
     columns: list[Column] = option([], "columns of its table")
     plot: Literal["layers", "bars"] | None = option(None, "what is drawn")
     verdict: str = option("", "what came out, in a few words")
@@ -97,7 +100,7 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
     """The jobs of some claims, each once: claim by claim, in it seed by seed."""
     jobs: dict[str, Job] = {}
     for claim in claims:
-        for seed in flags.seeds:
+        for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
             for model in claim.models:
                 found = [*model_jobs(plan, model, seed, flags), *task_jobs(plan, claim, model, seed, flags)]
                 jobs |= {job.name: job for job in found if job.name not in jobs}
@@ -107,9 +110,9 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
 def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> list[Job]:
     """The job that trains a model, behind that of the one it starts from; none of a model that is there."""
     work = plan.models[name]
-    if work.folder is not None:
-        return []
     before = model_jobs(plan, work.start, seed, flags) if work.start else []
+    if work.folder is not None:
+        return before
     run = run_of(plan, name, seed)
     own = [f"output_dir={flags.output / run}", f"seed={seed}"]
     own += [f"model.start_from={model_folder(plan, work.start, seed, flags)}"] if work.start else []
@@ -119,7 +122,7 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
     """The jobs that measure a model; once, whatever the seed, where neither model nor task is trained."""
-    is_there = plan.models[model].folder is not None
+    is_there = not model_jobs(plan, model, seed, flags)
     jobs = []
     for name in claim.tasks:
         work = plan.tasks[name]
@@ -128,7 +131,7 @@ def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.N
         folder = flags.output / run / "tasks" / name
         own = [f"model={model_folder(plan, model, seed, flags)}", f"output_dir={folder}"]
         own += [f"seeds=[{seed}]"] if is_trained else []
-        needs = () if is_there else (run,)
+        needs = tuple(job.name for job in model_jobs(plan, model, seed, flags)[-1:])
         jobs.append(job_of("finetuning.run", work, f"{run} {name}", folder, "results.json", own, needs, flags))
     return jobs
 
@@ -156,4 +159,8 @@ def run_of(plan: Plan, model: str, seed: int) -> str:
 
 def model_folder(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> str:
     """Where the model of a seed is, or will be."""
-    return plan.models[name].folder or str(flags.output / run_of(plan, name, seed) / "model")
+    work = plan.models[name]
+    if work.folder is not None and work.start is None:
+        return work.folder
+    run = work.start if work.folder is not None else name
+    return str(flags.output / run_of(plan, run, seed) / (work.folder or "model"))

@@ -109,6 +109,25 @@ def test_links_no_better_than_by_position_are_told(aligned, tmp_path, monkeypatc
     assert re.search(r"seed 1: AER is no lower .* en-de 100.0 \(\d\d\.\d\), zh-en 100.0", results["warnings"][0])
 
 
+def test_a_half_of_the_sentences_is_scored(aligned, tmp_path):
+    main(aligned)
+    whole = read_results(tmp_path / "out")
+    rows, links, scores = [], [], []
+    for half in ("even", "odd"):
+        main([*aligned, f"pairs.1.sentences={half}", f"output_dir={tmp_path / half}"])
+        results = read_results(tmp_path / half)
+        entry = results["protocol"]["evaluation_data"][1]
+        assert entry["split"] == f"test, {half} sentences"
+        rows.append(entry["rows"])
+        links.append(entry["gold"]["possible_links"])
+        scores.append(results.of("zh-en", "aer")["mean"])
+        assert results.of("en-de", "aer") == whole.of("en-de", "aer")
+    of_all = whole["protocol"]["evaluation_data"][1]
+    assert sum(rows) == of_all["rows"] and abs(rows[0] - rows[1]) <= 1
+    assert sum(links) == of_all["gold"]["possible_links"]
+    assert min(scores) < whole.of("zh-en", "aer")["mean"] < max(scores)
+
+
 def test_links_past_a_sentence_are_counted_and_listed(aligned, tmp_path, sample_corpus_dir, capsys):
     folder = tmp_path / "data"
     shutil.copytree(sample_corpus_dir / "alignments", folder)

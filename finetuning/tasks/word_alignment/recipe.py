@@ -35,6 +35,9 @@ class AlignedPairs(NamedPair):
     gold_base: int | None = option(
         None, "0 or 1, from which the file counts: words of pharaoh, sentences of alignv2; default: where it shows"
     )
+    sentences: Literal["all", "even", "odd"] = option(
+        "all", "which are scored, counted from 0: choose by one half (odd) and report the other (even)"
+    )
     note: str | None = option(
         None, "what a reader must know where this is not the benchmark's own data; it becomes a warning of the results"
     )

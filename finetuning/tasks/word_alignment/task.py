@@ -44,23 +44,26 @@ def read(recipe: WordAlignmentRecipe) -> AlignmentData:
         sentences = [tuple(_words(side) for side in sides) for sides in PairReader(files)]
         links = read_gold(gold_file, pair.gold_format, pair.gold_base)
         gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
-        if not any(of_sentence.possible for of_sentence in gold.values()):
-            raise ValueError(
-                f"{gold_file} has no link for the sentences of {pair.name}. Check that it is the file of links."
-            )
-        pairs[pair.name] = AnnotatedPairs(sentences, gold)
         name = Path(gold_file).name
         said = [describe_order(links, gold, name), describe_left_out(left_out, name)]
         warnings += [f"{pair.name}: {one}" for one in said if one]
         if missing := len(sentences) - len(gold):
             warnings.append(f"{pair.name}: {missing} of {len(sentences)} sentences have no gold and were not scored")
+        half = "" if pair.sentences == "all" else f", {pair.sentences} sentences"
+        if half:
+            gold = {number: links for number, links in gold.items() if number % 2 == (pair.sentences == "odd")}
+        if not any(of_sentence.possible for of_sentence in gold.values()):
+            raise ValueError(
+                f"{gold_file} has no link for the sentences of {pair.name}. Check that it is the file of links."
+            )
         if pair.note:
             warnings.append(pair.note)
+        pairs[pair.name] = AnnotatedPairs(sentences, gold)
         entries.append(
             {
                 "path": pair.path or str(Path(pair.gold).parent),
                 "config": pair.gold if pair.path else Path(pair.gold).name,
-                "split": "test",
+                "split": f"test{half}",
                 "languages": [pair.name],
                 "rows": len(gold),
                 "fingerprint": "+".join(_fingerprint(file) for file in (*files, gold_file)),
