@@ -96,5 +96,5 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml
 	$(PIP) install --quiet --no-deps --target $(VENV)/oldest-transformers $(OLDEST)
 	@touch $@
 
-reproduce: setup ## the papers' claims on a real encoder: core hours, in portions that go on (bench/reproduction.md)
+reproduce: setup ## the papers' claims on a real encoder: core hours, in portions that go on (bench/reproduce.md)
 	$(BIN)/python -m bench.reproduce $(FLAGS)

@@ -1,4 +1,4 @@
-"""What `bench.reproduce` runs: models, tasks and claims of bench/reproduce.yaml, and the jobs that they come to."""
+"""What `bench.reproduce` runs: models, tasks and claims of a list, and the jobs that they come to."""
 
 import argparse
 import json
@@ -60,9 +60,11 @@ class Claim:
 
 @dataclass
 class Plan:
-    """bench/reproduce.yaml."""
+    """bench/reproduce.yaml, or reproduce_full.yaml."""
 
     about: str = option("", "the page's first paragraph")
+    unit: str = option("core hours", "what hours are of")
+    launch: list[str] = option([], "module, and its flags, that starts a job's; default: it is started by itself")
     models: dict[str, Work] = option({}, "by name, which names its folder")
     tasks: dict[str, Work] = option({}, "by name")
     claims: list[Claim] = option([], "in the order in which they are run")
@@ -117,7 +119,10 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
     own = [f"output_dir={flags.output / run}", f"seed={seed}"]
     own += [f"model.start_from={model_folder(plan, work.start, seed, flags)}"] if work.start else []
     needs = tuple(job.name for job in before[-1:])
-    return [*before, job_of("pretraining.run", work, run, flags.output / run, "model/config.json", own, needs, flags)]
+    return [
+        *before,
+        job_of(plan, "pretraining.run", work, run, flags.output / run, "model/config.json", own, needs, flags),
+    ]
 
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
@@ -132,11 +137,12 @@ def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.N
         own = [f"model={model_folder(plan, model, seed, flags)}", f"output_dir={folder}"]
         own += [f"seeds=[{seed}]"] if is_trained else []
         needs = tuple(job.name for job in model_jobs(plan, model, seed, flags)[-1:])
-        jobs.append(job_of("finetuning.run", work, f"{run} {name}", folder, "results.json", own, needs, flags))
+        jobs.append(job_of(plan, "finetuning.run", work, f"{run} {name}", folder, "results.json", own, needs, flags))
     return jobs
 
 
 def job_of(
+    plan: Plan,
     module: str,
     work: Work,
     name: str,
@@ -148,7 +154,17 @@ def job_of(
 ) -> Job:
     """The job of a recipe; `own` are the overrides that no other job has."""
     hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
-    command = [sys.executable, "-m", work.module or module, "--config", work.recipe, *work.set, *own, *hub]
+    command = [
+        sys.executable,
+        "-m",
+        *plan.launch,
+        work.module or module,
+        "--config",
+        work.recipe,
+        *work.set,
+        *own,
+        *hub,
+    ]
     return Job(name, command, folder, result, work.hours, flags.output / "jobs" / f"{name}.txt", needs)
 
 

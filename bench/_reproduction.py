@@ -13,8 +13,7 @@ from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import read_results, summary
 from pretraining.tools.compare import evaluations
 
-SCORES, COSTS = Path("bench/results/reproduce.csv"), Path("bench/results/reproduce-costs.csv")
-PAGE = Path("bench/reproduction.md")
+FOLDER = Path("bench")
 KEY = ["model", "seed", "task"]
 RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
@@ -22,13 +21,14 @@ SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_so
 
 def write_page(plan: Plan, jobs: list[Job], flags: argparse.Namespace) -> None:
     """Writes scores, costs, plots and page. Rows of runs that are no longer there are kept."""
-    scores = _joined(SCORES, _scores(plan, flags), KEY)
-    costs = _joined(COSTS, _costs(jobs), ["job"])
-    lines = ["# The papers' claims, on a real encoder", "", *_overview(plan, scores, costs)]
+    page, results = FOLDER / f"{flags.name}.md", FOLDER / "results" / flags.name
+    scores = _joined(results.with_suffix(".csv"), _scores(plan, flags), KEY)
+    costs = _joined(results.with_name(f"{results.name}-costs.csv"), _costs(jobs), ["job"])
+    lines = ["# The papers' claims, on a real encoder", "", *_overview(plan, costs, results.name)]
     for claim in plan.claims:
-        lines += _section(claim, scores)
-    PAGE.write_text("\n".join(lines), encoding="utf-8")
-    print(f"written: {PAGE}, {SCORES}, {COSTS}")
+        lines += _section(claim, scores, costs, results)
+    page.write_text("\n".join(lines), encoding="utf-8")
+    print(f"written: {page}, {results}.csv, {results}-costs.csv")
 
 
 def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
@@ -77,7 +77,7 @@ def _costs(jobs: list[Job]) -> pandas.DataFrame:
     return pandas.DataFrame(found, columns=["job", "core_hours", "gib", "command"])
 
 
-def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame) -> list[str]:
+def _overview(plan: Plan, costs: pandas.DataFrame, name: str) -> list[str]:
     """What was run, what it took, and a line for each claim."""
     total, most = costs["core_hours"].sum(), costs["gib"].max() if len(costs) else 0.0
     rows = [
@@ -87,8 +87,9 @@ def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame) -> 
     return [
         plan.about.strip(),
         "",
-        f"{len(costs)} jobs, {total:.1f} core hours, {most:.1f} GiB at most; each job in [results/{COSTS.name}]"
-        f"(results/{COSTS.name}), each score in [results/{SCORES.name}](results/{SCORES.name}).",
+        f"{len(costs)} jobs, {total:.1f} core hours, {most:.1f} GiB at most; each job in [results/{name}-costs.csv]"
+        f"(results/{name}-costs.csv), each score in [results/{name}.csv](results/{name}.csv). Hours beside a row: "
+        "pre-training of one seed, and the claim's tasks on it.",
         "",
         *markdown_table((["claim", "paper", "here"], rows)),
         "",
@@ -100,14 +101,19 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _section(claim: Claim, scores: pandas.DataFrame) -> list[str]:
+def _section(claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     lines = [f"## {claim.says}", "", f"{claim.paper}. {claim.published}".strip(), ""]
     cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
     if any(any(row) for row in cells.values()):
-        header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
-        lines += [*markdown_table((header, [[name, *row] for name, row in cells.items()])), ""]
-        if claim.plot and (picture := _plot(claim, scores)):
+        header = [
+            "",
+            *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns),
+            "core hours",
+        ]
+        rows = [[name, *row, _hours(claim, name, costs)] for name, row in cells.items()]
+        lines += [*markdown_table((header, rows)), ""]
+        if claim.plot and (picture := _plot(claim, scores, results)):
             lines += [f"![{claim.says}](results/{picture.name})", ""]
     command = f"`python -m bench.reproduce --only {claim.name} --hub_root ../shared/hub`"
     return [*lines, *([claim.answer.strip(), ""] if claim.answer else []), f"Run it: {command}.", ""]
@@ -131,9 +137,21 @@ def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
     return f"{by_seed.mean():.{column.digits}f}{deviation}"
 
 
-def _plot(claim: Claim, scores: pandas.DataFrame) -> Path | None:
+def _hours(claim: Claim, model: str, costs: pandas.DataFrame) -> str:
+    """Core hours of pre-training one seed of a model, and of the claim's tasks on it: means over seeds."""
+
+    def mean(name: str) -> float:
+        found = costs[costs["job"].str.fullmatch(name)]["core_hours"]
+        return found.mean() if len(found) else 0.0
+
+    run = rf"{re.escape(model)}(-\d+)?"
+    trained, measured = mean(run), sum(mean(f"{run} {task}") for task in claim.tasks)
+    return f"{trained:.2f} + {measured:.2f}" if trained or measured else ""
+
+
+def _plot(claim: Claim, scores: pandas.DataFrame, results: Path) -> Path | None:
     """The plot of a claim: its first column over the layers, a panel a language; or all its columns as bars."""
-    path = SCORES.with_name(f"reproduce-{claim.name}.png")
+    path = results.with_name(f"{results.name}-{claim.name}.png")
     if claim.plot == "bars":
         groups = {
             model: {column.name: summary(by_seed) for column in claim.columns
@@ -141,7 +159,7 @@ def _plot(claim: Claim, scores: pandas.DataFrame) -> Path | None:
             for model in claim.models
         }  # fmt: skip
         groups = {model: bars for model, bars in groups.items() if bars}
-        plot_bars(groups, path, claim.says, "score")
+        plot_bars(groups, path, claim.paper, "score")
         return path
     first = claim.columns[0]
     where = {name: wanted for name, wanted in first.where.items() if name != "layer"}
@@ -150,5 +168,5 @@ def _plot(claim: Claim, scores: pandas.DataFrame) -> Path | None:
     for model in claim.models:
         for (language, layer), rows in _rows(column, model, scores).groupby(["language", "layer"]):
             panels.setdefault(language, {}).setdefault(model, {})[int(layer)] = summary(rows["value"])
-    plot_lines(panels, path, claim.says, "layer", first.metric)
+    plot_lines(panels, path, claim.paper, "layer", first.metric)
     return path if panels else None

@@ -1,17 +1,17 @@
 """The papers' claims on a real encoder, from the encoder to the page: `python -m bench.reproduce`, or `make reproduce`.
 
   python -m bench.reproduce --list                         # what is run, and the hours of one core it takes
-  python -m bench.reproduce --hub_root ../shared/hub       # all of it: bench/reproduction.md, and its plots and tables
+  python -m bench.reproduce --hub_root ../shared/hub       # all of it: bench/reproduce.md, and its plots and tables
   python -m bench.reproduce --only dwa --seeds 1 --hours 5 # a part; a portion of five core hours
 
 bench/reproduce.yaml says what: models, each a recipe and what it changes; tasks, each a recipe too; and the claims,
 with the models and tasks that they compare. Every model is trained once a seed, in runs/reproduce, and every job is the
 command that anybody would type. The same command again goes on: what is finished is kept, what was interrupted is
-resumed. The encoder is in runs/e5_small: see pretraining/recipes/e5_small_head.yaml. The papers' sizes are not listed
-here: the recipes named base, large and ablation have them, with their rows, for GPUs.
+resumed. The encoder is in runs/e5_small: see pretraining/recipes/e5_small_head.yaml. `--budget full` is the papers' own
+sizes (bench/reproduce_full.yaml), for GPUs and the Hub.
 
 Writes bench/results/reproduce.csv (a row for each score), reproduce-costs.csv (core hours and memory of each job) and
-bench/reproduction.md with its plots, of whatever is finished.
+bench/reproduce.md with its plots, of whatever is finished; of the papers' sizes reproduce_full.csv, and so on.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from zoo_core.console import quiet_libraries
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, user_errors
 
-CONFIG = Path("bench/reproduce.yaml")
+NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the page and the results, by budget
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,11 +35,11 @@ def main(argv: list[str] | None = None) -> None:
     flags = read_flags(argv)
     with user_errors():
         quiet_libraries()
-        plan = load_recipe(Plan, str(CONFIG), [])
+        plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
         claims = chosen_claims(plan, flags.only)
         jobs = jobs_of(plan, claims, flags)
         if flags.list:
-            return show_list(claims, jobs, flags)
+            return show_list(claims, jobs, plan.unit)
         failed = [] if flags.page else run_jobs(jobs, flags)
         write_page(plan, jobs_of(plan, plan.claims, flags), flags)
         if failed:
@@ -49,15 +49,23 @@ def main(argv: list[str] | None = None) -> None:
 def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--budget", choices=list(NAMES), default="small", help="small: one CPU core (default); full: the papers' sizes"
+    )
     parser.add_argument("--only", nargs="+", metavar="CLAIM", help="these claims alone; --list has their names")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default 1 2 3")
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")
-    parser.add_argument("--output", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="the runs' folders")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="the runs' folders (default runs/reproduce, or runs/reproduce_full)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="jobs at a time, one core each (default 1)")
     parser.add_argument("--hours", type=float, help="start nothing more after so many core hours; go on another day")
     parser.add_argument("--list", action="store_true", help="show what is run and what it takes, and stop")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is finished")
-    return parser.parse_args(argv)
+    flags = parser.parse_args(argv)
+    flags.name = NAMES[flags.budget]
+    flags.output = flags.output or Path("runs") / flags.name
+    return flags
 
 
 def chosen_claims(plan: Plan, names: list[str] | None) -> list[Claim]:
@@ -69,7 +77,7 @@ def chosen_claims(plan: Plan, names: list[str] | None) -> list[Claim]:
     return [claim for claim in plan.claims if not names or claim.name in names]
 
 
-def show_list(claims: list[Claim], jobs: list[Job], flags: argparse.Namespace) -> None:
+def show_list(claims: list[Claim], jobs: list[Job], unit: str) -> None:
     """Prints the claims, and each job with its hours, whether it is done, and its command."""
     for claim in claims:
         print(f"{claim.name}: {claim.says} ({claim.paper})")
@@ -78,7 +86,7 @@ def show_list(claims: list[Claim], jobs: list[Job], flags: argparse.Namespace) -
         state = "done" if job.is_done else f"{job.hours:.2f} h"
         print(f"{job.name:40} {state:>8}  {job.typed}")
     left = sum(job.hours for job in jobs if not job.is_done)
-    print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} hours; {left:.1f} hours left")
+    print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {unit}; {left:.1f} left")
 
 
 def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
@@ -90,7 +98,7 @@ def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
     for job in jobs:
         if job.is_done and job.portions and job.portions[-1]["command"] != job.typed:
             raise ValueError(
-                f"{job.folder} was made by `{job.portions[-1]['command']}`, and bench/reproduce.yaml has `{job.typed}` "
+                f"{job.folder} was made by `{job.portions[-1]['command']}`, and the list has `{job.typed}` "
                 "now. Remove the folder, or give another --output."
             )
     waiting = [job for job in jobs if not job.is_done]

@@ -13,35 +13,45 @@ from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.recipe import Recipe
 from zoo_core.recipes import load_recipe
 
-PLAN = load_recipe(Plan, "bench/reproduce.yaml", [])
+PLANS = {name: load_recipe(Plan, f"bench/{name}.yaml", []) for name in reproduce.NAMES.values()}
+PLAN = PLANS["reproduce"]
+
+
+def of_all(kind):
+    """What all plans list, as parameters of a test."""
+    return [
+        pytest.param(plan, one, id=f"{name}-{getattr(one, 'name', one)}")
+        for name, plan in PLANS.items()
+        for one in getattr(plan, kind)
+    ]
 
 
 @pytest.fixture
 def flags(tmp_path):
     """The flags of a command; `jobs` two at a time."""
-    return SimpleNamespace(seeds=[1, 2], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
+    return SimpleNamespace(name="reproduce", seeds=[1, 2], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
 
 
-@pytest.mark.parametrize("name", PLAN.models)
-def test_every_model_has_a_recipe_that_can_be_read(name):
-    work = PLAN.models[name]
+@pytest.mark.parametrize(("plan", "name"), of_all("models"))
+def test_every_model_has_a_recipe_that_can_be_read(plan, name):
+    work = plan.models[name]
     assert (work.recipe is None) == (work.folder is not None)
     if work.recipe is not None:
         load_recipe(Recipe, work.recipe, [*work.set, "output_dir=x", "seed=1"])
         assert work.hours > 0
 
 
-@pytest.mark.parametrize("name", PLAN.tasks)
-def test_every_task_has_a_recipe_that_can_be_read(name):
-    work = PLAN.tasks[name]
+@pytest.mark.parametrize(("plan", "name"), of_all("tasks"))
+def test_every_task_has_a_recipe_that_can_be_read(plan, name):
+    work = plan.tasks[name]
     kind = KINDS[kind_of(["--config", work.recipe])]
     load_recipe(kind.recipe_class, work.recipe, [*work.set, "model=x", "output_dir=y"])
     assert work.hours > 0
 
 
-@pytest.mark.parametrize("claim", PLAN.claims, ids=lambda claim: claim.name)
-def test_claims_name_models_and_tasks_that_are_there(claim):
-    assert set(claim.models) <= PLAN.models.keys() and set(claim.tasks) <= PLAN.tasks.keys()
+@pytest.mark.parametrize(("plan", "claim"), of_all("claims"))
+def test_claims_name_models_and_tasks_that_are_there(plan, claim):
+    assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
     assert claim.columns and {column.task for column in claim.columns} - {None} <= set(claim.tasks)
 
 
@@ -55,6 +65,9 @@ def test_a_job_is_listed_once_behind_what_it_needs(flags):
     assert f"model.start_from={flags.output / 'head' / 'model'}" in by_name["xlm-2"]
     assert "start alignment" in names and "start-1 alignment" not in names  # nothing of it has a seed
     assert f"model={flags.output / 'xlm-2' / 'model'}" in by_name["xlm-2 alignment"]
+    checkpoint = flags.output / "mini_xlm-1" / "checkpoints" / "step-200" / "model"
+    assert f"model={checkpoint}" in by_name["mini_xlm_200-1 udpos"]
+    assert "mini_body-1" in names and "mini_body-2" not in names  # of one seed
 
 
 def job_of(flags, name, program, needs=()):
@@ -110,8 +123,8 @@ def write_results(folder, values):
 
 
 def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, monkeypatch):
-    for name in ("SCORES", "COSTS", "PAGE"):
-        monkeypatch.setattr(_reproduction, name, tmp_path / getattr(_reproduction, name).name)
+    monkeypatch.setattr(_reproduction, "FOLDER", tmp_path)
+    results = tmp_path / "results"
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
     claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
     plan = Plan(models={name: PLAN.models[name] for name in ("start", "xlm")}, claims=[claim])
@@ -119,17 +132,17 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
         write_results(flags.output / run / "tasks" / "alignment", values)
     _reproduction.write_page(plan, [], flags)
-    page = (tmp_path / "reproduction.md").read_text()
+    page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| xlm | 11.5 ± 0.7 |" in page
-    assert (tmp_path / "reproduce-dwa.png").stat().st_size > 10_000
-    table = pandas.read_csv(tmp_path / "reproduce.csv")
+    assert (results / "reproduce-dwa.png").stat().st_size > 10_000
+    table = pandas.read_csv(results / "reproduce.csv")
     assert len(table) == 9 and set(table["seed"]) == {0, 1, 2}
 
-    written = (tmp_path / "reproduce.csv").read_bytes()
+    written = (results / "reproduce.csv").read_bytes()
     flags.output = tmp_path / "elsewhere"  # another machine, where nothing has run, and then one run again
     _reproduction.write_page(plan, [], flags)
-    assert (tmp_path / "reproduce.csv").read_bytes() == written
+    assert (results / "reproduce.csv").read_bytes() == written
     write_results(flags.output / "xlm-1" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
     _reproduction.write_page(plan, [], flags)
-    page = (tmp_path / "reproduction.md").read_text()
+    page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| xlm | 10.5 ± 0.7 |" in page
