@@ -25,6 +25,7 @@ class Work:
     folder: str | None = option(
         None, "of a model that is there already: its folder or Hub id; with start, a folder in its run, as a checkpoint"
     )
+    title: str | None = option(None, "of a model: what tables call it; default: its name")
     hours: float = option(0.0, "hours of one CPU core: measured where reproduce-costs.csv has it, else an estimate")
     once: bool = option(False, "one seed of a model is for all")
 

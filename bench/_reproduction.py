@@ -26,7 +26,7 @@ def write_page(plan: Plan, jobs: list[Job], flags: argparse.Namespace) -> None:
     costs = _joined(results.with_name(f"{results.name}-costs.csv"), _costs(jobs), ["job"])
     lines = ["# The papers' claims, on a real encoder", "", *_overview(plan, costs, results.name)]
     for claim in plan.claims:
-        lines += _section(claim, scores, costs, results)
+        lines += _section(plan, claim, scores, costs, results)
     page.write_text("\n".join(lines), encoding="utf-8")
     print(f"written: {page}, {results}.csv, {results}-costs.csv")
 
@@ -101,7 +101,7 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _section(claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, results: Path) -> list[str]:
+def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     lines = [f"## {claim.says}", "", f"{claim.paper}. {claim.published}".strip(), ""]
     cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
@@ -111,9 +111,11 @@ def _section(claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, re
             *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns),
             "core hours",
         ]
-        rows = [[name, *row, _hours(claim, name, costs)] for name, row in cells.items()]
+        titles = {name: plan.models[name].title or name for name in claim.models}
+        rows = [[titles[name], *row, _hours(claim, name, costs)] for name, row in cells.items()]
         lines += [*markdown_table((header, rows)), ""]
-        if claim.plot and (picture := _plot(claim, scores, results)):
+        if claim.plot and all(row[0] for row in cells.values()):
+            picture = _plot(claim, titles, scores, results)
             lines += [f"![{claim.says}](results/{picture.name})", ""]
     command = f"`python -m bench.reproduce --only {claim.name} --hub_root ../shared/hub`"
     return [*lines, *([claim.answer.strip(), ""] if claim.answer else []), f"Run it: {command}.", ""]
@@ -149,24 +151,23 @@ def _hours(claim: Claim, model: str, costs: pandas.DataFrame) -> str:
     return f"{trained:.2f} + {measured:.2f}" if trained or measured else ""
 
 
-def _plot(claim: Claim, scores: pandas.DataFrame, results: Path) -> Path | None:
-    """The plot of a claim: its first column over the layers, a panel a language; or all its columns as bars."""
+def _plot(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, results: Path) -> Path:
+    """The plot of a claim: its first column over the layers, a panel a language; or where more is better, as bars."""
     path = results.with_name(f"{results.name}-{claim.name}.png")
     if claim.plot == "bars":
         groups = {
-            model: {column.name: summary(by_seed) for column in claim.columns
-                    if len(by_seed := _rows(column, model, scores).groupby("seed")["value"].mean())}
-            for model in claim.models
+            title: {column.name: summary(by_seed) for column in claim.columns if column.better == "up"
+                    and len(by_seed := _rows(column, model, scores).groupby("seed")["value"].mean())}
+            for model, title in titles.items()
         }  # fmt: skip
-        groups = {model: bars for model, bars in groups.items() if bars}
         plot_bars(groups, path, claim.paper, "score")
         return path
     first = claim.columns[0]
     where = {name: wanted for name, wanted in first.where.items() if name != "layer"}
     column = Column(name=first.name, task=first.task, metric=first.metric, where=where)
     panels: dict[str, dict[str, dict[int, dict]]] = {}
-    for model in claim.models:
+    for model, title in titles.items():
         for (language, layer), rows in _rows(column, model, scores).groupby(["language", "layer"]):
-            panels.setdefault(language, {}).setdefault(model, {})[int(layer)] = summary(rows["value"])
-    plot_lines(panels, path, claim.paper, "layer", first.metric)
-    return path if panels else None
+            panels.setdefault(language, {}).setdefault(title, {})[int(layer)] = summary(rows["value"])
+    plot_lines(panels, path, claim.paper, "layer", first.metric.upper())
+    return path

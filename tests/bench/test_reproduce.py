@@ -133,7 +133,7 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
         write_results(flags.output / run / "tasks" / "alignment", values)
     _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
-    assert "| start | 15.0 |" in page and "| xlm | 11.5 ± 0.7 |" in page
+    assert "| start | 15.0 |" in page and "| MLM + TLM | 11.5 ± 0.7 |" in page
     assert (results / "reproduce-dwa.png").stat().st_size > 10_000
     table = pandas.read_csv(results / "reproduce.csv")
     assert len(table) == 9 and set(table["seed"]) == {0, 1, 2}
@@ -145,4 +145,4 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     write_results(flags.output / "xlm-1" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
     _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
-    assert "| start | 15.0 |" in page and "| xlm | 10.5 ± 0.7 |" in page
+    assert "| start | 15.0 |" in page and "| MLM + TLM | 10.5 ± 0.7 |" in page
