@@ -3,8 +3,10 @@
 
 import copy
 
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 HEADS = {
     "AutoModel": "Model",
@@ -18,6 +20,22 @@ HEADS = {
 
 # Model types whose weights have this encoder's names and layout; only what a paper adds is fresh.
 LOADABLE = ("xlm-roberta", "roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")
+# Those whose own library class is the encoder (`backbone_config`); `backbone.py` says what the zoo knows of each.
+BACKBONES = ("modernbert", "eurobert", "deberta-v2")
+# What the zoo reads of an encoder's shape, under one name in all of them.
+SHAPE = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "initializer_range",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "tie_word_embeddings",
+)
 # Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
 CUSTOM_PIPELINES = {
     "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
@@ -33,6 +51,9 @@ def full_auto_map(model_type: str, prefix: str, further_heads: dict[str, str]) -
 @strict
 class EncoderConfig(PreTrainedConfig):
     """What XLM-R's configuration holds; the defaults are those of `xlm-roberta-base`.
+
+    With `backbone_config`, that of another architecture, the encoder is its library's class, and the fields of `SHAPE`
+    are its own.
 
     Raises `ValueError` where `hidden_size` is not a multiple of `num_attention_heads`; wrong types are refused by
     `@strict`.
@@ -57,7 +78,9 @@ class EncoderConfig(PreTrainedConfig):
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
     tie_word_embeddings: bool = True
+    backbone_config: dict[str, Any] | PreTrainedConfig | None = None
 
+    sub_configs = {"backbone_config": AutoConfig}
     # "Veco" in VecoConfig: how the classes of this model type are called
     class_prefix = ""
     # Auto class -> suffix of the class's name, for the heads that this model type has beside `HEADS`
@@ -68,6 +91,11 @@ class EncoderConfig(PreTrainedConfig):
     lm_head_transform = True
 
     def __post_init__(self, **kwargs):
+        if isinstance(self.backbone_config, dict):
+            self.backbone_config = AutoConfig.for_model(**self.backbone_config)
+        if self.backbone_config is not None:
+            for name in SHAPE:
+                setattr(self, name, getattr(self.backbone_config, name, getattr(self, name)))
         super().__post_init__(**kwargs)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
@@ -81,15 +109,19 @@ class EncoderConfig(PreTrainedConfig):
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
         """The library's, for one of the `LOADABLE` model types; the entries that name another one's files are left out.
+        That of one of `BACKBONES` becomes `backbone_config`.
 
         Raises `ValueError` for any other model type: each of its weights would be missing, and random numbers loaded.
         """
         found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         model_type = found.get("model_type", cls.model_type)
+        if model_type in BACKBONES and not cls.cross_attention:
+            return {"model_type": cls.model_type, "backbone_config": found}, kwargs
         if model_type not in (cls.model_type, *LOADABLE):
             raise ValueError(
                 f"{pretrained_model_name_or_path} is of model type {model_type!r}, whose weights do not fit "
-                f"{cls.__name__}: it loads those of {', '.join(LOADABLE)}."
+                f"{cls.__name__}: it loads those of {', '.join(LOADABLE)}"
+                + ("." if cls.cross_attention else f", and has {', '.join(BACKBONES)} as they are.")
             )
         if model_type != cls.model_type:
             names_files = ("auto_map", "custom_pipelines")
@@ -100,4 +132,6 @@ class EncoderConfig(PreTrainedConfig):
     @property
     def longest_input(self) -> int:
         """Longest input, special tokens included."""
+        if self.backbone_config is not None:
+            return self.max_position_embeddings
         return self.max_position_embeddings - self.pad_token_id - 1

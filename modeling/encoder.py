@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -23,12 +23,18 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import checked_block_mask, prepare_attention_mask
+from .backbone import key_mapping, make_backbone, run_backbone
+from .configuration_encoder import BACKBONES
 from .unpadded import RealPositions, UnpaddedAttention, is_real
 
 if TYPE_CHECKING:
     # Never run. When the library saves a model or loads a folder, it takes along the files that imports name: so the
     # folder of every model holds the pipeline that its configuration promises.
     from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
+
+
+# what tells `from_pretrained` where a checkpoint is
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 def position_ids_of(input_ids_BT: torch.Tensor, padding_id: int) -> torch.Tensor:
@@ -328,6 +334,21 @@ class EncoderPreTrainedModel(PreTrainedModel):
                 if name.endswith("_TARGET_MODULES_MAPPING") and "xlm-roberta" in table:
                     table.setdefault(config.model_type, table["xlm-roberta"])
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """The library's; of a checkpoint of another architecture (`BACKBONES`) every weight has its place here too."""
+        of_hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        found, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **of_hub)
+        if found.get("model_type") in BACKBONES:
+            kwargs["key_mapping"] = key_mapping(AutoConfig.for_model(**found))
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, *args, **kwargs):
+        """The library's; what came from another architecture's checkpoint is saved under the names it has here."""
+        if self.config.backbone_config is not None:
+            kwargs.setdefault("save_original_format", False)
+        return super().save_pretrained(*args, **kwargs)
+
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -350,21 +371,30 @@ class EncoderPreTrainedModel(PreTrainedModel):
 class EncoderModel(EncoderPreTrainedModel):
     """Tokens in, one state a token out.
 
-    `pooler` exists where `config.add_pooling_layer` asks for it (ERNIE-M) and the caller has use for it.
+    `pooler` exists where `config.add_pooling_layer` asks for it (ERNIE-M) and the caller has use for it. With
+    `config.backbone_config` the encoder is another library class, `backbone`, and there are no layers of our own.
     """
 
-    def __init__(self, config, add_pooling_layer: bool = True):
+    def __init__(self, config, add_pooling_layer: bool = True, backbone: PreTrainedModel | None = None):
         super().__init__(config)
-        self.embeddings = Embeddings(config)
-        self.encoder = LayerStack(config)
+        if config.backbone_config is None:
+            self.embeddings = Embeddings(config)
+            self.encoder = LayerStack(config)
+        else:
+            self.backbone = make_backbone(config) if backbone is None else backbone
         self.pooler = Pooler(config) if add_pooling_layer and config.add_pooling_layer else None
         self.post_init()
 
     def get_input_embeddings(self):
+        if self.config.backbone_config is not None:
+            return self.backbone.get_input_embeddings()
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value):
-        self.embeddings.word_embeddings = value
+        if self.config.backbone_config is not None:
+            self.backbone.set_input_embeddings(value)
+        else:
+            self.embeddings.word_embeddings = value
 
     def forward(
         self,
@@ -395,21 +425,27 @@ class EncoderModel(EncoderPreTrainedModel):
             ValueError: neither or both of `input_ids` and `inputs_embeds`; more tokens than positions; a mask of
                 another shape; `encoder_hidden_states` for a model without cross-attention; `num_layers` out of range.
         """
-        if num_layers is not None and not 0 <= num_layers <= len(self.encoder.layer):
-            raise ValueError(f"num_layers is {num_layers}, not from 0 (the embeddings) to {len(self.encoder.layer)}.")
+        depth = self.config.num_hidden_layers
+        if num_layers is not None and not 0 <= num_layers <= depth:
+            raise ValueError(f"num_layers is {num_layers}, not from 0 (the embeddings) to {depth}.")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds.")
         if encoder_hidden_states is not None and not self.config.cross_attention:
             raise ValueError("encoder_hidden_states were given to a model without cross-attention.")
-        states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
-        masks = (attention_mask, encoder_attention_mask)
-        real = self.real_positions(states_BTH, *masks, encoder_hidden_states, kwargs) if self.skip_padding else None
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
-        arguments = (states_BTH, *masks, encoder_hidden_states, num_layers)
-        if real is None:
-            outputs = self.encode(*arguments, return_dict=True, **kwargs)
+        if self.config.backbone_config is not None:
+            first = self.config.pad_token_id + 1
+            inputs = (input_ids, attention_mask, position_ids, inputs_embeds)
+            outputs = run_backbone(self.backbone, first, *inputs, num_layers, **kwargs)
         else:
-            outputs = self.encode_flat(real, *arguments, **kwargs)
+            states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
+            masks = (attention_mask, encoder_attention_mask)
+            real = self.real_positions(states_BTH, *masks, encoder_hidden_states, kwargs) if self.skip_padding else None
+            arguments = (states_BTH, *masks, encoder_hidden_states, num_layers)
+            if real is None:
+                outputs = self.encode(*arguments, return_dict=True, **kwargs)
+            else:
+                outputs = self.encode_flat(real, *arguments, **kwargs)
         if self.pooler is not None and num_layers is None:
             pooled_BH = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
             # made anew: as a tuple, fields stand in the order in which they were set

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from .backbone import architecture_of, make_backbone, renamed
 from .encoder import EncoderPreTrainedModel, grad_to_add_to
 
 # Logits held at once: 2^27 floats are 512 MiB, or 536 predictions at XLM-R's vocabulary of 250,002.
@@ -173,8 +175,9 @@ class LMHead(nn.Module):
 
         It is a setting of this object, not saved; `forward` has the logits of all tokens as ever.
         """
-        candidates_C = candidates_C.to(self.bias.device)
-        candidate_of_V = torch.full_like(self.bias, -1, dtype=torch.long)  # an error where one is looked up
+        weight_VH = self.decoder.weight
+        candidates_C = candidates_C.to(weight_VH.device)
+        candidate_of_V = torch.full_like(weight_VH[:, 0], -1, dtype=torch.long)  # an error where one is looked up
         candidate_of_V[candidates_C] = torch.arange(len(candidates_C), device=candidates_C.device)
         self.candidates_C, self.candidate_of_V = candidates_C, candidate_of_V
 
@@ -197,6 +200,8 @@ class LMHead(nn.Module):
     def output_weights(self):
         """Matrix (C, H) and bias (C,) of the tokens that are predicted among: all, or those of `predict_among`."""
         weight_VH, bias_V = self.decoder.weight, self.decoder.bias
+        if bias_V is None:
+            bias_V = weight_VH.new_zeros(len(weight_VH))
         if self.candidates_C is None:
             return weight_VH, bias_V
         return weight_VH[self.candidates_C], bias_V[self.candidates_C]
@@ -224,6 +229,30 @@ class LMHead(nn.Module):
         return total / len(labels_N)
 
 
+class BackboneHead(LMHead):
+    """The masked-LM head of another architecture (`config.backbone_config`): all modules of its class but the encoder,
+    under their own names."""
+
+    def __init__(self, whole: PreTrainedModel):
+        nn.Module.__init__(self)
+        base = whole.base_model_prefix
+        self.parts = nn.ModuleDict({name: module for name, module in whole.named_children() if name != base})
+        names = {module: name for name, module in self.parts.named_modules()}
+        self.decoder_name = names[whole.get_output_embeddings()]
+        self.transform_name = architecture_of(whole.config).transform
+        self.register_buffer("candidates_C", None, persistent=False)
+        self.register_buffer("candidate_of_V", None, persistent=False)
+
+    @property
+    def decoder(self) -> nn.Linear:
+        """The output embeddings."""
+        return self.parts.get_submodule(self.decoder_name)
+
+    def transform(self, states):
+        """See `LMHead.transform`."""
+        return states if self.transform_name is None else self.parts.get_submodule(self.transform_name)(states)
+
+
 class LMHeadModel(EncoderPreTrainedModel):
     """An encoder with a masked-LM head whose decoder is tied to the word embeddings."""
 
@@ -235,20 +264,31 @@ class LMHeadModel(EncoderPreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.roberta = self.encoder_class(config, add_pooling_layer=False)
-        self.lm_head = LMHead(config)
+        if config.backbone_config is None:
+            self.roberta = self.encoder_class(config, add_pooling_layer=False)
+            self.lm_head = LMHead(config)
+        else:
+            whole = make_backbone(config, AutoModelForMaskedLM)
+            self.roberta = self.encoder_class(config, add_pooling_layer=False, backbone=whole.base_model)
+            self.lm_head = BackboneHead(whole)
+            self._tied_weights_keys = {
+                renamed(whole, name): renamed(whole, source) for name, source in whole._tied_weights_keys.items()
+            }
         self.post_init()
 
     def get_output_embeddings(self):
         return self.lm_head.decoder
 
     def set_output_embeddings(self, new_embeddings):
-        self.lm_head.decoder = new_embeddings
+        if self.config.backbone_config is None:
+            self.lm_head.decoder = new_embeddings
+        else:
+            self.lm_head.parts.set_submodule(self.lm_head.decoder_name, new_embeddings)
 
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, LMHead):
+        if isinstance(module, LMHead) and self.config.backbone_config is None:
             init.zeros_(module.bias)
 
 
