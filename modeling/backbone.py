@@ -62,6 +62,16 @@ ARCHITECTURES = {
 }
 
 
+# BERT is XLM-R's layout under other names; the sentence head (`cls.seq_relationship`) has no place here.
+BERT_NAMES = {
+    r"^bert\.": "roberta.",
+    r"^cls\.predictions\.transform\.dense\.": "lm_head.dense.",
+    r"^cls\.predictions\.transform\.LayerNorm\.": "lm_head.layer_norm.",
+    r"^cls\.predictions\.decoder\.": "lm_head.decoder.",
+    r"^cls\.predictions\.bias$": "lm_head.bias",
+}
+
+
 def architecture_of(backbone_config) -> Architecture:
     """Raises ValueError for a model type that has no entry."""
     if backbone_config.model_type not in ARCHITECTURES:

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
 HEADS = {
     "AutoModel": "Model",
@@ -18,8 +18,8 @@ HEADS = {
 }
 
 
-# Model types whose weights have this encoder's names and layout; only what a paper adds is fresh.
-LOADABLE = ("xlm-roberta", "roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")
+# Model types whose weights have this encoder's layout; only what a paper adds is fresh. BERT's have other names.
+LOADABLE = ("xlm-roberta", "roberta", "camembert", "bert", "veco", "ernie_m", "xlm_align", "metaxlm")
 # Those whose own library class is the encoder (`backbone_config`); `backbone.py` says what the zoo knows of each.
 BACKBONES = ("modernbert", "eurobert", "deberta-v2")
 # What the zoo reads of an encoder's shape, under one name in all of them.
@@ -70,6 +70,8 @@ class EncoderConfig(PreTrainedConfig):
     classifier_dropout: float | int | None = None
     # 512 positions and the two that XLM-R leaves unused: positions start at pad_token_id + 1
     max_position_embeddings: int = 514
+    # BERT's way: the first position is row 0, and no rows are left unused
+    positions_from_zero: bool = False
     # one row, as in XLM-R's checkpoints: a constant that is added everywhere
     type_vocab_size: int = 1
     initializer_range: float = 0.02
@@ -127,11 +129,24 @@ class EncoderConfig(PreTrainedConfig):
             names_files = ("auto_map", "custom_pipelines")
             found = {name: value for name, value in found.items() if name not in names_files}
             found["model_type"] = cls.model_type
+        if model_type == "bert":
+            padding_id = padding_id_of(pretrained_model_name_or_path, found)
+            found |= {"positions_from_zero": True, "pad_token_id": padding_id}
         return found, kwargs
 
     @property
     def longest_input(self) -> int:
         """Longest input, special tokens included."""
-        if self.backbone_config is not None:
+        if self.backbone_config is not None or self.positions_from_zero:
             return self.max_position_embeddings
         return self.max_position_embeddings - self.pad_token_id - 1
+
+
+def padding_id_of(checkpoint: str, config: dict[str, Any]) -> int:
+    """The id of the tokenizer's padding, where there is one: multilingual-e5's configurations have BERT's, which is
+    another token in XLM-R's vocabulary."""
+    try:
+        found = AutoTokenizer.from_pretrained(checkpoint).pad_token_id
+    except (OSError, ValueError):
+        found = None
+    return config.get("pad_token_id", 0) if found is None else found

@@ -23,7 +23,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import checked_block_mask, prepare_attention_mask
-from .backbone import key_mapping, make_backbone, run_backbone
+from .backbone import BERT_NAMES, key_mapping, make_backbone, run_backbone
 from .configuration_encoder import BACKBONES
 from .unpadded import RealPositions, UnpaddedAttention, is_real
 
@@ -106,8 +106,11 @@ class Embeddings(nn.Module):
         self.padding_id = config.pad_token_id
         self.longest_input = config.longest_input
         self.word_embeddings = WordEmbeddings(config.vocab_size, config.hidden_size, padding_idx=self.padding_id)
+        self.from_zero = config.positions_from_zero
         self.position_embeddings = nn.Embedding(
-            config.max_position_embeddings, config.hidden_size, padding_idx=self.padding_id
+            config.max_position_embeddings,
+            config.hidden_size,
+            padding_idx=None if self.from_zero else self.padding_id,
         )
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -134,6 +137,8 @@ class Embeddings(nn.Module):
             token_type = self.token_type_embeddings.weight[0]
         else:
             token_type = self.token_type_embeddings(token_type_ids_BT)
+        if self.from_zero:
+            position_ids_BT = (position_ids_BT - self.padding_id - 1).clamp(min=0)
         summed_BTH = inputs_embeds_BTH + token_type + self.position_embeddings(position_ids_BT)
         return self.dropout(self.LayerNorm(summed_BTH))
 
@@ -336,17 +341,18 @@ class EncoderPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """The library's; of a checkpoint of another architecture (`BACKBONES`) every weight has its place here too."""
+        """The library's; every weight of another architecture's checkpoint has its place here too (`key_mapping`)."""
         of_hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         found, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **of_hub)
-        if found.get("model_type") in BACKBONES:
+        if found.get("model_type") == "bert":
+            kwargs["key_mapping"] = BERT_NAMES
+        elif found.get("model_type") in BACKBONES:
             kwargs["key_mapping"] = key_mapping(AutoConfig.for_model(**found))
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, *args, **kwargs):
         """The library's; what came from another architecture's checkpoint is saved under the names it has here."""
-        if self.config.backbone_config is not None:
-            kwargs.setdefault("save_original_format", False)
+        kwargs.setdefault("save_original_format", False)
         return super().save_pretrained(*args, **kwargs)
 
     @torch.no_grad()

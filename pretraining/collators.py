@@ -93,7 +93,7 @@ class Collator:
             fillings["language_ids"] = 0  # any: padding is no <mask>
         if self.draws:
             fillings["draws"] = 0
-        totals_B = row_lengths(sides.lengths_SB)
+        totals_B = row_lengths(sides.lengths_SB, self.tokenizer)
         fields = Fields(fillings, len(totals_B), int(totals_B.max()))
         for rows in blocks_of(totals_B):
             block = lay_out([side[rows] for side in sides.tokens], sides.lengths_SB[:, rows], self.tokenizer)

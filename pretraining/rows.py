@@ -1,4 +1,5 @@
-"""Examples laid out as rows: `<s> x </s>`, or `<s> x </s></s> y </s>`, padded on the right.
+"""Examples laid out as rows, with the special tokens of the tokenizer: `<s> x </s>`, or `<s> x </s></s> y </s>` of XLM-R,
+`[CLS] x [SEP] y [SEP]` of BERT; padded on the right.
 
 Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2), `N` rows of a
 block and `W` positions of its longest row.
@@ -6,7 +7,10 @@ block and `W` positions of its longest row.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +22,44 @@ SIDES = ("x", "y")
 POSITIONS_AT_ONCE = 1 << 15  # of a block: what is computed of them on the way stays in a core's cache
 
 
+class Specials(NamedTuple):
+    """Ids that stand before x, between x and y, and at the end, of a text too."""
+
+    begin: list[int]
+    middle: list[int]
+    end: list[int]
+
+
+@lru_cache(maxsize=8)
+def specials_of(tokenizer: PreTrainedTokenizerBase) -> Specials:
+    """What the tokenizer puts around a text and a pair; where it adds nothing, its own tokens in XLM-R's places.
+
+    Raises ValueError for one that has none, or more than rows have room for.
+    """
+    encoded = tokenizer("a", "a", return_special_tokens_mask=True)
+    groups = [
+        (special, [id_ for id_, _ in group])
+        for special, group in groupby(
+            zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True), itemgetter(1)
+        )
+    ]
+    if [special for special, _ in groups] == [1, 0, 1, 0, 1]:
+        found = Specials(*(ids for special, ids in groups if special))
+    else:
+        begin = tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
+        end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
+        if begin is None or end is None:
+            raise ValueError(f"{type(tokenizer).__name__} has no tokens that stand before and behind a text.")
+        found = Specials([begin], [end, end], [end])
+    if len(found.begin) + len(found.end) > SPECIALS_OF_TEXT or sum(map(len, found)) > SPECIALS_OF_PAIR:
+        raise ValueError(f"{type(tokenizer).__name__} puts more than {SPECIALS_OF_PAIR} special tokens around a pair.")
+    return found
+
+
 @dataclass(slots=True)
 class Block:
-    """Rows `<s> x </s>` or `<s> x </s></s> y </s>`, padded on the right. Special tokens belong to their side: segment 0
-    is `<s> x </s>`, segment 1 is `</s> y </s>`."""
+    """Rows of texts or pairs, padded on the right. Special tokens belong to their side: segment 0 is `<s> x </s>`,
+    segment 1 is `</s> y </s>`; of an odd number between the sides x has one more."""
 
     input_ids: np.ndarray  # (N, W) int32
     of_side: list[np.ndarray]  # (N, W) of each side: true at its tokens
@@ -31,21 +69,24 @@ class Block:
 
 def lay_out(sides: list[list[np.ndarray]], lengths_SN: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> Block:
     """`sides`: for one or two sides, the tokens of N rows."""
-    totals_N = row_lengths(lengths_SN)
+    begin, middle, end = specials_of(tokenizer)
+    totals_N = row_lengths(lengths_SN, tokenizer)
     count, width = len(totals_N), int(totals_N.max())
     rows_N, columns_W = np.arange(count), np.arange(width, dtype=np.int32)
     bounds_SN1 = lengths_SN.astype(np.int32)[:, :, None]
     ids = np.full((count, width), tokenizer.pad_token_id, dtype=np.int32)
-    ids[:, 0] = tokenizer.cls_token_id
-    ids[rows_N, totals_N - 1] = tokenizer.sep_token_id
+    ids[:, : len(begin)] = begin
+    for place, token in enumerate(end, -len(end)):
+        ids[rows_N, totals_N + place] = token
     segments = (columns_W < totals_N[:, None].astype(np.int32)).view(np.int8)
-    of_side = [_between(columns_W, 1, bounds_SN1[0])]
+    of_side = [_between(columns_W, len(begin), bounds_SN1[0])]
     tokens, flat = of_side[0], sides[0]
     if len(sides) == 2:
-        ids[rows_N, lengths_SN[0] + 1] = ids[rows_N, lengths_SN[0] + 2] = tokenizer.sep_token_id
-        of_side.append(_between(columns_W - bounds_SN1[0], 3, bounds_SN1[1]))
+        for place, token in enumerate(middle, len(begin)):
+            ids[rows_N, lengths_SN[0] + place] = token
+        of_side.append(_between(columns_W - bounds_SN1[0], len(begin) + len(middle), bounds_SN1[1]))
         tokens, flat = tokens | of_side[1], [*chain.from_iterable(zip(*sides, strict=True))]
-        segments *= np.int8(1) + (columns_W >= bounds_SN1[0] + SPECIALS_OF_TEXT)
+        segments *= np.int8(1) + (columns_W >= bounds_SN1[0] + len(begin) + (len(middle) + 1) // 2)
     segments -= 1
     ids[tokens] = np.concatenate(flat)
     return Block(ids, of_side, tokens, segments)
@@ -56,9 +97,10 @@ def _between(columns: np.ndarray, first: int, size_N1: np.ndarray) -> np.ndarray
     return (columns - np.int32(first)).view(np.uint32) < size_N1.view(np.uint32)
 
 
-def row_lengths(lengths_SB: np.ndarray) -> np.ndarray:
+def row_lengths(lengths_SB: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """(B,) positions of rows with sides of so many tokens."""
-    return lengths_SB.sum(0) + (SPECIALS_OF_TEXT, SPECIALS_OF_PAIR)[len(lengths_SB) - 1]
+    begin, middle, end = map(len, specials_of(tokenizer))
+    return lengths_SB.sum(0) + begin + end + middle * (len(lengths_SB) - 1)
 
 
 def blocks_of(lengths_B: np.ndarray) -> Iterator[slice]:
@@ -109,13 +151,10 @@ def set_layout(fields: Fields, rows: slice, block: Block) -> None:
 
 
 def encode_rows(sides: Sequence[Sequence[np.ndarray]], tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
-    """Unmasked rows `<s> x </s>`, or `<s> x </s></s> y </s>` of examples with two sides, as padded (B, T) fields.
-
-    Segment 0 is `<s> x </s>`, segment 1 is `</s> y </s>`: special tokens belong to their side.
-    """
+    """Unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Block`."""
     of_sides = [list(side) for side in zip(*sides, strict=True)]
     lengths_SB = side_lengths(of_sides)
-    totals_B = row_lengths(lengths_SB)
+    totals_B = row_lengths(lengths_SB, tokenizer)
     fields = Fields(padding_values(tokenizer), len(totals_B), int(totals_B.max()))
     for rows in blocks_of(totals_B):
         set_layout(fields, rows, lay_out([side[rows] for side in of_sides], lengths_SB[:, rows], tokenizer))
