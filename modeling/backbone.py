@@ -80,6 +80,11 @@ def architecture_of(backbone_config) -> Architecture:
     return ARCHITECTURES[backbone_config.model_type]
 
 
+def honors_block_masks(backbone_config) -> bool:
+    """Whether a (B, T, T) mask can be given to the encoder; None is XLM-R's shape, which can."""
+    return backbone_config is None or architecture_of(backbone_config).block_mask is not None
+
+
 def make_backbone(config, auto_class=AutoModel) -> PreTrainedModel:
     """The encoder of `config.backbone_config` by its library's class, or with its masked-LM head (`auto_class`)."""
     architecture_of(config.backbone_config)
@@ -147,10 +152,9 @@ def run_backbone(
 
 def block_mask(model: PreTrainedModel, embeddings_BTH: torch.Tensor, allow_BTT: torch.Tensor) -> Any:
     """What the architecture takes for a block mask."""
-    found = architecture_of(model.config)
-    if found.block_mask is None:
+    if not honors_block_masks(model.config):
         raise ValueError(
             f"{model.config.model_type} has no way to honor a (B, T, T) attention_mask: train mlm, tlm and dwa, in rows "
             "that are not packed."
         )
-    return found.block_mask(model, embeddings_BTH, allow_BTT)
+    return architecture_of(model.config).block_mask(model, embeddings_BTH, allow_BTT)

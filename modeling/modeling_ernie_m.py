@@ -86,7 +86,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             if position_ids is None:
                 position_ids = position_ids_of(input_ids, self.config.pad_token_id)
             carries_BT = input_ids.eq(self.config.mask_token_id) & language_ids.ge(0)
-            inputs_embeds = self.embeddings.word_embeddings(input_ids)
+            inputs_embeds = self.get_input_embeddings()(input_ids)
             inputs_embeds = inputs_embeds + self.language_embeddings(language_ids.clamp(min=0)) * carries_BT[..., None]
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)

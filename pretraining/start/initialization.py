@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling.backbone import honors_block_masks
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
 from pretraining.start.pretrained import existing_path, read_tokenizer
@@ -79,6 +80,8 @@ def build_config(
             settings.setdefault(name, getattr(tokenizer, name))
         config = config_class(**settings)
     of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    if start and not recipe.tokenizer and config.vocab_size > len(tokenizer):
+        of_tokenizer.pop("vocab_size")  # rows that its tokenizer does not use, such as up to a multiple of 64
     if getattr(config, "num_languages", 0):
         of_tokenizer["mask_token_id"] = tokenizer.mask_token_id
     for name, value in of_tokenizer.items():
@@ -108,6 +111,9 @@ def _check_objective(
         raise ValueError(
             f"{place} has masks of its own, which model.attention={recipe.model.attention} ignores. Use sdpa."
         )
+    if (kind.own_mask or phase.objectives[name].packed) and not honors_block_masks(config.backbone_config):
+        what = "needs masks of its own" if kind.own_mask else "packed needs masks of its own"
+        raise ValueError(f"{place} {what}, which a model of type {config.backbone_config.model_type} cannot honor.")
     length, longest = phase.objectives[name].max_length, config.longest_input
     if not kind.reads and length > longest:
         advice = f"Set {place}.max_length={longest}, or raise model.config.max_position_embeddings"
