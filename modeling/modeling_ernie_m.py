@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration_ernie_m import ErnieMConfig
@@ -53,9 +54,9 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
     one. No other token does, so that released checkpoints and every input of a fine-tuned model are as without.
     """
 
-    def __init__(self, config, add_pooling_layer: bool = True):
+    def __init__(self, config, add_pooling_layer: bool = True, backbone: PreTrainedModel | None = None):
         config.check_languages()
-        super().__init__(config, add_pooling_layer)
+        super().__init__(config, add_pooling_layer, backbone)
         if config.num_languages:
             self.language_embeddings = LanguageEmbedding(config.num_languages, config.hidden_size)
             self.post_init()

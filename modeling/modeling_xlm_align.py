@@ -107,11 +107,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, PointerLinear) and self.config.pointer_start == "identity":
-            layer = self.config.pointer_layer
-            of_layer = self.roberta.encoder.layer[layer - 1].output if layer else self.roberta.embeddings
-            # of states with an RMS of 1, which LayerNorm says how to reach: scores are sqrt(H) times the cosines
-            scale = (of_layer.LayerNorm.weight.square() + of_layer.LayerNorm.bias.square()).mean().rsqrt()
-            init.copy_(module.weight, scale * torch.eye(len(module.weight), device=scale.device))
+            init.eye_(module.weight)
 
     def forward(
         self,
@@ -200,6 +196,8 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     def pointer_losses(self, states_BTH: torch.Tensor, labels: AlignmentLabels, batch: dict) -> Losses:
         """DWA's cross-entropies (Eqs. 11 to 15), source to target and back."""
         flat_FH = states_BTH.flatten(0, 1)
+        if self.config.pointer_start == "identity":  # of length sqrt(H): scores start as sqrt(H) times the cosines
+            flat_FH = nn.functional.normalize(flat_FH, dim=1) * flat_FH.shape[1] ** 0.5
         from_source_PST, from_target_PST = self._labeled(labels, batch)
         losses, rows = [], []
         for own_PS, other_PT, other_mask_PT, probability_PST in (
