@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An encoder of another architecture below the zoo's heads and objectives: its library's class, unchanged.
 
-A configuration with `backbone_config` has one. What the zoo must know of an architecture is an entry of `ARCHITECTURES`:
-where its masked-LM head is, and how a block mask is handed to it. Weights are called as in its own checkpoints, below
-`roberta.backbone.` and `lm_head.parts.`.
+A configuration with `backbone_config` has one. What the zoo must know of an architecture is an entry of
+`ARCHITECTURES`: where its masked-LM head is, and how a block mask is handed to it. Weights are called as in its own
+checkpoints, below `roberta.backbone.` and `lm_head.parts.`.
 
 Legend: `B` sequences, `T` positions, `H` hidden size, `V` vocabulary.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_sliding_window_mask
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
@@ -22,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from .attention_masks import prepare_attention_mask
 
 
-def one_mask(model, embeddings_BTH, allow_BTT) -> dict[str, torch.Tensor]:
+def one_mask(model, embeddings_BTH, allow_BTT) -> torch.Tensor:
     """A mask for all layers, as the attention implementation wants it."""
     return prepare_attention_mask(model.config, embeddings_BTH, allow_BTT)
 
@@ -47,8 +46,8 @@ class Architecture:
     """What the zoo has to know of a model type.
 
     transform: the module of its `...ForMaskedLM` between the last states and the output embeddings; None: there is none.
-    block_mask: makes of (model, embeddings, boolean mask (B, T, T)) what the model takes as `attention_mask`; None: it
-        can honor none.
+    block_mask: makes of (model, embeddings, boolean mask (B, T, T)) what the model takes as `attention_mask`; None:
+        it can honor none.
     """
 
     transform: str | None
@@ -154,7 +153,7 @@ def block_mask(model: PreTrainedModel, embeddings_BTH: torch.Tensor, allow_BTT: 
     """What the architecture takes for a block mask."""
     if not honors_block_masks(model.config):
         raise ValueError(
-            f"{model.config.model_type} has no way to honor a (B, T, T) attention_mask: train mlm, tlm and dwa, in rows "
-            "that are not packed."
+            f"{model.config.model_type} has no way to honor a (B, T, T) attention_mask: train mlm, tlm and dwa, in "
+            "rows that are not packed."
         )
     return architecture_of(model.config).block_mask(model, embeddings_BTH, allow_BTT)

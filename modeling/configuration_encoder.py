@@ -2,11 +2,12 @@
 """Configuration of the shared encoder, and the Auto classes that every model of the zoo answers to."""
 
 import copy
-
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+
+from .backbone import ARCHITECTURES
 
 HEADS = {
     "AutoModel": "Model",
@@ -20,8 +21,6 @@ HEADS = {
 
 # Model types whose weights have this encoder's layout; only what a paper adds is fresh. BERT's have other names.
 LOADABLE = ("xlm-roberta", "roberta", "camembert", "bert", "veco", "ernie_m", "xlm_align", "metaxlm")
-# Those whose own library class is the encoder (`backbone_config`); `backbone.py` says what the zoo knows of each.
-BACKBONES = ("modernbert", "eurobert", "deberta-v2")
 # What the zoo reads of an encoder's shape, under one name in all of them.
 SHAPE = (
     "vocab_size",
@@ -99,7 +98,7 @@ class EncoderConfig(PreTrainedConfig):
             for name in SHAPE:
                 setattr(self, name, getattr(self.backbone_config, name, getattr(self, name)))
         super().__post_init__(**kwargs)
-        if self.hidden_size % self.num_attention_heads:
+        if self.backbone_config is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
             )
@@ -111,19 +110,19 @@ class EncoderConfig(PreTrainedConfig):
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
         """The library's, for one of the `LOADABLE` model types; the entries that name another one's files are left out.
-        That of one of `BACKBONES` becomes `backbone_config`.
+        That of one of the `ARCHITECTURES` becomes `backbone_config`.
 
         Raises `ValueError` for any other model type: each of its weights would be missing, and random numbers loaded.
         """
         found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         model_type = found.get("model_type", cls.model_type)
-        if model_type in BACKBONES and not cls.cross_attention:
+        if model_type in ARCHITECTURES and not cls.cross_attention:
             return {"model_type": cls.model_type, "backbone_config": found}, kwargs
         if model_type not in (cls.model_type, *LOADABLE):
             raise ValueError(
                 f"{pretrained_model_name_or_path} is of model type {model_type!r}, whose weights do not fit "
                 f"{cls.__name__}: it loads those of {', '.join(LOADABLE)}"
-                + ("." if cls.cross_attention else f", and has {', '.join(BACKBONES)} as they are.")
+                + ("." if cls.cross_attention else f", and has {', '.join(ARCHITECTURES)} as they are.")
             )
         if model_type != cls.model_type:
             names_files = ("auto_map", "custom_pipelines")

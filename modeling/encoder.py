@@ -23,8 +23,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import checked_block_mask, prepare_attention_mask
-from .backbone import BERT_NAMES, key_mapping, make_backbone, run_backbone
-from .configuration_encoder import BACKBONES
+from .backbone import ARCHITECTURES, BERT_NAMES, key_mapping, make_backbone, run_backbone
 from .unpadded import RealPositions, UnpaddedAttention, is_real
 
 if TYPE_CHECKING:
@@ -346,7 +345,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
         found, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **of_hub)
         if found.get("model_type") == "bert":
             kwargs["key_mapping"] = BERT_NAMES
-        elif found.get("model_type") in BACKBONES:
+        elif found.get("model_type") in ARCHITECTURES:
             kwargs["key_mapping"] = key_mapping(AutoConfig.for_model(**found))
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 

@@ -1,0 +1,298 @@
+"""Encoders of other architectures below the zoo's heads and objectives: exactly theirs, masks included."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    BertForPreTraining,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+
+from modeling import backbone
+from modeling.backbone import Architecture, honors_block_masks, one_mask
+from modeling.configuration_veco import VecoConfig
+from modeling.modeling_ernie_m import ErnieMForPreTraining
+from modeling.modeling_metaxlm import MetaXlmForPreTraining
+from modeling.modeling_xlm_align import XlmAlignForMaskedLM, XlmAlignForPreTraining, XlmAlignModel
+
+SHAPE = dict(
+    vocab_size=60,
+    hidden_size=32,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    intermediate_size=48,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+    cls_token_id=1,
+    sep_token_id=2,
+    mask_token_id=3,
+)
+SETTINGS = {
+    "modernbert": {"local_attention": 8},  # layers 1 and 2 see four positions to either side
+    "eurobert": {},
+    "deberta-v2": dict(
+        relative_attention=True,
+        position_buckets=8,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        type_vocab_size=0,
+    ),
+}
+WITH_MASKS = [name for name in SETTINGS if honors_block_masks(AutoConfig.for_model(name, **SHAPE | SETTINGS[name]))]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """`checkpoint(name)`: a folder of a small masked LM of an architecture, and the model."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            torch.manual_seed(0)
+            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(name, **SHAPE | SETTINGS[name])).eval()
+            for parameter in model.parameters():
+                nn.init.normal_(parameter, std=0.3)
+            folder = tmp_path_factory.mktemp(name)
+            model.save_pretrained(folder)
+            made[name] = folder, model
+        return made[name]
+
+    return of
+
+
+def batch_of(length=24, rows=2):
+    torch.manual_seed(1)
+    ids = torch.randint(4, SHAPE["vocab_size"], (rows, length))
+    labels = torch.where(torch.rand(ids.shape) < 0.2, ids, -100)
+    labels[:, 3] = ids[:, 3]
+    mask = torch.ones_like(ids)
+    mask[1, -5:] = 0
+    return {
+        "input_ids": torch.where(labels.ne(-100), 3, ids).masked_fill(mask.eq(0), 0),
+        "labels": labels.masked_fill(mask.eq(0), -100),
+        "attention_mask": mask,
+    }
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_weight_of_a_checkpoint_is_loaded(name, checkpoint):
+    folder, theirs = checkpoint(name)
+    ours, report = XlmAlignForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values())
+    batch = batch_of()
+    real, inputs = batch["attention_mask"].bool(), {k: v for k, v in batch.items() if k != "labels"}
+    with torch.no_grad():
+        expected = theirs(**inputs, output_hidden_states=True)
+        found = ours.eval()(**inputs, output_hidden_states=True)
+        second = ours.roberta(**inputs, num_layers=2).last_hidden_state
+    torch.testing.assert_close(found.logits[real], expected.logits[real], atol=1e-5, rtol=1e-5)
+    for own, other in zip(found.hidden_states, expected.hidden_states, strict=True):
+        torch.testing.assert_close(own[real], other[real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(second[real], expected.hidden_states[2][real], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_an_encoder_without_a_head_gets_a_fresh_one(name, checkpoint, tmp_path):
+    _, theirs = checkpoint(name)
+    theirs.base_model.save_pretrained(tmp_path)
+    ours, report = XlmAlignForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert {name.split(".")[0] for name in report["missing_keys"]} <= {"lm_head", "q_linear", "k_linear"}
+    ids = batch_of()["input_ids"][:1]
+    with torch.no_grad():
+        found, expected = ours.eval().roberta(ids)[0], theirs.base_model(ids)[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_saved_folder_loads_by_the_auto_classes(name, checkpoint, tmp_path):
+    folder, theirs = checkpoint(name)
+    XlmAlignForPreTraining.from_pretrained(folder).save_pretrained(tmp_path)
+    ids = batch_of()["input_ids"][:1]
+    for auto in (AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining):
+        model, report = auto.from_pretrained(tmp_path, trust_remote_code=True, output_loading_info=True)
+        assert not report["missing_keys"] and not report["mismatched_keys"]
+        assert auto is AutoModel or model.lm_head.decoder.weight is not None
+        base = model if auto is AutoModel else model.roberta
+        with torch.no_grad():
+            torch.testing.assert_close(base.eval()(ids)[0], theirs.base_model(ids)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_loss_is_the_sum_of_the_library_s_cross_entropies(name, checkpoint):
+    folder, theirs = checkpoint(name)
+    ours, batch = MetaXlmForPreTraining.from_pretrained(folder).eval(), batch_of()
+    output = ours(mlm=batch, tlm=batch)
+    logits = theirs(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    labels = batch["labels"]
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    torch.testing.assert_close(output.loss, 2 * expected, rtol=1e-5, atol=1e-4)
+    output.loss.backward()
+    expected.backward()
+    own = ours.get_input_embeddings().weight.grad
+    torch.testing.assert_close(own, 2 * theirs.get_input_embeddings().weight.grad, rtol=1e-4, atol=1e-4)
+    theirs.zero_grad()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", WITH_MASKS)
+def test_block_masks_isolate_exactly(name, attention, checkpoint):
+    """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it stood alone."""
+    folder, theirs = checkpoint(name)
+    model = XlmAlignModel.from_pretrained(folder, attn_implementation=attention).eval()
+    ids, cut = batch_of(length=30)["input_ids"][:1], 18
+    block = torch.zeros(1, 30, 30, dtype=torch.bool)
+    block[:, :cut, :cut] = block[:, cut:, cut:] = True
+    first = model.config.pad_token_id + 1
+    positions = torch.cat([torch.arange(cut), torch.arange(30 - cut)])[None] + first
+    other = ids.clone()
+    other[:, cut:] = ids[:, cut:].flip(1)
+    with torch.no_grad():
+        packed = model(ids, attention_mask=block, position_ids=positions)[0]
+        alone = theirs.base_model(ids[:, :cut])[0], theirs.base_model(ids[:, cut:])[0]
+        disturbed = model(other, attention_mask=block, position_ids=positions)[0]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), atol=1e-5, rtol=1e-5)
+    assert torch.equal(packed[:, :cut], disturbed[:, :cut]) and not torch.equal(packed[:, cut:], disturbed[:, cut:])
+
+
+def test_windows_hold_within_a_block_mask(checkpoint):
+    folder, theirs = checkpoint("modernbert")
+    model, ids = XlmAlignModel.from_pretrained(folder).eval(), batch_of()["input_ids"][:1]
+    everything = torch.ones(1, 24, 24, dtype=torch.bool)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids, attention_mask=everything)[0], theirs.base_model(ids)[0])
+
+
+def test_what_cannot_be_honored_is_refused(checkpoint, tmp_path):
+    folder, _ = checkpoint("deberta-v2")
+    model, ids = XlmAlignModel.from_pretrained(folder), batch_of()["input_ids"]
+    with pytest.raises(ValueError, match="deberta-v2"):
+        model(ids, attention_mask=torch.ones(2, 24, 24, dtype=torch.bool))
+    with pytest.raises(ValueError, match="modernbert"):  # VECO's module sits inside layers of XLM-R's shape
+        VecoConfig.from_pretrained(checkpoint("modernbert")[0])
+    AutoConfig.for_model("electra").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="electra"):
+        XlmAlignForPreTraining.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", WITH_MASKS)
+def test_a_language_embedding_moves_the_mask_alone(name, checkpoint):
+    folder, _ = checkpoint(name)
+    model = ErnieMForPreTraining.from_pretrained(folder, mask_token_id=3, languages=["en", "de"]).eval()
+    nn.init.normal_(model.roberta.language_embeddings.weight)
+    batch = {field: value[:1] for field, value in batch_of().items()}
+    language = torch.ones_like(batch["input_ids"])
+    with torch.no_grad():
+        plain = model.roberta(batch["input_ids"], num_layers=0)[0]
+        told = model.roberta(batch["input_ids"], language_ids=language, num_layers=0)[0]
+    moved = (plain - told).abs().amax(-1) > 1e-4
+    assert torch.equal(moved, batch["input_ids"].eq(3))
+
+
+def test_bert_s_shape_becomes_xlm_r_s(tmp_path, sample_tokenizer):
+    """Also where the configuration has BERT's id of the padding and the tokenizer another, as multilingual-e5."""
+    shape = {
+        name: SHAPE[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    }
+    config = AutoConfig.for_model("bert", vocab_size=len(sample_tokenizer) + 35, max_position_embeddings=40, **shape)
+    theirs = BertForPreTraining(config).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(tmp_path)
+    sample_tokenizer.save_pretrained(tmp_path)
+    ours, report = XlmAlignForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and all(
+        "pooler" in n or "seq_relationship" in n for n in report["unexpected_keys"]
+    )
+    assert ours.config.backbone_config is None and ours.config.pad_token_id == sample_tokenizer.pad_token_id != 0
+    batch = sample_tokenizer(["A house.", "The small house is warm today."], padding=True, return_tensors="pt")
+    types = torch.randint(0, 2, batch["input_ids"].shape)
+    real = batch["attention_mask"].bool()
+    with torch.no_grad():
+        found = ours.eval()(**batch, token_type_ids=types).logits
+        expected = theirs(**batch, token_type_ids=types).prediction_logits
+    torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-5)
+    ours.save_pretrained(tmp_path / "saved")
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(**batch, token_type_ids=types).logits, found)
+
+
+class ToyConfig(PreTrainedConfig):
+    """An encoder that nobody has heard of."""
+
+    model_type = "toy"
+    vocab_size: int = 60
+    hidden_size: int = 32
+    num_hidden_layers: int = 1
+    pad_token_id: int = 0
+    max_position_embeddings: int = 64
+    tie_word_embeddings: bool = True
+
+
+class ToyModel(PreTrainedModel):
+    """A layer of attention that has no positions."""
+
+    config_class = ToyConfig
+    base_model_prefix = "toy"
+    _supports_sdpa = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.attention = nn.MultiheadAttention(config.hidden_size, 4, batch_first=True)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.words
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, inputs_embeds=None, **kwargs):
+        states = self.words(input_ids) if inputs_embeds is None else inputs_embeds
+        forbidden = None if attention_mask is None else ~attention_mask[:, 0].repeat_interleave(4, 0)
+        out = self.attention(states, states, states, attn_mask=forbidden, need_weights=False)[0]
+        return BaseModelOutput(last_hidden_state=out, hidden_states=(states, out))
+
+
+class ToyForMaskedLM(PreTrainedModel):
+    """Tied output embeddings right behind the encoder."""
+
+    config_class = ToyConfig
+    base_model_prefix = "toy"
+    _supports_sdpa = True
+    _tied_weights_keys = {"decoder.weight": "toy.words.weight"}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.toy = ToyModel(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self):
+        return self.decoder
+
+    def forward(self, input_ids, **kwargs):
+        return MaskedLMOutput(logits=self.decoder(self.toy(input_ids, **kwargs)[0]))
+
+
+def test_an_architecture_is_an_entry_of_a_table(tmp_path, monkeypatch):
+    AutoConfig.register("toy", ToyConfig, exist_ok=True)
+    AutoModel.register(ToyConfig, ToyModel, exist_ok=True)
+    AutoModelForMaskedLM.register(ToyConfig, ToyForMaskedLM, exist_ok=True)
+    monkeypatch.setitem(backbone.ARCHITECTURES, "toy", Architecture(transform=None, block_mask=one_mask))
+    theirs = ToyForMaskedLM(ToyConfig()).eval()
+    theirs.save_pretrained(tmp_path)
+    ours, report = XlmAlignForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert {name.split(".")[0] for name in report["missing_keys"]} == {"q_linear", "k_linear"}
+    batch = {field: value[:1] for field, value in batch_of().items()}
+    block = batch["attention_mask"].bool()[:, :, None] & batch["attention_mask"].bool()[:, None]
+    loss = ours(mlm=batch | {"attention_mask": block}).loss
+    logits = theirs(batch["input_ids"]).logits
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum")
+    torch.testing.assert_close(loss, expected)
