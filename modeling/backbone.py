@@ -45,7 +45,7 @@ def mask_by_layer_type(model, embeddings_BTH, allow_BTT) -> dict[str, torch.Tens
 class Architecture:
     """What the zoo has to know of a model type.
 
-    transform: the module of its `...ForMaskedLM` between the last states and the output embeddings; None: there is none.
+    transform: the module of its `...ForMaskedLM` between last states and output embeddings; None: there is none.
     block_mask: makes of (model, embeddings, boolean mask (B, T, T)) what the model takes as `attention_mask`; None:
         it can honor none.
     """

@@ -1,5 +1,5 @@
-"""Examples laid out as rows, with the special tokens of the tokenizer: `<s> x </s>`, or `<s> x </s></s> y </s>` of XLM-R,
-`[CLS] x [SEP] y [SEP]` of BERT; padded on the right.
+"""Examples laid out as rows with the tokenizer's special tokens, padded on the right: `<s> x </s>`, `[CLS] x [SEP]`, or
+`<s> x </s></s> y </s>`, `[CLS] x [SEP] y [SEP]`.
 
 Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2), `N` rows of a
 block and `W` positions of its longest row.

@@ -22,12 +22,14 @@ from finetuning.align.inputs import read_pairs, read_with_gold
 from finetuning.align.loading import load_aligner, memory_errors
 from finetuning.align.pairs import split_at_spaces
 from finetuning.align.screen import count_of, make_progress, make_screen
+from modeling.backbone import ARCHITECTURES
+from modeling.configuration_encoder import LOADABLE
 from zoo_core.provenance import write_json
 from zoo_core.recipes import read_yaml
 from zoo_core.vocabularies import longest_input
 
 RECIPE = "pretraining/recipes/xlm_align/aligner.yaml"
-ENCODERS = ("xlm-roberta", "xlm_align")  # what XLM-Align's pre-training starts from
+ENCODERS = (*LOADABLE, *ARCHITECTURES)  # what XLM-Align's pre-training starts from
 LEAST_PAIRS, MOST_PAIRS = 40, 20_000  # a run sees one or two thousand
 LEAST_HELD_OUT, MOST_HELD_OUT = 20, 200
 LONGEST = 128  # positions of a pair; what is longer is cut
@@ -99,7 +101,7 @@ def check_encoder(flags: argparse.Namespace) -> int:
 
     _, config, tokenizer, identity = describe_model(flags.model, flags.tokenizer)
     if identity["type"] not in ENCODERS:
-        raise ValueError(f"{flags.model} is of type {identity['type']}; --adapt goes on from {' or '.join(ENCODERS)}.")
+        raise ValueError(f"{flags.model} is of type {identity['type']}; --adapt goes on from {', '.join(ENCODERS)}.")
     if tokenizer.mask_token_id is None:
         raise ValueError(f"The tokenizer of {flags.model} has no mask token, which --adapt needs.")
     return longest_input(config)

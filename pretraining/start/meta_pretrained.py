@@ -35,6 +35,7 @@ GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")  #
 
 FIELD = "model.meta_pretrained.path"
 BODY = "roberta.encoder."
+BACKBONE = "roberta.backbone."  # of another architecture
 EMBEDDINGS = "roberta.embeddings."
 WORDS, POSITIONS = f"{EMBEDDINGS}word_embeddings.weight", f"{EMBEDDINGS}position_embeddings.weight"
 TOKEN_TYPES = f"{EMBEDDINGS}token_type_embeddings.weight"
@@ -61,7 +62,8 @@ class Source:
 def of_body(name: str) -> bool:
     """Whether a parameter is of the Transformer layers, less an added cross-attention (VECO): no model of one language
     has that."""
-    return name.startswith(BODY) and ".crossattention." not in name
+    of_other = name.startswith(BACKBONE) and not name.startswith(f"{BACKBONE}embed")  # ..embeddings, ..embed_tokens
+    return of_other or (name.startswith(BODY) and ".crossattention." not in name)
 
 
 def carries_rows(start: MetaPretrained) -> bool:
