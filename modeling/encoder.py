@@ -439,9 +439,8 @@ class EncoderModel(EncoderPreTrainedModel):
             raise ValueError("encoder_hidden_states were given to a model without cross-attention.")
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
         if self.config.backbone_config is not None:
-            first = self.config.pad_token_id + 1
             inputs = (input_ids, attention_mask, position_ids, inputs_embeds)
-            outputs = run_backbone(self.backbone, first, *inputs, num_layers, **kwargs)
+            outputs = run_backbone(self.backbone, self.config, self.skip_padding, *inputs, num_layers, **kwargs)
         else:
             states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
             masks = (attention_mask, encoder_attention_mask)

@@ -162,6 +162,29 @@ def test_block_masks_isolate_exactly(name, attention, checkpoint):
     assert torch.equal(packed[:, :cut], disturbed[:, :cut]) and not torch.equal(packed[:, cut:], disturbed[:, cut:])
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_padding_left_out_changes_nothing(name, checkpoint):
+    folder, _ = checkpoint(name)
+    model = XlmAlignForPreTraining.from_pretrained(folder).eval()
+    torch.manual_seed(2)
+    lengths = torch.tensor([24, 9, 14, 1, 10, 23])
+    mask = (torch.arange(24) < lengths[:, None]).long()
+    mask[4] = mask[4].flip(0)  # on the left
+    ids = torch.randint(4, 60, mask.shape).masked_fill(mask.eq(0), 0)
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask.eq(0), -100)}
+    states, gradients = [], []
+    for skips in (False, True):
+        model.set_skip_padding(skips)
+        found = model.roberta(ids, attention_mask=mask, output_hidden_states=True)
+        states.append([layer[mask.bool()] for layer in (*found.hidden_states, found.last_hidden_state)])
+        model.zero_grad()
+        model(mlm=batch).loss.backward()
+        gradients.append(model.get_input_embeddings().weight.grad.clone())
+    for own, other in zip(*states, strict=True):
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+
+
 def test_windows_hold_within_a_block_mask(checkpoint):
     folder, theirs = checkpoint("modernbert")
     model, ids = XlmAlignModel.from_pretrained(folder).eval(), batch_of()["input_ids"][:1]
