@@ -90,7 +90,8 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
         """KL divergences from the teacher's distributions, in nats, times the squared temperature."""
         states_NH = self.lm_head.transform(states_BTH.flatten(0, 1)[positions_N])
         decoder = self.lm_head.decoder
-        logits_NC = nn.functional.linear(states_NH, decoder.weight[tokens_C], decoder.bias[tokens_C]).float()
+        bias_C = None if decoder.bias is None else decoder.bias[tokens_C]
+        logits_NC = nn.functional.linear(states_NH, decoder.weight[tokens_C], bias_C).float()
         log_own_NC = (logits_NC / temperature).log_softmax(-1)
         losses_N = nn.functional.kl_div(log_own_NC, log_probabilities_NC, reduction="none", log_target=True).sum(-1)
         losses_N = losses_N * temperature**2

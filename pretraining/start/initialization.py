@@ -74,7 +74,7 @@ def build_config(
         source, given = "model.config", recipe.model.config
         settings = {"vocab_size": len(tokenizer), **languages}
         if recipe.model.meta_pretrained:
-            settings |= start_settings(recipe.model.meta_pretrained, given, tokenizer.pad_token_id, recipe.hub_root)
+            settings |= start_settings(recipe.model.meta_pretrained, given, tokenizer, recipe.hub_root)
         settings |= given
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             settings.setdefault(name, getattr(tokenizer, name))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling.backbone import ARCHITECTURES, renamed
 from pretraining.recipe import MetaPretrained, Recipe
 from pretraining.start.matching_report import recipe_token_counts, report, write_report
 from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
@@ -32,6 +33,9 @@ OF_BODY = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "hid
 OF_ALL = ("hidden_size", "layer_norm_eps")
 FURTHER = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")  # what a head of ours stands for
+
+# of a tokenizer, and of a configuration
+SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 
 FIELD = "model.meta_pretrained.path"
 BODY = "roberta.encoder."
@@ -79,10 +83,12 @@ def first_position(config: PreTrainedConfig) -> int:
 def source_config(start: MetaPretrained, hub_root: str | None) -> PreTrainedConfig:
     """The configuration of a meta-pretrained checkpoint.
 
-    Raises ValueError for one that is not there, or that is neither BERT- nor RoBERTa-shaped.
+    Raises ValueError for one that is not there, or of an unknown architecture.
     """
     config = read_config(start.path, FIELD, hub_root)
     reason = None
+    if config.model_type in ARCHITECTURES:
+        return config
     if config.model_type not in (*OF_BERT, *OF_ROBERTA):
         reason = f"is a checkpoint of {config.model_type!r}"
     elif getattr(config, "position_embedding_type", None) not in (None, "absolute"):
@@ -90,18 +96,23 @@ def source_config(start: MetaPretrained, hub_root: str | None) -> PreTrainedConf
     elif getattr(config, "is_decoder", False) or getattr(config, "decoder_layers", None) is not None:
         reason = "is a decoder, or a translation model"
     if reason:
-        known = ", ".join((*OF_BERT, *OF_ROBERTA))
+        known = ", ".join((*OF_BERT, *OF_ROBERTA, *ARCHITECTURES))
         raise ValueError(f"{FIELD} {start.path!r} {reason}: its body cannot be copied. Take an encoder of {known}.")
     return config
 
 
-def start_settings(start: MetaPretrained, given: dict[str, Any], padding_id: int, hub_root: str | None) -> dict:
+def start_settings(
+    start: MetaPretrained, given: dict[str, Any], tokenizer: PreTrainedTokenizerBase, hub_root: str | None
+) -> dict[str, Any]:
     """Fields of the new model's configuration that the checkpoint settles where `model.config` (`given`) does not.
 
     Raises ValueError for a field of `given` under which what is carried over would compute something else, and what
     `source_config` raises.
     """
-    config = source_config(start, hub_root)
+    config, padding_id = source_config(start, hub_root), tokenizer.pad_token_id
+    if config.model_type in ARCHITECTURES:
+        ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS if hasattr(config, name)}
+        return {"backbone_config": config.to_dict() | ids | {"vocab_size": len(tokenizer)}}
     settings = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
     positions = config.max_position_embeddings - first_position(config)
     settings["max_position_embeddings"] = positions + padding_id + 1
@@ -134,18 +145,20 @@ def load_source(start: MetaPretrained, hub_root: str | None) -> Source:
     """
     config, tokenizer = source_vocabulary(start, hub_root)
     model, absent = read_masked_lm(start.path, FIELD, hub_root, config)
-    lacking = sorted(name for key in absent if (name := our_name(key)).startswith((BODY, EMBEDDINGS)))
+    lacking = sorted(name for key in absent if (name := our_name(key, model)).startswith("roberta."))
     if lacking:
         raise ValueError(
             f"the checkpoint {start.path!r} lacks {len(lacking)} weights of its embeddings and layers, or has them in "
             f"another shape than its config.json says ({lacking[0]}, ...). Name a folder that has them."
         )
-    weights = {our_name(key): value for key, value in model.state_dict().items() if key not in absent}
+    weights = {our_name(key, model): value for key, value in model.state_dict().items() if key not in absent}
     return Source(start.path, weights, config, tokenizer)
 
 
-def our_name(key: str) -> str:
-    """This zoo's name of a parameter of BertForMaskedLM; those of RoBERTa's have it already."""
+def our_name(key: str, model: PreTrainedModel) -> str:
+    """This zoo's name of a parameter of a library's masked LM; those of RoBERTa's have it already."""
+    if model.config.model_type in ARCHITECTURES:
+        return renamed(model, key)
     for theirs, ours in OF_BERTS.items():
         if key.startswith(theirs):
             return ours + key.removeprefix(theirs)
@@ -174,6 +187,8 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching, initi
     Positions: the first token's row goes to the first token's row. BERT adds row 0 of its token types at every
     position of a text, so it is added to the positions, and the new model's are zero.
     """
+    if model.config.backbone_config is not None:
+        return _carry_over_backbone(model, source, matching, initialize)
     mine, theirs, notes = model.state_dict(), source.weights, []
     is_tied = source.config.tie_word_embeddings  # a head that was trained for another matrix says nothing here
     untied = "" if is_tied else "its head has a matrix of its own"
@@ -197,6 +212,26 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching, initi
     if others := [name for name in mine if name not in theirs and not name.startswith((EMBEDDINGS, "lm_head."))]:
         notes.append(f"{len(others)} weights that it does not have start random ({others[0]}, ...)")
     return notes
+
+
+def _carry_over_backbone(model: PreTrainedModel, source: Source, matching: Matching, initialize: str) -> list[str]:
+    """`carry_over` in another architecture: what has a row a token follows the matching, all else is copied."""
+    mine, theirs = model.state_dict(keep_vars=True), source.weights
+    decoder = model.lm_head.decoder
+    of_tokens = [
+        weight for weight in (model.get_input_embeddings().weight, decoder.weight, decoder.bias) if weight is not None
+    ]
+    rows = [name for name, weight in mine.items() if any(weight is one for one in of_tokens) and name in theirs]
+    parts = {"body": of_body, "both": lambda name: True, "none": lambda name: False}
+    wanted = parts.get(initialize, lambda name: name.startswith(BACKBONE) and not of_body(name))
+    if initialize in ("embeddings", "both"):
+        for name in rows:
+            new, old = mine[name], theirs[name]
+            mean_rows(new.view(len(new), -1), old.view(len(old), -1), matching.sources)
+    copied = [name for name in mine if name in theirs and name not in rows and wanted(name)]
+    _copy(mine, theirs, copied, source.name)
+    fresh = [name for name in mine if name not in theirs]
+    return [f"{len(fresh)} weights that it does not have start random ({fresh[0]}, ...)"] if fresh else []
 
 
 def _copy(mine: dict, theirs: dict, names: Iterable[str], source: str) -> None:

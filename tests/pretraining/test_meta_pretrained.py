@@ -7,6 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
     BertConfig,
     BertForMaskedLM,
     BertModel,
@@ -16,9 +18,10 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from modeling.backbone import ARCHITECTURES
 from pretraining.recipe import Phase
 from pretraining.start.initialization import build_config, build_model, load_tokenizer
-from pretraining.start.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, TOKEN_TYPES, WORDS, match
+from pretraining.start.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, SPECIAL_IDS, TOKEN_TYPES, WORDS, match
 from pretraining.trainable import is_trainable
 
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
@@ -50,6 +53,11 @@ def sources(tokenizer_of, tmp_path):
             tokenizer = tokenizer_of("wordpiece", [*WORDS_OF_TEXT, "##s", "day"])
             config = BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **SIZES)
             model = BertForMaskedLM(config) if kind == "bert" else BertModel(config)
+        elif kind in ARCHITECTURES:
+            tokenizer = tokenizer_of("wordpiece", [*WORDS_OF_TEXT, "##s", "day"])
+            ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
+            config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **SMALL, **ids)
+            model = AutoModelForMaskedLM.from_config(config)
         else:
             tokens = [f"Ġ{word}" for word in reversed(WORDS_OF_TEXT)]
             tokenizer = tokenizer_of("byte_level", tokens)
@@ -112,6 +120,25 @@ def test_the_same_text_gives_the_same_states_and_predictions(sources, start, new
     assert len(shared) == len(WORDS_OF_TEXT) + 5 + (kind == "bert")  # specials, and "##s"
     rows = [matching.sources[row][0] for row in shared]
     torch.testing.assert_close(logits[..., shared], wanted.logits[..., rows], atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_so_it_is_with_other_architectures(sources, start, new_tokenizer, kind):
+    folder, old, old_tokenizer = sources(kind)
+    model, matching = start(folder)
+    old_ids, new_ids = ids_of(old_tokenizer, ""), ids_of(new_tokenizer, "▁")
+    with torch.no_grad():
+        wanted = old(old_ids, output_hidden_states=True)
+        found = model.roberta(new_ids, output_hidden_states=True)
+        logits = model.lm_head(found.last_hidden_state)
+    for theirs, ours in zip(wanted.hidden_states, found.hidden_states, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+    shared = [row for row, source in enumerate(matching.sources) if source]
+    rows = [matching.sources[row][0] for row in shared]
+    torch.testing.assert_close(logits[..., shared], wanted.logits[..., rows], atol=2e-4, rtol=1e-4)
+    before, body = old.base_model.state_dict(), start(folder, initialize="body")[0].roberta.backbone.state_dict()
+    same = {name for name in body if body[name].shape == before[name].shape and torch.equal(body[name], before[name])}
+    assert {name.startswith("embed") for name in same} <= {False} and len(same) > 10
 
 
 def test_identical_vocabularies_give_the_identical_model(sources, start, tmp_path):
