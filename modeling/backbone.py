@@ -111,8 +111,8 @@ def key_mapping(backbone_config) -> dict[str, str]:
 
 
 class Packing:
-    """The real tokens of a padded batch in as few rows (P, W) as first fit, longest first, finds for them, W that of the
-    longest text: the same states, and next to nothing is computed at padding."""
+    """The real tokens of a padded batch in as few rows (P, W) as first fit, longest first, finds for them, W that of
+    the longest text: the same states, and next to nothing is computed at padding."""
 
     def __init__(self, is_real_BT: torch.Tensor):
         lengths = is_real_BT.sum(1).tolist()

@@ -118,11 +118,15 @@ class EncoderConfig(PreTrainedConfig):
         model_type = found.get("model_type", cls.model_type)
         if model_type in ARCHITECTURES and not cls.cross_attention:
             return {"model_type": cls.model_type, "backbone_config": found}, kwargs
+        if model_type in ARCHITECTURES:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} is of model type {model_type!r}: {cls.__name__} has cross-attention "
+                "inside layers of XLM-R's or BERT's shape."
+            )
         if model_type not in (cls.model_type, *LOADABLE):
             raise ValueError(
                 f"{pretrained_model_name_or_path} is of model type {model_type!r}, whose weights do not fit "
-                f"{cls.__name__}: it loads those of {', '.join(LOADABLE)}"
-                + ("." if cls.cross_attention else f", and has {', '.join(ARCHITECTURES)} as they are.")
+                f"{cls.__name__}: it loads those of {', '.join((*LOADABLE, *ARCHITECTURES))}."
             )
         if model_type != cls.model_type:
             names_files = ("auto_map", "custom_pipelines")

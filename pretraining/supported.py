@@ -1,0 +1,86 @@
+"""What of this project works with an encoder, and why not: `python -m pretraining.supported CHECKPOINT`.
+
+  python -m pretraining.supported jhu-clsp/mmBERT-base
+  python -m pretraining.supported runs/xlm_align-smoke/model
+
+CHECKPOINT is a folder or a Hub id. Its weights are loaded, nothing is trained.
+"""
+
+import argparse
+import contextlib
+import io
+
+from rich.console import Console
+from rich.table import Table
+from transformers.utils import logging
+
+from modeling.backbone import honors_block_masks
+from pretraining.recipe import OBJECTIVES
+from pretraining.rows import specials_of
+from pretraining.start.initialization import model_class
+from pretraining.start.pretrained import existing_path, read_tokenizer
+from zoo_core.console import quiet_libraries
+from zoo_core.recipes import user_errors
+
+MODELS = ("xlm_align", "ernie_m", "metaxlm", "veco")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder or a Hub id")
+    parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")
+    flags = parser.parse_args(argv)
+    with user_errors():
+        quiet_libraries()
+        show(flags.checkpoint, flags.hub_root)
+
+
+def show(name: str, hub_root: str | None) -> None:
+    """Prints what is there, and a table of models and objectives. Raises ValueError for what cannot be loaded."""
+    path = existing_path(name, "CHECKPOINT", hub_root)
+    tokenizer = read_tokenizer(name, "CHECKPOINT", hub_root)
+    rows = {model: objectives_of(model, path) for model in MODELS}
+    if all(isinstance(found, str) for found in rows.values()):
+        raise ValueError(rows[MODELS[0]])
+    logging.set_verbosity_error()
+    with contextlib.redirect_stderr(io.StringIO()):  # the library's bars
+        model, report = model_class("metaxlm").from_pretrained(path, output_loading_info=True)
+    config, fresh = model.config, sorted(report["missing_keys"])
+    encoder = "XLM-R's shape" if config.backbone_config is None else type(model.roberta.backbone).__name__
+    depth = f"{config.num_hidden_layers} layers of {config.hidden_size}, up to {config.longest_input:,} positions"
+    print(f"{name}: {encoder}, {depth}, {config.vocab_size:,} rows for {len(tokenizer):,} tokens")
+    begin, middle, end = (" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in specials_of(tokenizer))
+    print(f"a text: {begin} x {end}; a pair: {begin} x {middle} y {end}; mask: {tokenizer.mask_token}")
+    print(
+        f"fresh: {', '.join(fresh) or 'nothing'}; not used: {', '.join(sorted(report['unexpected_keys'])) or 'nothing'}"
+    )
+    table = Table("model.type", "objectives", "not", title_justify="left")
+    for model_type, found in rows.items():
+        can, cannot = ("", found) if isinstance(found, str) else found
+        table.add_row(model_type, can, cannot)
+    Console().print(table)
+    if not honors_block_masks(config.backbone_config):
+        print("packed rows: no, and padding is computed: both need masks of their own, which it cannot honor")
+    print("fine-tuning and word-align take it as it is, and what it was trained to")
+
+
+def objectives_of(model_type: str, path: str) -> tuple[str, str] | str:
+    """Objectives that a model of the type can be trained with from the checkpoint, and those that it cannot, with the
+    reason; or why there is no such model."""
+    cls = model_class(model_type)
+    try:
+        config = cls.config_class.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        return str(error)
+    needing = [name for name in cls.objectives if OBJECTIVES[name].own_mask]
+    if honors_block_masks(config.backbone_config) or not needing:
+        return ", ".join(cls.objectives), ""
+    can = [name for name in cls.objectives if name not in needing]
+    return ", ".join(
+        can
+    ), f"{', '.join(needing)}: need masks of their own, which {config.backbone_config.model_type} cannot honor"
+
+
+if __name__ == "__main__":
+    main()
