@@ -172,6 +172,8 @@ def write_starts(place: Path, hub: Path, tokenizer) -> None:
         BertConfig,
         BertModel,
         BertTokenizerFast,
+        ModernBertConfig,
+        ModernBertForMaskedLM,
         RobertaConfig,
         RobertaForMaskedLM,
         XLMRobertaConfig,
@@ -185,6 +187,7 @@ def write_starts(place: Path, hub: Path, tokenizer) -> None:
         "microsoft/xlm-align-base": (XLMRobertaConfig, XLMRobertaForMaskedLM),
         "intfloat/multilingual-e5-small": (XLMRobertaConfig, XLMRobertaForMaskedLM),
         "FacebookAI/roberta-base": (RobertaConfig, RobertaForMaskedLM),
+        "jhu-clsp/mmBERT-small": (ModernBertConfig, ModernBertForMaskedLM),
     }
     for name, (config, model) in classes.items():
         model(config(**shape)).save_pretrained(place / name)

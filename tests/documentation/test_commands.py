@@ -178,7 +178,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
     r"word-align ": align,
-    r"python -m pretraining\.tools\.\w+ ": module,
+    r"python -m pretraining\.(tools\.\w+|supported) ": module,
     r"python -m finetuning\.\w+\.(compare_runs|benchmark|label_text|attention_map|translations) ": module,
     r"python -m finetuning\.\w+\.(step_curves|transfer_matrix|supervised) ": planted,
     r"python -m [\w.]+$": is_there,

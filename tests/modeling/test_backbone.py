@@ -15,6 +15,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from modeling import backbone
+from modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from modeling.backbone import Architecture, honors_block_masks, one_mask
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
@@ -139,6 +140,55 @@ def test_the_loss_is_the_sum_of_the_library_s_cross_entropies(name, checkpoint):
     own = ours.get_input_embeddings().weight.grad
     torch.testing.assert_close(own, 2 * theirs.get_input_embeddings().weight.grad, rtol=1e-4, atol=1e-4)
     theirs.zero_grad()
+
+
+def reached(model, loss):
+    """Whether every layer has a gradient."""
+    model.zero_grad()
+    loss.backward()
+    grads = {name: parameter.grad for name, parameter in model.roberta.named_parameters() if "layer" in name}
+    return all(grad is not None and grad.abs().sum() > 0 for name, grad in grads.items() if name.endswith("weight"))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_alignment_and_distillation_reach_every_layer(name, checkpoint):
+    folder, _ = checkpoint(name)
+    pairs, sides = batch_of(), torch.arange(24).ge(11).long().expand(2, -1)
+    pairs["segment_ids"] = sides.masked_fill(pairs["attention_mask"].eq(0), -1)
+    pairs["special_tokens_mask"] = torch.zeros_like(sides)
+    model = XlmAlignForPreTraining.from_pretrained(folder, pointer_start="identity", query_positions="masked")
+    output = model(tlm=pairs)
+    assert len(output.token_losses["dwa"]) and reached(model, output.loss - output.token_losses["tlm"].sum())
+    positions = pairs["labels"].flatten().ne(-100).nonzero()[:3, 0]
+    teacher = dict(
+        positions_N=positions,
+        tokens_C=torch.arange(5, 15),
+        log_probabilities_NC=torch.full((3, 10), 0.1).log(),
+        temperature=1.0,
+    )
+    model = MetaXlmForPreTraining.from_pretrained(folder)
+    output = model(mlm=pairs | {"teacher": teacher}, objective_weights={"mlm": 0.0})
+    assert set(output.token_losses) == {"kd"} and reached(model, output.loss)
+
+
+@pytest.mark.parametrize("name", WITH_MASKS)
+def test_camlm_and_btmlm_reach_every_layer(name, checkpoint):
+    folder, _ = checkpoint(name)
+    model = ErnieMForPreTraining.from_pretrained(folder, mask_token_id=3, languages=["en", "de"])
+    rows = batch_of()
+    rows["segment_ids"] = torch.arange(24).ge(18).long().expand(2, -1)
+    rows["language_ids"] = rows["segment_ids"]
+    mask, predicted = rows["attention_mask"], rows["labels"].ne(-100)
+    camlm = rows | {"attention_mask": camlm_mask(mask, rows["segment_ids"], predicted)}
+    assert reached(model, model(camlm=camlm).loss)
+    is_pseudo = rows["segment_ids"].eq(1)
+    btmlm = rows | {
+        "input_ids": rows["input_ids"].masked_fill(is_pseudo, 3),
+        "labels": rows["labels"].masked_fill(is_pseudo, -100),
+        "generation_mask": btmlm_generation_mask(mask, rows["segment_ids"]),
+    }
+    assert reached(model, model(btmlm=btmlm).loss)
+    assert not model.back_translate(btmlm)[is_pseudo & mask.bool()].eq(3).any()
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
