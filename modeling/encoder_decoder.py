@@ -29,7 +29,8 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import prepare_attention_mask
-from .encoder import EncoderLayer, EncoderPreTrainedModel, position_ids_of
+from .embeddings import position_ids_of
+from .encoder import EncoderLayer, EncoderPreTrainedModel
 from .masked_lm import LMHeadModel
 
 logger = logging.getLogger(__name__)

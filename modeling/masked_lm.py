@@ -16,7 +16,8 @@ from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .backbone import architecture_of, make_backbone, renamed
-from .encoder import EncoderPreTrainedModel, grad_to_add_to
+from .embeddings import grad_to_add_to
+from .encoder import EncoderPreTrainedModel
 
 # Logits held at once: 2^27 floats are 512 MiB, or 536 predictions at XLM-R's vocabulary of 250,002.
 LOGITS_AT_ONCE = 2**27

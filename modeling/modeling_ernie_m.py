@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration_ernie_m import ErnieMConfig
-from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of
+from .embeddings import position_ids_of
+from .encoder import EncoderModel, EncoderPreTrainedModel
 from .evaluation_mode import without_dropout
 from .masked_lm import (
     LOGITS_AT_ONCE,

@@ -12,7 +12,7 @@ from accelerate.utils import send_to_device
 from torch import nn
 
 from modeling.attention_masks import btmlm_generation_mask, cross_stream_mask
-from modeling.encoder import position_ids_of
+from modeling.embeddings import position_ids_of
 from pretraining.collators import pseudo_count
 from pretraining.data.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
 from pretraining.data.sampling import Languages

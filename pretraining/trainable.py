@@ -54,7 +54,7 @@ def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.opti
 
 def clear_gradients(model: nn.Module, optimizer) -> None:
     """Forgets the gradients. That of the vocabulary's matrix becomes zero in place, for the next backward pass to add
-    to (`modeling.encoder.grad_to_add_to`); a part of a sharded one is torch's own.
+    to (`modeling.embeddings.grad_to_add_to`); a part of a sharded one is torch's own.
 
     It is there before the first step too: the order of the sums, and with it their last bit, would otherwise be
     another one after every start, and a resumed run another run.

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from modeling import masked_lm
 from modeling.configuration_metaxlm import MetaXlmConfig
-from modeling.encoder import WordEmbeddings, grad_to_add_to
+from modeling.embeddings import WordEmbeddings, grad_to_add_to
 from modeling.masked_lm import linear_cross_entropy
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Word, position and token-type embeddings under XLM-R's names; the table's gradient is added in place.
+
+Legend: `B` sequences, `T` positions, `H` hidden size, `V` vocabulary.
+"""
+
+import torch
+from torch import nn
+
+
+def position_ids_of(input_ids_BT: torch.Tensor, padding_id: int) -> torch.Tensor:
+    """XLM-R's positions (B, T): tokens count from `padding_id + 1`, padding on either side stays at `padding_id`."""
+    is_token_BT = input_ids_BT.ne(padding_id).long()
+    return is_token_BT.cumsum(1) * is_token_BT + padding_id
+
+
+def grad_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a weight that is there already, to be added to in place; None where autograd has to do it.
+
+    A second matrix of the size of XLM-R's embeddings is 768 MB that would be made, filled with zeros, added, and thrown
+    away, at every step and from both ends of a tied model. Hooks would not be called, so that there may be none. To be
+    asked in a backward pass.
+    """
+    grad = weight.grad if weight.is_leaf else None
+    if grad is None or grad.layout != torch.strided or grad.dtype != weight.dtype or grad.shape != weight.shape:
+        return None
+    if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+        return None
+    return grad if will_accumulate(weight) else None
+
+
+def will_accumulate(weight: torch.Tensor) -> bool:
+    """Whether the backward pass at work adds to `weight.grad`: `torch.autograd.grad` returns gradients and adds to
+    none, `backward(inputs=...)` adds to those it names."""
+    try:
+        return torch._C._will_engine_execute_node(torch.autograd.graph.get_gradient_edge(weight).node)
+    except (RuntimeError, AttributeError):  # of `autograd.grad`; of a torch that names this otherwise
+        return False
+
+
+class EmbeddingLookup(torch.autograd.Function):
+    """Rows of a table, `nn.functional.embedding`, whose gradient is added in place where `grad_to_add_to` allows it."""
+
+    @staticmethod
+    def forward(ctx, weight_VH, ids_BT, padding_id):
+        ctx.save_for_backward(ids_BT)
+        ctx.weight_VH, ctx.padding_id = weight_VH, padding_id
+        return nn.functional.embedding(ids_BT, weight_VH)
+
+    @staticmethod
+    def backward(ctx, grad_BTH):
+        (ids_BT,) = ctx.saved_tensors
+        is_differentiated = torch.is_grad_enabled()  # create_graph: the gradient has a gradient itself
+        into_VH = None if is_differentiated else grad_to_add_to(ctx.weight_VH)
+        grad_BTH = grad_BTH.masked_fill(ids_BT.eq(ctx.padding_id)[..., None], 0.0)
+        if into_VH is None:
+            shape = ctx.weight_VH.shape
+            return torch.ops.aten.embedding_dense_backward(grad_BTH, ids_BT, shape[0], -1, False), None, None
+        into_VH.index_add_(0, ids_BT.flatten(), grad_BTH.reshape(-1, grad_BTH.shape[-1]).to(into_VH.dtype))
+        return None, None, None
+
+
+class WordEmbeddings(nn.Embedding):
+    """The table of the vocabulary; see `EmbeddingLookup`."""
+
+    def forward(self, input_ids_BT):
+        if not (self.training and torch.is_grad_enabled() and self.weight.requires_grad):
+            return super().forward(input_ids_BT)
+        return EmbeddingLookup.apply(self.weight, input_ids_BT, -1 if self.padding_idx is None else self.padding_idx)
+
+
+class Embeddings(nn.Module):
+    """Word, position and (constant) token-type embeddings, summed and normalized."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.padding_id = config.pad_token_id
+        self.longest_input = config.longest_input
+        self.word_embeddings = WordEmbeddings(config.vocab_size, config.hidden_size, padding_idx=self.padding_id)
+        self.from_zero = config.positions_from_zero
+        self.position_embeddings = nn.Embedding(
+            config.max_position_embeddings,
+            config.hidden_size,
+            padding_idx=None if self.from_zero else self.padding_id,
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids_BT, position_ids_BT, token_type_ids_BT, inputs_embeds_BTH):
+        if position_ids_BT is None:
+            if input_ids_BT is not None:
+                position_ids_BT = position_ids_of(input_ids_BT, self.padding_id)
+            else:
+                length = inputs_embeds_BTH.shape[1]
+                position_ids_BT = torch.arange(length, device=inputs_embeds_BTH.device)[None] + self.padding_id + 1
+        if position_ids_BT.shape[1] > self.longest_input:
+            # Only then can a position be out of range; looking costs a synchronization on a GPU.
+            longest = int(position_ids_BT.max()) - self.padding_id
+            if longest > self.longest_input:
+                raise ValueError(
+                    f"an input of {longest} tokens is longer than the model's {self.longest_input} positions: cut it "
+                    "(truncation=True)."
+                )
+        if inputs_embeds_BTH is None:
+            inputs_embeds_BTH = self.word_embeddings(input_ids_BT)
+        if token_type_ids_BT is None:
+            token_type = self.token_type_embeddings.weight[0]
+        else:
+            token_type = self.token_type_embeddings(token_type_ids_BT)
+        if self.from_zero:
+            position_ids_BT = (position_ids_BT - self.padding_id - 1).clamp(min=0)
+        summed_BTH = inputs_embeds_BTH + token_type + self.position_embeddings(position_ids_BT)
+        return self.dropout(self.LayerNorm(summed_BTH))
