@@ -133,8 +133,11 @@ class EncoderConfig(PreTrainedConfig):
             found = {name: value for name, value in found.items() if name not in names_files}
             found["model_type"] = cls.model_type
         if model_type == "bert":
-            padding_id = padding_id_of(pretrained_model_name_or_path, found)
-            found |= {"positions_from_zero": True, "pad_token_id": padding_id}
+            found |= {
+                "positions_from_zero": True,
+                "eos_token_id": None,
+                **ids_of_tokenizer(pretrained_model_name_or_path),
+            }
         return found, kwargs
 
     @property
@@ -145,11 +148,14 @@ class EncoderConfig(PreTrainedConfig):
         return self.max_position_embeddings - self.pad_token_id - 1
 
 
-def padding_id_of(checkpoint: str, config: dict[str, Any]) -> int:
-    """The id of the tokenizer's padding, where there is one: multilingual-e5's configurations have BERT's, which is
-    another token in XLM-R's vocabulary."""
+def ids_of_tokenizer(checkpoint: str) -> dict[str, int]:
+    """Special ids that BERT's configurations lack, or have wrong (multilingual-e5's vocabulary is XLM-R's), by the
+    tokenizer that lies beside; none where there is none."""
     try:
-        found = AutoTokenizer.from_pretrained(checkpoint).pad_token_id
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     except (OSError, ValueError):
-        found = None
-    return config.get("pad_token_id", 0) if found is None else found
+        return {}
+    if len(tokenizer) == len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
+        return {}
+    found = {"pad": tokenizer.pad_token_id, "bos": tokenizer.cls_token_id, "eos": tokenizer.sep_token_id}
+    return {f"{name}_token_id": number for name, number in found.items() if number is not None}

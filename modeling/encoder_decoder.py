@@ -21,7 +21,6 @@ from transformers import (
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
-    PreTrainedConfig,
 )
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions, Seq2SeqLMOutput
@@ -363,12 +362,14 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
         overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
-        saved, other_kwargs = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        saved, other_kwargs = cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
         if saved.get("decoder_layers") is not None and cls.__name__ in (saved.get("architectures") or ()):
             raise ValueError(
                 f"{pretrained_model_name_or_path} is a translation model already: load it with from_pretrained."
             )
+        if saved.get("eos_token_id", 2) is None:
+            raise ValueError(f"{pretrained_model_name_or_path} has no eos_token_id: put its tokenizer beside it.")
         # Fields of this configuration only, and without an auto_map: that of another model would name its files.
         shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}

@@ -150,13 +150,13 @@ def test_too_few_pairs_and_places_that_are_taken(pairs, tiny_model, tmp_path, ca
 
 
 def test_an_encoder_of_another_shape(pairs, sample_tokenizer, tmp_path, capsys):
-    from transformers import BertConfig, BertModel
+    from transformers import ElectraConfig, ElectraModel
 
     sizes = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, pad_token_id=1)
-    BertModel(BertConfig(vocab_size=len(sample_tokenizer), **sizes)).save_pretrained(tmp_path / "bert")
-    sample_tokenizer.save_pretrained(tmp_path / "bert")
-    said = refused(capsys, f"--model={tmp_path / 'bert'}", f"--adapt={pairs}", f"--output={tmp_path / 'a'}")
-    assert "bert" in said and "xlm-roberta" in said and not (tmp_path / "a.training").exists()
+    ElectraModel(ElectraConfig(vocab_size=len(sample_tokenizer), **sizes)).save_pretrained(tmp_path / "electra")
+    sample_tokenizer.save_pretrained(tmp_path / "electra")
+    said = refused(capsys, f"--model={tmp_path / 'electra'}", f"--adapt={pairs}", f"--output={tmp_path / 'a'}")
+    assert "electra" in said and "xlm-roberta" in said and not (tmp_path / "a.training").exists()
 
 
 def test_what_pre_training_refuses_is_said(short, pairs, tiny_model, tmp_path, monkeypatch, capsys):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import DistributedType
-from transformers import BertConfig, BertForMaskedLM, Trainer
+from transformers import Trainer, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from finetuning import seeds
 from finetuning.recipe import Recipe
@@ -84,11 +84,13 @@ def test_one_process_with_several_gpus_is_refused(monkeypatch):
         with_gpus(2, DistributedType.NO)
 
 
-def test_an_encoder_of_another_shape_leaves_nothing(captions, tmp_path, sample_tokenizer, refused):
+def test_an_encoder_without_some_of_its_weights_leaves_nothing(captions, tmp_path, sample_tokenizer, refused):
     sizes = dict(vocab_size=len(sample_tokenizer), hidden_size=32, num_attention_heads=2, intermediate_size=64)
-    config = BertConfig(num_hidden_layers=2, max_position_embeddings=66, pad_token_id=1, **sizes)
-    folder = tmp_path / "bert"
-    BertForMaskedLM(config).save_pretrained(folder)
+    config = XLMRobertaConfig(num_hidden_layers=1, max_position_embeddings=66, pad_token_id=1, **sizes)
+    folder = tmp_path / "shallow"
+    model = XLMRobertaForMaskedLM(config)
+    model.config.num_hidden_layers = 2
+    model.save_pretrained(folder)
     sample_tokenizer.save_pretrained(folder)
     message = refused([*captions, *SHORT, f"model={folder}"])
     assert "weights of the encoder" in message and "initialize=random" in message and "random=True" not in message

@@ -16,7 +16,18 @@ from pretraining.evaluation import ENCODINGS, aligned_tokens, alignment_accuracy
 from pretraining.tracking import read_events
 
 TWIN = 20  # id of a token's twin - id of the token
-TOKENIZER = SimpleNamespace(cls_token_id=0, pad_token_id=1, sep_token_id=2)
+
+
+class XlmRsSpecials:
+    """What rows need of a tokenizer."""
+
+    pad_token_id = 1
+
+    def __call__(self, x, y, return_special_tokens_mask):
+        return {"input_ids": [0, 5, 2, 2, 6, 2], "special_tokens_mask": [1, 0, 1, 1, 0, 1]}
+
+
+TOKENIZER = XlmRsSpecials()
 ACCELERATOR = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
 
 
