@@ -4,7 +4,7 @@ import re
 import shutil
 
 import pytest
-from transformers import BertConfig
+from transformers import T5Config
 
 from modeling.modeling_veco import VecoForConditionalGeneration
 from pretraining.recipe import Recipe
@@ -130,9 +130,9 @@ def test_a_translation_model_is_no_start(fails, zoo_model_dir, tmp_path):
 def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path):
     train()
     start = [f"model.start_from={tmp_path / 'run' / 'model'}", f"output_dir={tmp_path / 'never'}"]
-    (tmp_path / "bert").mkdir()
-    BertConfig().save_pretrained(tmp_path / "bert")
-    assert "'bert'" in fails(f"model.start_from={tmp_path / 'bert'}", start[1])
+    (tmp_path / "t5").mkdir()
+    T5Config().save_pretrained(tmp_path / "t5")
+    assert "'t5'" in fails(f"model.start_from={tmp_path / 't5'}", start[1])
     train_tokenizer((f"word {number}" for number in range(200)), tmp_path / "small", 40)
     assert "vocab_size" in fails(*start, f"tokenizer={tmp_path / 'small'}", "model.config={}")
     assert "another shape" in fails(*start, "model.config={intermediate_size: 48}")
