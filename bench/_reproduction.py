@@ -15,6 +15,7 @@ from pretraining.tools.compare import evaluations
 
 FOLDER = Path("bench")
 KEY = ["model", "seed", "task"]
+COSTS = ["job", "core_hours", "gib", "command"]
 RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
@@ -29,6 +30,12 @@ def write_page(plan: Plan, jobs: list[Job], flags: argparse.Namespace) -> None:
         lines += _section(plan, claim, scores, costs, results)
     page.write_text("\n".join(lines), encoding="utf-8")
     print(f"written: {page}, {results}.csv, {results}-costs.csv")
+
+
+def recorded_costs(name: str) -> pandas.DataFrame:
+    """The rows of the costs' file, of this machine or another: job, core hours, memory, command."""
+    path = FOLDER / "results" / f"{name}-costs.csv"
+    return pandas.read_csv(path) if path.exists() else pandas.DataFrame(columns=COSTS)
 
 
 def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
@@ -74,7 +81,7 @@ def _costs(jobs: list[Job]) -> pandas.DataFrame:
         for job in jobs
         if job.portions and job.is_done
     ]
-    return pandas.DataFrame(found, columns=["job", "core_hours", "gib", "command"])
+    return pandas.DataFrame(found, columns=COSTS)
 
 
 def _overview(plan: Plan, costs: pandas.DataFrame, name: str) -> list[str]:

@@ -16,10 +16,17 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
-from transformers import DataCollatorForLanguageModeling, XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    DataCollatorForLanguageModeling,
+    PreTrainedModel,
+    XLMRobertaTokenizer,
+)
 
 from bench._common import device_name
 from bench._flops import Size
+from modeling.backbone import renamed
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.encoder import MultiHeadAttention
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
@@ -32,6 +39,24 @@ from pretraining.training import Training
 PREDICTED = 0.15  # both sides' default
 DROPOUT = 0.1  # XLM-R's, of states and of attention
 ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask>
+
+# Configuration fields of the encoders that a step is measured on, beside size and special ids. Dropout is each one's
+# own; feed-forward layers with a gate are as wide as makes them those of XLM-R in weights.
+GATED = 8 / 3
+ENCODERS: dict[str, dict[str, Any]] = {
+    "xlm-roberta": {},
+    "modernbert": {"intermediate_size": GATED},
+    "eurobert": {"intermediate_size": GATED},
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 256,
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+}
 
 
 def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
@@ -68,6 +93,31 @@ def metaxlm(size: Size, longest: int, of_attention: float = DROPOUT) -> MetaXlmF
     torch.manual_seed(0)
     config = MetaXlmConfig(**size.config(longest, **dropout(of_attention)))
     return MetaXlmForPreTraining(config).to(device_name()).train()
+
+
+def masked_lm(encoder: str, size: Size, longest: int, of_attention: float = DROPOUT) -> PreTrainedModel:
+    """The peer's model, with random weights: transformers' own, of one of `ENCODERS`."""
+    torch.manual_seed(0)
+    fields = size.config(longest) | ENCODERS[encoder]
+    if fields["intermediate_size"] == GATED:
+        fields["intermediate_size"] = round(GATED * size.hidden)
+    if encoder == "xlm-roberta":
+        fields |= dropout(of_attention)
+    special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
+    config = AutoConfig.for_model(encoder, **fields, **special, mask_token_id=size.vocab - 1, tie_word_embeddings=True)
+    return AutoModelForMaskedLM.from_config(config).to(device_name()).train()
+
+
+def ours_of(peer: PreTrainedModel) -> MetaXlmForPreTraining:
+    """Ours with the peer's own parameters, shared."""
+    is_xlm_r = peer.config.model_type == "xlm-roberta"
+    config = MetaXlmConfig(**peer.config.to_dict()) if is_xlm_r else MetaXlmConfig(backbone_config=peer.config)
+    ours = MetaXlmForPreTraining(config).to(peer.device).train()
+    for name, parameter in peer.named_parameters(remove_duplicate=False):  # tied ones under both names
+        module, _, last = (name if is_xlm_r else renamed(peer, name)).rpartition(".")
+        setattr(ours.get_submodule(module), last, parameter)
+    assert set(map(id, ours.parameters())) == set(map(id, peer.parameters())), "not all was loaded"
+    return ours
 
 
 def sample_texts() -> list[str]:
@@ -125,7 +175,7 @@ class OurStep:
 class PeerStep:
     """The loop that accelerate's documentation shows, around transformers' own model and collator."""
 
-    def __init__(self, model: XLMRobertaForMaskedLM, tokenizer: Any, precision: str = "fp32"):
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, precision: str = "fp32"):
         self.accelerator = Accelerator(mixed_precision={"fp32": "no"}.get(precision, precision))
         self.tokenizer = tokenizer
         self.collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=PREDICTED)
@@ -169,19 +219,10 @@ class Contest:
     peer: PeerStep
 
     @classmethod
-    def of(cls, size: Size, longest: int, precision: str, objective: str, device: str) -> "Contest":
+    def of(cls, encoder: str, size: Size, longest: int, precision: str, objective: str) -> "Contest":
         """On the CPU, weights and Adam's moments are shared: what waits for its turn takes no memory of its own."""
-        torch.manual_seed(0)
-        tokenizer = made_up_tokenizer(size.vocab)
-        config = size.config(longest, **dropout(DROPOUT))
-        peer = XLMRobertaForMaskedLM(XLMRobertaConfig(**config)).to(device)
-        with torch.device("meta"):
-            ours = MetaXlmForPreTraining(MetaXlmConfig(**config))
-        for name, parameter in peer.named_parameters(remove_duplicate=False):  # tied ones under both names
-            module, _, last = name.rpartition(".")
-            setattr(ours.get_submodule(module), last, parameter)
-        assert not any(values.is_meta for values in (*ours.parameters(), *ours.buffers())), "not all was loaded"
-        return cls(OurStep(ours, tokenizer, precision, objective), PeerStep(peer, tokenizer, precision))
+        tokenizer, peer = made_up_tokenizer(size.vocab), masked_lm(encoder, size, longest)
+        return cls(OurStep(ours_of(peer), tokenizer, precision, objective), PeerStep(peer, tokenizer, precision))
 
     def share_moments(self) -> None:
         """After the peer's first step: ours goes on with its moments."""

@@ -1,11 +1,11 @@
 """The whole training step against transformers and accelerate: `python -m bench.masked_lm_step`.
 
 Ours is this package's update (`MetaXlmForPreTraining`, padding skipped, head on the predicted positions, fused AdamW).
-The peer is `XLMRobertaForMaskedLM` with `DataCollatorForLanguageModeling` in a plain accelerate loop with
-`torch.optim.AdamW`, all unmodified. Both collate, go forward and back, clip and update, on the same sentences, which
-are other ones in each round; both have sdpa attention and a dropout of 0.1. The third way, ours without the dropout of
-attention weights, is a recipe's choice (`model.config.attention_probs_dropout_prob=0`): on a CPU sdpa has no fast
-kernel with it.
+The peer is transformers' own masked LM of the same encoder (`--encoder`) with `DataCollatorForLanguageModeling` in a
+plain accelerate loop with `torch.optim.AdamW`, all unmodified. Both collate, go forward and back, clip and update, on
+the same sentences, which are other ones in each round; both have sdpa attention, where the encoder has it, and its
+dropout. The third way, XLM-R without the dropout of attention weights, is a recipe's choice
+(`model.config.attention_probs_dropout_prob=0`): on a CPU sdpa has no fast kernel with it.
 
 Parts: TLM on news pairs in random batches, fp32 and bf16; the peer with batches by length, as the Trainer groups them;
 MLM on rows full of text. Times are for a real token, padding not counted. Memory is the peak of one update in a process
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bench._common import (
@@ -41,15 +40,16 @@ from bench._flops import Size
 from bench._lengths import lengths_of
 from bench._steps import (
     DROPOUT,
+    ENCODERS,
     PREDICTED,
     Contest,
     OurStep,
     PeerStep,
-    dropout,
     made_up_examples,
     made_up_tokenizer,
-    metaxlm,
+    masked_lm,
     missing_gradients,
+    ours_of,
     set_attention_dropout,
 )
 from zoo_core.recipes import user_errors
@@ -62,6 +62,7 @@ MEGABATCH = 50  # batches that the Trainer's group_by_length sorts at a time
 # gradients of both; a position's states besides, for each layer and dimension. Measured by the tests.
 LOGIT_BYTES, STATE_BYTES = 16, 120
 MEMORY_AIM = 5.0
+ENCODER_AIM = 3.0  # of another encoder than XLM-R, with a vocabulary of its size
 TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}  # between the losses of both
 
 
@@ -135,9 +136,16 @@ def that_fits(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches
     )
 
 
-def measure_time(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int) -> dict[str, Any]:
+def ways_of(encoder: str) -> tuple[str, ...]:
+    """Dropout of attention weights is part of the comparison where the architecture has it and sdpa both."""
+    return (PEER, OURS, WITHOUT) if encoder == "xlm-roberta" else (PEER, OURS)
+
+
+def measure_time(
+    encoder: str, size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int
+) -> dict[str, Any]:
     """Seconds of every way for the real tokens of each round, and what the losses were on one batch."""
-    contest = Contest.of(size, LONGEST, part.precision, part.objective, device_name())
+    contest = Contest.of(encoder, size, LONGEST, part.precision, part.objective)
     data, real = {}, []
     for number in range(-1, rounds):
         sides = round_batches(part, pairs_M2, number, batches)
@@ -161,19 +169,21 @@ def measure_time(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batc
             contest.ours(batch)
 
     ways = {PEER: peer, OURS: lambda number: ours(number, DROPOUT), WITHOUT: lambda number: ours(number, 0.0)}
+    ways = {name: ways[name] for name in ways_of(encoder)}
     seconds = interleaved(ways, rounds, before=lambda name: contest.clear(name != PEER))
     return {"seconds": seconds, "real": real, "losses": losses}
 
 
-def measure_memory(size: Size, part: Part, pairs_M2: np.ndarray, way: str) -> dict[str, float]:
+def measure_memory(encoder: str, size: Size, part: Part, pairs_M2: np.ndarray, way: str) -> dict[str, float]:
     """MiB of one way's step at its peak: above weights, gradients and moments, and of the whole process."""
-    torch.manual_seed(0)
-    tokenizer, of_attention = made_up_tokenizer(size.vocab), 0.0 if way == WITHOUT else DROPOUT
+    tokenizer, peer = (
+        made_up_tokenizer(size.vocab),
+        masked_lm(encoder, size, LONGEST, 0.0 if way == WITHOUT else DROPOUT),
+    )
     if way == PEER:
-        config = XLMRobertaConfig(**size.config(LONGEST, **dropout(of_attention)))
-        step: Any = PeerStep(XLMRobertaForMaskedLM(config).to(device_name()), tokenizer, part.precision)
+        step: Any = PeerStep(peer, tokenizer, part.precision)
     else:
-        step = OurStep(metaxlm(size, LONGEST, of_attention), tokenizer, part.precision, part.objective)
+        step = OurStep(ours_of(peer), tokenizer, part.precision, part.objective)
     batch = made_up_examples(round_batches(part, pairs_M2, 0, 1)[0][0], size.vocab, np.random.default_rng(0))
     step(batch[:1])  # makes the moments; most gradients are dropped after it, and made anew at every step
     missing = missing_gradients(step.model)
@@ -198,8 +208,10 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
     part, bytes_asked = that_fits(size, part, pairs_M2, flags.rounds, flags.batches, int(0.9 * free_bytes()))
     drawn = [round_batches(part, pairs_M2, number, flags.batches)[0] for number in range(flags.rounds)]
     lengths = [row_lengths(batch) for batches in drawn for batch in batches]
-    timed = in_fresh_process(measure_time, size, part, pairs_M2, flags.rounds, flags.batches)
-    memory = {way: in_fresh_process(measure_memory, size, part, pairs_M2, way) for way in timed["seconds"]}
+    timed = in_fresh_process(measure_time, flags.encoder, size, part, pairs_M2, flags.rounds, flags.batches)
+    memory = {
+        way: in_fresh_process(measure_memory, flags.encoder, size, part, pairs_M2, way) for way in timed["seconds"]
+    }
     rows = []
     for way, seconds in timed["seconds"].items():
         ours = way != PEER
@@ -210,7 +222,7 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
                 "milliseconds_per_token": 1000
                 * statistics.median(a / n for a, n in zip(seconds, timed["real"], strict=True)),
                 "ratio": median_ratio(timed["seconds"][PEER], seconds) if ours else None,
-                "aim": part.aim if ours else None,
+                "aim": (part.aim if flags.encoder == "xlm-roberta" else ENCODER_AIM) if ours else None,
                 "memory_mib": above,
                 "memory_ratio": memory[PEER]["above_mib"] / above if ours else None,
                 "memory_aim": MEMORY_AIM if ours else None,
@@ -271,6 +283,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
             "rounds": (5, "interleaved rounds"),
             "batches": (2, "batches of a round"),
         },
+    )
+    parser.add_argument(
+        "--encoder", choices=ENCODERS, default="xlm-roberta", help="architecture (default: %(default)s)"
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")

@@ -3,6 +3,7 @@
   python -m bench.reproduce --list                         # what is run, and the hours of one core it takes
   python -m bench.reproduce --hub_root ../shared/hub       # all of it: bench/reproduce.md, and its plots and tables
   python -m bench.reproduce --only dwa --seeds 1 --hours 5 # a part; a portion of five core hours
+  python -m bench.reproduce --missing                      # what the results below have not yet
 
 bench/reproduce.yaml says what: models, each a recipe and what it changes; tasks, each a recipe too; and the claims,
 with the models and tasks that they compare. Every model is trained once a seed, in runs/reproduce, and every job is the
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 
 from bench._claims import Claim, Job, Plan, jobs_of
-from bench._reproduction import write_page
+from bench._reproduction import recorded_costs, write_page
 from zoo_core.console import quiet_libraries
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, user_errors
@@ -38,6 +39,8 @@ def main(argv: list[str] | None = None) -> None:
         plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
         claims = chosen_claims(plan, flags.only)
         jobs = jobs_of(plan, claims, flags)
+        if flags.missing:
+            jobs = missing_jobs(jobs, flags.name)
         if flags.list:
             return show_list(claims, jobs, plan.unit)
         failed = [] if flags.page else run_jobs(jobs, flags)
@@ -60,6 +63,7 @@ def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=1, help="jobs at a time, one core each (default 1)")
     parser.add_argument("--hours", type=float, help="start nothing more after so many core hours; go on another day")
+    parser.add_argument("--missing", action="store_true", help="leave out what the results have, by the same command")
     parser.add_argument("--list", action="store_true", help="show what is run and what it takes, and stop")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is finished")
     flags = parser.parse_args(argv)
@@ -75,6 +79,18 @@ def chosen_claims(plan: Plan, names: list[str] | None) -> list[Claim]:
         if name not in known:
             raise ValueError(f"--only {name} is none of {', '.join(known)}. {nearest(name, known)}")
     return [claim for claim in plan.claims if not names or claim.name in names]
+
+
+def missing_jobs(jobs: list[Job], name: str) -> list[Job]:
+    """Those whose command the results do not have, and what these need."""
+    commands = set(recorded_costs(name)["command"])
+    found: list[Job] = []
+    needed: set[str] = set()
+    for job in reversed(jobs):  # each stands behind what it needs
+        if job.typed not in commands or job.name in needed:
+            found.insert(0, job)
+            needed |= set(job.needs)
+    return found
 
 
 def show_list(claims: list[Claim], jobs: list[Job], unit: str) -> None:

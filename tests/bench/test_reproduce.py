@@ -104,6 +104,18 @@ def test_a_portion_starts_nothing_beyond_its_hours(flags, capsys):
     assert "2 jobs are left" in capsys.readouterr().out
 
 
+def test_missing_is_what_no_result_has_and_what_that_needs(flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(_reproduction, "FOLDER", tmp_path)
+    a, b, c = (job_of(flags, name, WORKS, needs) for name, needs in [("a", ()), ("b", ("a",)), ("c", ("a",))])
+    assert reproduce.missing_jobs([a, b, c], "reproduce") == [a, b, c]
+    (tmp_path / "results").mkdir()
+    recorded = pandas.DataFrame([[job.name, 1.0, 1.0, job.typed] for job in (a, b)], columns=_reproduction.COSTS)
+    recorded.to_csv(tmp_path / "results" / "reproduce-costs.csv", index=False)
+    assert reproduce.missing_jobs([a, b, c], "reproduce") == [a, c]
+    assert reproduce.missing_jobs([a, b], "reproduce") == []
+    assert reproduce.missing_jobs([a, job_of(flags, "b", STOPS, ("a",))], "reproduce")  # another command
+
+
 def test_an_unknown_claim_is_told(capsys):
     with pytest.raises(SystemExit):
         reproduce.main(["--only", "dwaa", "--list"])

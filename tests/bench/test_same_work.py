@@ -9,7 +9,7 @@ import torch
 from bench import finetuning, generation
 from bench._flops import Size
 from bench._lengths import read_lengths
-from bench._steps import Contest, features, made_up_examples, made_up_tokenizer, our_batch
+from bench._steps import ENCODERS, Contest, features, made_up_examples, made_up_tokenizer, our_batch
 from bench.masked_lm_step import LONGEST, OURS, PARTS, PEER, Part, round_batches, row_lengths, that_fits
 from bench.paper_steps import STEPS, make_batches, make_model, run
 from bench.vocabulary import FULL, cross_entropies
@@ -32,9 +32,10 @@ def test_masked_lm_steps_read_the_same_rows():
     assert 0.05 < (ours["labels"] != -100).sum() / ours["attention_mask"].sum() < 0.25
 
 
-def test_masked_lm_steps_have_the_same_weights_and_loss(in_this_process):
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_masked_lm_steps_have_the_same_weights_and_loss(encoder, in_this_process):
     in_this_process("masked_lm_step")
-    contest = Contest.of(SIZE, LONGEST, "fp32", "tlm", "cpu")
+    contest = Contest.of(encoder, SIZE, LONGEST, "fp32", "tlm")
     examples = made_up_examples(PAIRS, SIZE.vocab, np.random.default_rng(0))
     for _ in range(2):
         losses = contest.losses(examples)
