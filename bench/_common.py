@@ -205,5 +205,4 @@ def write_results(flags: argparse.Namespace, name: str, argv: Sequence[str] | No
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     machine = {"threads": torch.get_num_threads(), "load_average": [round(load, 2) for load in os.getloadavg()]}
     facts = run_facts(["python", "-m", f"bench.{name}", *argv])
-    flags.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(flags.output, {**results, "settings": settings, "machine": machine, "facts": facts})

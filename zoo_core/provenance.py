@@ -125,9 +125,10 @@ def folder_fingerprint(model_dir: str | os.PathLike) -> str:
 def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
     """A UTF-8 file to write; readers see the old one or the whole new one: written aside, synchronized, renamed.
 
-    What fails in between leaves nothing.
+    Makes its folder. What fails in between leaves nothing.
     """
     path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("w", encoding="utf-8") as stream:
@@ -152,7 +153,6 @@ def write_rows(path: str | os.PathLike, rows: Iterable[dict[str, Any]], about: C
     YAML, because `datasets` would take JSON or TSV beside the rows for more of them. Where the rows are, so is it.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with written_aside(path) as stream:
         stream.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
         with written_aside(path.with_suffix(".yaml")) as beside:

@@ -186,7 +186,6 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
             check_same_recipe(Path(recipe.output_dir), recipe)
     PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
     if is_main:
-        output.mkdir(parents=True, exist_ok=True)
         write_json(output / MARKER, _names(suite))
         show_plan(suite, recipes, left_out, output)
     failed: dict[str, str] = {}

@@ -38,8 +38,8 @@ def test_links_are_where_both_sides_give_each_other_their_largest_weight(zoo_mod
 def test_the_command_scores_every_layer(zoo_model_dir, tmp_path):
     config = "finetuning/recipes/xlm_align/sample_word_alignment.yaml"
     model = f"model={zoo_model_dir('veco')}"
-    attention_links.main(["--config", config, model, f"output_dir={tmp_path}"])
-    results = json.loads((tmp_path / "results.json").read_text())
+    attention_links.main(["--config", config, model, f"output_dir={tmp_path / 'run'}"])
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
     rows = [row for row in results["scores"] if row["metric"] == "aer"]
     assert {row["layer"] for row in rows} == {1, 2} and {row["method"] for row in rows} == {"cross-attention"}
     assert all(0 < row["value"] <= 100 for row in rows)
