@@ -18,6 +18,19 @@ from rich.console import Console
 
 LANGUAGES = ["en", "de", "fr", "es", "zh"]
 PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+# Encoders of other architectures, by what their configurations have beside size and special ids.
+BACKBONES = {
+    "modernbert": {"local_attention": 8},  # layers 1 and 2 of three see four positions to either side
+    "eurobert": {},
+    "deberta-v2": dict(
+        relative_attention=True,
+        position_buckets=8,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        type_vocab_size=0,
+    ),
+}
+SPECIAL_IDS = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep", "mask")]
 TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
 
 # A setting of the user's (a cache elsewhere, a token, a default accelerate launch) must not reach the tests.
@@ -88,7 +101,8 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
     """`zoo_model_dir(model_type, head="ForPreTraining", copy=False, **config)`: a folder as pre-training leaves it.
 
     A tiny model with random weights (seed 0), its code, and the sample tokenizer. The same call gives the same folder,
-    for reading alone; `copy=True` gives one of its own, to write into.
+    for reading alone; `copy=True` gives one of its own, to write into. "xlm_align on modernbert" is a model with a
+    backbone, one of BACKBONES.
     """
     made: dict[str, Path] = {}
 
@@ -98,12 +112,17 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
         from pretraining.checkpoints import save_model_folder
 
         key = repr((model_type, head, sorted(config.items())))
+        model_type, _, backbone = model_type.partition(" on ")
         if key not in made:
             module = importlib.import_module(f"modeling.modeling_{model_type}")
             cls = getattr(module, PREFIXES[model_type] + head)
+            shape = dict(vocab_size=len(sample_tokenizer), **TINY)
+            if backbone:
+                ids = {name: getattr(sample_tokenizer, name) for name in SPECIAL_IDS}
+                config["backbone_config"] = shape | ids | BACKBONES[backbone] | {"model_type": backbone}
             generator = torch.random.get_rng_state()
             torch.manual_seed(0)
-            model = cls(cls.config_class(vocab_size=len(sample_tokenizer), **(TINY | config)))
+            model = cls(cls.config_class(**(shape | config)))
             torch.random.set_rng_state(generator)
             made[key] = tmp_path_factory.mktemp(f"{model_type}_model")
             save_model_folder(model, sample_tokenizer, made[key])

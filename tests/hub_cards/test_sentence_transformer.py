@@ -17,6 +17,7 @@ from zoo_core.provenance import folder_fingerprint
 pytest.importorskip("sentence_transformers", minversion="6.0", reason="it is not installed: pip install -e '.[dev]'")
 
 MODEL_TYPES = ("veco", "ernie_m", "xlm_align", "metaxlm")
+BACKBONES = ("metaxlm on modernbert", "ernie_m on eurobert", "xlm_align on deberta-v2")
 SHORT = dict(max_position_embeddings=34)  # 32 positions
 TEXTS = [
     "The house is small, and the garden is large.",
@@ -49,10 +50,10 @@ for name, folder in folders.items():
     found[name]["dimension"] = model.get_embedding_dimension()
     model.tokenizer.padding_side = "left"
     found[name]["left"] = model.encode(texts, convert_to_tensor=True)
-    # nothing above the layer is read
-    model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:1]
+    if " on " not in name:  # nothing above the layer is read
+        model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:1]
     found[name]["short"] = model.encode(texts, convert_to_tensor=True)
-    found[name]["layers"] = len(AutoModel.from_pretrained(folder, trust_remote_code=True).encoder.layer)
+    found[name]["layers"] = AutoModel.from_pretrained(folder, trust_remote_code=True).config.num_hidden_layers
     found[name]["tokens"] = len(pipeline("fill-mask", model=folder, trust_remote_code=True)("a <mask> b", top_k=3))
 torch.save(found, out)
 """
@@ -71,9 +72,9 @@ def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(
     home = tmp_path / "home"
     home.mkdir()
     folders, fingerprints = {}, {}
-    for name in MODEL_TYPES:
+    for name in (*MODEL_TYPES, *BACKBONES):
         # two layers, and a layer that a config cut to one would not have
-        config = {"alignment_layer": 2} if name == "xlm_align" else {}
+        config = {"alignment_layer": 2} if name.startswith("xlm_align") else {}
         folders[name] = zoo_model_dir(name, copy=True, **SHORT, **config)
         fingerprints[name] = folder_fingerprint(folders[name])
         assert write_modules(folders[name]).layer == 1
@@ -93,7 +94,8 @@ def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(
             torch.testing.assert_close(found[name][kind], expected, atol=1e-5, rtol=0, msg=f"{name} {kind}")
         cosines = torch.nn.functional.cosine_similarity(expected[:1], expected)
         torch.testing.assert_close(found[name]["similarity"][0], cosines, atol=1e-5, rtol=0)
-        assert [found[name][key] for key in ("length", "dimension", "layers", "tokens")] == [32, 32, 2, 3]
+        length = {"deberta-v2": 512}.get(name.split(" on ")[1], 8192) if " on " in name else 32
+        assert [found[name][key] for key in ("length", "dimension", "layers", "tokens")] == [length, 32, 2, 3]
         assert folder_fingerprint(folder) == fingerprints[name]
 
 

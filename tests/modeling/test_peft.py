@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 MODEL_TYPES = ("veco", "ernie_m", "xlm_align", "metaxlm")
+BACKBONES = ("xlm_align on modernbert", "metaxlm on eurobert", "metaxlm on deberta-v2")
 # task -> Auto class, what is trained beside LoRA, labels of a row of T tokens
 HEADS = {
     "SEQ_CLS": ("AutoModelForSequenceClassification", "classifier", lambda row, T: {"labels": row % 2}),
@@ -32,6 +33,7 @@ HEADS = {
 # The heads are the same code in all models but for ERNIE-M's, which reads the pooler.
 CASES = [(name, "SEQ_CLS") for name in MODEL_TYPES]
 CASES += [("veco", "TOKEN_CLS"), ("ernie_m", "QUESTION_ANS"), ("xlm_align", "FEATURE_EXTRACTION")]
+CASES += [(name, "TOKEN_CLS") for name in BACKBONES]
 CASES += [("metaxlm", "TOKEN_CLS"), ("veco_tied", "SEQ_2_SEQ_LM"), ("veco_untied", "SEQ_2_SEQ_LM")]
 
 PROGRAM = """
@@ -67,7 +69,7 @@ def folders(zoo_model_dir, sample_tokenizer, tmp_path_factory):
     from modeling.modeling_veco import VecoForConditionalGeneration
     from pretraining.checkpoints import save_model_folder
 
-    made = {name: zoo_model_dir(name) for name in MODEL_TYPES}
+    made = {name: zoo_model_dir(name) for name in (*MODEL_TYPES, *BACKBONES)}
     for name, tie_decoder in {"veco_tied": True, "veco_untied": False}.items():
         made[name] = tmp_path_factory.mktemp(name) / "model"
         model = VecoForConditionalGeneration.from_encoder(made["veco"], decoder_layers=1, tie_decoder=tie_decoder)
