@@ -7,6 +7,7 @@ import torch
 
 # `encoder.layer.3.` of XLM-R's family, `encoder.layers.3.` of others
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
+EMBEDDINGS = re.compile(r"embeddings\.|(?:^|\.)embed_tokens\.")
 # of a translation model: layer j was made of one of the encoder's
 DECODER_LAYER = re.compile(r"(?:^|\.)decoder\.layers?\.(\d+)\.")
 
@@ -63,7 +64,7 @@ def layer_scales(model: torch.nn.Module, decay: float) -> dict[int, float]:
         elif match := LAYER.search(name):
             layer = int(match[1])
         else:
-            layer = -1 if "embeddings." in name else depth
+            layer = -1 if EMBEDDINGS.search(name) else depth
         scales[id(parameter)] = decay ** (depth - layer)
     if len(set(scales.values())) < 3:
         raise ValueError(

@@ -81,9 +81,9 @@ def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
     for name, parameter in model.named_parameters():
         if ".crossattention." in name:
             part = "cross-attention"
-        elif "embeddings." in name:
+        elif "embeddings." in name or ".embed_tokens." in name:
             part = "embeddings"
-        elif ".encoder." in name:
+        elif ".encoder." in name or ".backbone." in name:
             part = "layers"
         elif name.startswith("lm_head."):
             part = "masked-LM head (its decoder is the embeddings)"

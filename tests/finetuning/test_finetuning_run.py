@@ -10,7 +10,13 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, XLMRobertaConfig, XLMRobertaForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
 
 from finetuning.checkpoints import last_complete_checkpoint
 from finetuning.recipe import Recipe
@@ -40,6 +46,18 @@ def kill_at(patch, update, calls):
 
 def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
+
+
+def accuracy_of(folder, corpus):
+    """Of the saved model on the German rows, in percent."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    rows = [json.loads(line) for line in (corpus / "de" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    batch = tokenizer([row["text"] for row in rows], padding=True, truncation=True, max_length=24, return_tensors="pt")
+    with torch.no_grad():
+        predicted = model(**batch).logits.argmax(-1).tolist()
+    right = sum(model.config.id2label[i] == row["topic"] for i, row in zip(predicted, rows, strict=True))
+    return 100 * right / len(rows)
 
 
 def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
@@ -80,22 +98,14 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
 
 def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, sample_corpus_dir):
     folder = topics_run[0] / "seed-1" / "model"
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    lines = (sample_corpus_dir / "de" / "test.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    batch = tokenizer([row["text"] for row in rows], padding=True, truncation=True, max_length=24, return_tensors="pt")
-    with torch.no_grad():
-        predicted = model(**batch).logits.argmax(-1).tolist()
-    right = sum(model.config.id2label[i] == row["topic"] for i, row in zip(predicted, rows, strict=True))
     recorded = json.loads((folder.parent / "scores.json").read_text(encoding="utf-8"))
-    assert recorded["scores"]["de"] == pytest.approx(100 * right / len(rows))
+    assert recorded["scores"]["de"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
     # which checkpoint was chosen, and that it was the best of those looked at
     looked_at = {
         entry["step"]: entry["eval_en_accuracy"] for entry in recorded["history"] if "eval_en_accuracy" in entry
     }
     assert recorded["selection_score"] == max(looked_at.values()) == looked_at[recorded["selected_step"]]
-    assert model.config.fine_tuned_on == ["topics (zero_shot)"]
+    assert AutoConfig.from_pretrained(folder).fine_tuned_on == ["topics (zero_shot)"]
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert "local_files_only" not in settings and not (folder / "training_args.bin").exists()
     assert not (folder.parent / "checkpoints").exists()
@@ -124,6 +134,18 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_seeds_can_be_added(topics,
     assert len(json.loads((out / "run.json").read_text())["sessions"]) == 3
     assert run(None, "seeds=[1, 2, 3]", "--resume") == [0, 1, 2, 3, 4]
     assert read_results(out)["seeds"] == [1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xlm_align on modernbert", "ernie_m on eurobert", "metaxlm on deberta-v2"])
+def test_an_encoder_of_another_architecture_is_fine_tuned(name, topics, zoo_model_dir, sample_corpus_dir, tmp_path):
+    encoder = zoo_model_dir(name)
+    main([*topics, f"model={encoder}", "seeds=[1]", "training.layerwise_decay=0.9"])
+    results, folder = read_results(tmp_path / "out"), tmp_path / "out" / "seed-1" / "model"
+    before, after = (load_file(at / "model.safetensors") for at in (encoder, folder))
+    layers = {name for name in before if ".backbone." in name}
+    assert layers <= after.keys() and any(not torch.equal(before[name], after[name]) for name in layers)
+    assert results.languages["de"]["mean"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
 
 
 def test_half_written_checkpoints_are_passed_over(tmp_path):

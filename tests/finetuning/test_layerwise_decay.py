@@ -137,6 +137,20 @@ def test_a_resumed_run_goes_on_with_the_same_rates(tmp_path):
     assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
 
 
+@pytest.mark.parametrize("backbone", ["modernbert", "eurobert", "deberta-v2"])
+def test_layers_of_another_architecture_have_their_rates(backbone, zoo_model_dir):
+    from modeling.modeling_metaxlm import MetaXlmForTokenClassification
+
+    model = MetaXlmForTokenClassification.from_pretrained(zoo_model_dir(f"metaxlm on {backbone}"))
+    scales, seen = layer_scales(model, DECAY), set()
+    for name, parameter in model.named_parameters():
+        layer = re.search(r"\.layers?\.(\d)\.", name)
+        depth = int(layer[1]) if layer else -1 if "embed" in name else 2  # the last norm learns with the head
+        assert scales[id(parameter)] == pytest.approx(DECAY ** (2 - depth)), name
+        seen.add(depth)
+    assert seen == {-1, 0, 1, 2}
+
+
 def test_without_decay_the_trainers_own_groups_stay(tmp_path):
     trainer = trainer_of(build("veco", HEADS[0], depth=1), tmp_path)
     trainer.layerwise_decay = 1.0

@@ -345,7 +345,9 @@ def test_each_head_gets_samples_that_it_can_read(space, load, zoo_model_dir):
 # ---- other models
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize(
+    "model_type", [*MODEL_TYPES, "metaxlm on modernbert", "ernie_m on eurobert", "xlm_align on deberta-v2"]
+)
 def test_every_model_of_the_zoo_serves_every_tab(space, load, zoo_model_dir, model_type):
     found = load(zoo_model_dir(model_type))
     assert not found.lacking and found.layers == 2 and found.positions == 512
