@@ -21,6 +21,8 @@ DESCRIPTION = """Leave out of a model and its tokenizer the tokens that the text
 model.start_from is read, output_dir/model is written: a checkpoint for the languages of this text alone, which cuts it
 as before and gives the same hidden states. Of 250,002 tokens, two languages use some ten thousand: a fraction of the
 size, and a translation model that predicts among what it needs."""
+# fields of a configuration, or of its backbone's, that hold token ids
+WITH_IDS = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep", "mask")] + ["special_token_ids"]
 
 
 def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:
@@ -47,18 +49,19 @@ def trim_model(model: Any, kept_C: np.ndarray) -> Any:
     import torch
 
     new = {int(old): number for number, old in enumerate(kept_C)}
-    fields = model.config.to_dict()
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "mask_token_id", "special_token_ids"):
-        value = fields.get(name)
-        if value is not None:
-            fields[name] = [new[old] for old in value] if isinstance(value, list) else new[value]
-    config = type(model.config).from_dict(fields | {"vocab_size": len(kept_C)})
-    rows = torch.from_numpy(kept_C)
-    is_row = ("word_embeddings.weight", "lm_head.bias", "lm_head.decoder.weight", "lm_head.decoder.bias")
-    weights = {name: value[rows] if name.endswith(is_row) else value for name, value in model.state_dict().items()}
-    trimmed = type(model)(config)
-    trimmed.load_state_dict(weights)
-    return trimmed
+
+    def trimmed(fields: dict[str, Any]) -> dict[str, Any]:
+        ids = {name: of for name, of in fields.items() if name in WITH_IDS and of is not None}
+        ids = {name: [new[old] for old in of] if isinstance(of, list) else new[of] for name, of in ids.items()}
+        backbone = fields.get("backbone_config")
+        return fields | ids | {"vocab_size": len(kept_C), "backbone_config": backbone and trimmed(backbone)}
+
+    rows, size = torch.from_numpy(kept_C), model.config.vocab_size
+    small = type(model)(type(model.config).from_dict(trimmed(model.config.to_dict())))
+    small.load_state_dict(
+        {name: of[rows] if of.shape[:1] == (size,) else of for name, of in model.state_dict().items()}
+    )
+    return small
 
 
 def main(argv: list[str] | None = None) -> None:
