@@ -65,7 +65,8 @@ def known_limits(config: dict[str, Any], learned: list[str], is_fine_tuned: bool
     """The limits of a model's type, and of the data that it learned from (their paths) where that is the Bible."""
     if (texts := about(config["model_type"])) is None:
         return []
-    longest = config["max_position_embeddings"] - config["pad_token_id"] - 1  # positions begin behind the padding's
+    from_zero = config.get("backbone_config") or config.get("positions_from_zero")  # else from behind the padding's
+    longest = config["max_position_embeddings"] - (0 if from_zero else config["pad_token_id"] + 1)
     limits = texts.limits if is_fine_tuned else texts.limits | texts.limits_of_base
     lines = [limit.format(longest=longest) for limit in limits.values()]
     religious = [path for path in learned if re.search("bible", path, re.IGNORECASE)]

@@ -39,7 +39,10 @@ def one_line(config: dict[str, Any], parameters: int, record: Record) -> str:
     shape = f"{layers} layer{'s' * (layers != 1)} of {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
     languages = pretrained_in(record)
     of = f", {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
-    return f"`{config['model_type']}`: {shape}, {config['vocab_size']:,} tokens, {parameters:,} parameters{of}."
+    encoder = f", of {config['backbone_config']['model_type']}'s architecture" if config.get("backbone_config") else ""
+    return (
+        f"`{config['model_type']}`{encoder}: {shape}, {config['vocab_size']:,} tokens, {parameters:,} parameters{of}."
+    )
 
 
 def task(config: dict[str, Any], record: Record) -> dict[str, Any]:

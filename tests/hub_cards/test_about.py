@@ -42,6 +42,8 @@ def test_limits():
     config = {"model_type": "veco", "max_position_embeddings": 258, "pad_token_id": 1}
     limits = known_limits(config, [], is_fine_tuned=False)
     assert any("at most 256 tokens" in limit for limit in limits) and "{" not in "".join(limits)
+    for from_zero in ({"positions_from_zero": True}, {"backbone_config": {"model_type": "modernbert"}}):
+        assert any("at most 258 tokens" in limit for limit in known_limits(config | from_zero, [], False))
     bible, news = "local/bible", "wikimedia/wikipedia"
     assert "Part of its training text is the Bible" in known_limits(config, [bible, news], is_fine_tuned=False)[0]
     assert "All of its training text" in known_limits(config, [bible], is_fine_tuned=False)[0]

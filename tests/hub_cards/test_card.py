@@ -163,6 +163,12 @@ def test_what_is_not_known_is_left_out(small_model, tmp_path):
     assert "No results are recorded" in text
 
 
+def test_an_encoder_of_another_architecture_is_told(zoo_model_dir):
+    text = write_card(zoo_model_dir("xlm_align on modernbert", copy=True)).read_text(encoding="utf-8")
+    assert "`xlm_align`, of modernbert's architecture: 2 layers of 32" in text
+    assert "at most 8192 tokens" in text
+
+
 def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
     base, (file,) = made_up_run("xlm_align", "classification")
     run = shutil.copytree(file.parent, tmp_path / "tuned")
