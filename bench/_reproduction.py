@@ -39,16 +39,18 @@ def recorded_costs(name: str) -> pandas.DataFrame:
 
 
 def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
-    """The table of a file, with the rows of `new` in place of those of the same key; it is written again."""
+    """The table of a file, with the rows of `new` in place of those of the same key; it is written, and read again: the
+    page is the same with and without the runs."""
+    types = dict(dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
     if path.exists():
-        old = pandas.read_csv(path, dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
+        old = pandas.read_csv(path, **types)
         fresh = set(new[key].astype(str).agg("/".join, axis=1)) if len(new) else set()
         kept = old[~old[key].astype(str).agg("/".join, axis=1).isin(fresh)]
         new = pandas.concat([kept, new]) if len(new) else kept  # an empty one would turn numbers into objects
     new = new.sort_values([*key, *new.columns.difference([*key, "value"], sort=False)], ignore_index=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     new.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
-    return new
+    return pandas.read_csv(path, **types)
 
 
 def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
