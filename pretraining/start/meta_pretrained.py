@@ -7,6 +7,7 @@ Legend: `V` tokens of the old vocabulary, `W` of the new one, `P` positions, `H`
 """
 
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling.backbone import ARCHITECTURES, renamed
+from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
 from pretraining.recipe import MetaPretrained, Recipe
 from pretraining.start.matching_report import recipe_token_counts, report, write_report
 from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
@@ -45,12 +46,6 @@ WORDS, POSITIONS = f"{EMBEDDINGS}word_embeddings.weight", f"{EMBEDDINGS}position
 TOKEN_TYPES = f"{EMBEDDINGS}token_type_embeddings.weight"
 BIAS = "lm_head.bias"
 HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias")
-OF_BERTS = {  # BERT's names, by their beginnings, and ours
-    "bert.": "roberta.",
-    "cls.predictions.transform.dense.": "lm_head.dense.",
-    "cls.predictions.transform.LayerNorm.": "lm_head.layer_norm.",
-    "cls.predictions.bias": BIAS,
-}
 
 
 @dataclass(frozen=True)
@@ -159,9 +154,8 @@ def our_name(key: str, model: PreTrainedModel) -> str:
     """This zoo's name of a parameter of a library's masked LM; those of RoBERTa's have it already."""
     if model.config.model_type in ARCHITECTURES:
         return renamed(model, key)
-    for theirs, ours in OF_BERTS.items():
-        if key.startswith(theirs):
-            return ours + key.removeprefix(theirs)
+    for theirs, ours in BERT_NAMES.items() if model.config.model_type in OF_BERT else ():
+        key = re.sub(theirs, ours, key)
     return key
 
 
