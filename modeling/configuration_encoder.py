@@ -54,8 +54,8 @@ class EncoderConfig(PreTrainedConfig):
     With `backbone_config`, that of another architecture, the encoder is its library's class, and the fields of `SHAPE`
     are its own.
 
-    Raises `ValueError` where `hidden_size` is not a multiple of `num_attention_heads`; wrong types are refused by
-    `@strict`.
+    Raises `ValueError` where `hidden_size` is not a multiple of `num_attention_heads`, and for a backbone of a model
+    with cross-attention; wrong types are refused by `@strict`.
     """
 
     vocab_size: int = 250002
@@ -94,6 +94,11 @@ class EncoderConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         if isinstance(self.backbone_config, dict):
             self.backbone_config = AutoConfig.for_model(**self.backbone_config)
+        if self.backbone_config is not None and type(self).cross_attention:
+            raise ValueError(
+                f"{type(self).__name__} has cross-attention inside layers of XLM-R's or BERT's shape, and no backbone: "
+                f"this one is of model type {self.backbone_config.model_type!r}."
+            )
         if self.backbone_config is not None:
             for name in SHAPE:
                 setattr(self, name, getattr(self.backbone_config, name, getattr(self, name)))
@@ -116,13 +121,8 @@ class EncoderConfig(PreTrainedConfig):
         """
         found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         model_type = found.get("model_type", cls.model_type)
-        if model_type in ARCHITECTURES and not cls.cross_attention:
-            return {"model_type": cls.model_type, "backbone_config": found}, kwargs
         if model_type in ARCHITECTURES:
-            raise ValueError(
-                f"{pretrained_model_name_or_path} is of model type {model_type!r}: {cls.__name__} has cross-attention "
-                "inside layers of XLM-R's or BERT's shape."
-            )
+            return {"model_type": cls.model_type, "backbone_config": found}, kwargs
         if model_type not in (cls.model_type, *LOADABLE):
             raise ValueError(
                 f"{pretrained_model_name_or_path} is of model type {model_type!r}, whose weights do not fit "

@@ -27,6 +27,13 @@ def test_objectives_are_told_by_model(kind, without, sample_tokenizer, tmp_path,
     assert "2 layers of 32" in told and "fresh: nothing" in told and "<s> x </s>" in told
 
 
+def test_a_folder_of_the_zoo_says_of_its_backbone_what_its_checkpoint_does(zoo_model_dir):
+    folder = str(zoo_model_dir("metaxlm on deberta-v2"))
+    told = {model: supported.objectives_of(model, folder) for model in supported.MODELS}
+    assert told["metaxlm"] == ("mlm, tlm, kd", "") and told["ernie_m"][0] == "mlm, tlm"
+    assert "deberta-v2" in told["veco"]
+
+
 def test_another_architecture_is_refused(tmp_path, capsys):
     AutoConfig.for_model("electra").save_pretrained(tmp_path)
     with pytest.raises(SystemExit):
