@@ -66,11 +66,11 @@ class MultiHeadAttention(nn.Module):
         """(B, T, H) -> (B, A, T, D)."""
         return projected_BTH.view(*projected_BTH.shape[:-1], -1, self.head_size).transpose(1, 2)
 
-    def keys_and_values(self, keys_BSH, past_key_values):
+    def keys_and_values(self, keys_BSH, cache):
         """Keys and values (B, A, S, D) each; subclasses say what an `EncoderDecoderCache` adds to them."""
         return self.heads(self.key(keys_BSH)), self.heads(self.value(keys_BSH))
 
-    def forward(self, states_BTH, keys_BSH, attention_mask, past_key_values=None, **kwargs):
+    def forward(self, states_BTH, keys_BSH, attention_mask, cache=None, **kwargs):
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.head_size**-0.5}
         query_BTH = self.query(states_BTH)
@@ -81,7 +81,7 @@ class MultiHeadAttention(nn.Module):
 
             projected = (query_BTH, self.key(keys_BSH), self.value(keys_BSH))
             return attention_mask(attend_heads, self.heads, *projected), None
-        keys_and_values = self.keys_and_values(keys_BSH, past_key_values)
+        keys_and_values = self.keys_and_values(keys_BSH, cache)
         context_BTAD, weights = attend(self, self.heads(query_BTH), *keys_and_values, attention_mask, **kwargs)
         return context_BTAD.reshape(states_BTH.shape), weights
 
@@ -89,26 +89,26 @@ class MultiHeadAttention(nn.Module):
 class SelfAttention(MultiHeadAttention):
     """A class of its own, so that `output_attentions` can tell self- from cross-attention."""
 
-    def keys_and_values(self, keys_BSH, past_key_values):
+    def keys_and_values(self, keys_BSH, cache):
         """Those of all positions so far: the cache's, and behind them those of `keys_BSH`, which it takes in."""
-        keys, values = super().keys_and_values(keys_BSH, past_key_values)
-        if past_key_values is None:
+        keys, values = super().keys_and_values(keys_BSH, cache)
+        if cache is None:
             return keys, values
-        return past_key_values.self_attention_cache.update(keys, values, self.layer_index)
+        return cache.self_attention_cache.update(keys, values, self.layer_index)
 
 
 class CrossAttention(MultiHeadAttention):
     """Queries from this sequence, keys and values from the other one."""
 
-    def keys_and_values(self, keys_BSH, past_key_values):
+    def keys_and_values(self, keys_BSH, cache):
         """Those of the other sequence, which stays the same while this one grows: computed once, then the cache's."""
-        if past_key_values is None:
+        if cache is None:
             return super().keys_and_values(keys_BSH, None)
-        cache = past_key_values.cross_attention_cache
-        if past_key_values.is_updated.get(self.layer_index):
-            return cache.layers[self.layer_index].keys, cache.layers[self.layer_index].values
-        past_key_values.is_updated[self.layer_index] = True
-        return cache.update(*super().keys_and_values(keys_BSH, None), self.layer_index)
+        of_other = cache.cross_attention_cache
+        if cache.is_updated.get(self.layer_index):
+            return of_other.layers[self.layer_index].keys, of_other.layers[self.layer_index].values
+        cache.is_updated[self.layer_index] = True
+        return of_other.update(*super().keys_and_values(keys_BSH, None), self.layer_index)
 
 
 class ResidualOutput(nn.Module):

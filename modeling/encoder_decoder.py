@@ -34,6 +34,9 @@ from .masked_lm import LMHeadModel
 
 logger = logging.getLogger(__name__)
 
+# The library's name of keys and values kept from earlier positions: `cache` since 5.24.
+CACHE = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
+
 # A translation ends at the latest this many tokens beyond its source's length: Vaswani et al. 2017, section 6.1.
 LONGER_THAN_SOURCE = 50
 
@@ -67,11 +70,11 @@ class Decoder(EncoderPreTrainedModel):
         attention_mask: torch.Tensor | None,
         encoder_states_BSH: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """States of embedded tokens, the newest T of a sequence whose beginning is in the cache."""
-        attention_mask = create_causal_mask(self.config, states_BTH, attention_mask, past_key_values)
+        attention_mask = create_causal_mask(self.config, states_BTH, attention_mask, cache)
         encoder_attention_mask = prepare_attention_mask(
             self.config, states_BTH, encoder_attention_mask, encoder_states_BSH
         )
@@ -81,10 +84,10 @@ class Decoder(EncoderPreTrainedModel):
                 attention_mask,
                 encoder_states_BSH,
                 encoder_attention_mask,
-                past_key_values=past_key_values,
+                cache=cache,
                 **kwargs,
             )
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, past_key_values=past_key_values)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, **{CACHE: cache})
 
 
 class SourceLengthLimit(LogitsProcessor):
@@ -170,6 +173,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: tuple | None = None,
         past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         label_smoothing: float = 0.0,
@@ -185,7 +189,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             decoder_input_ids: (B, T), `</s> y_1 .. y_n`; by default made from the labels. With a cache: the new ones.
             decoder_attention_mask: (B, T), cached positions included.
             labels: (B, T), `y_1 .. y_n </s>`, -100 for padding. The head then runs on the predicted positions only.
-            use_cache: return `past_key_values`; by default where there are no labels, outside training.
+            past_key_values, cache: keys and values of earlier positions, by the library's old name or by its new one.
+            use_cache: return them; by default where there are no labels, outside training.
             label_smoothing: share of the target that is spread over the vocabulary, in the loss alone.
             output_logits: return `logits` (B, T, V); by default only without labels.
             logits_to_keep: logits of the last so many positions only; 0: all.
@@ -203,14 +208,15 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
             encoder_outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        if past_key_values is None:
+        cache = past_key_values if cache is None else cache
+        if cache is None:
             wants_cache = (labels is None and not self.training) if use_cache is None else use_cache
-            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache()) if wants_cache else None
-        if past_key_values is not None:
-            self.check_cache(past_key_values, decoder_input_ids.shape[1], decoder_attention_mask)
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if wants_cache else None
+        if cache is not None:
+            self.check_cache(cache, decoder_input_ids.shape[1], decoder_attention_mask)
         embedded_BTH = self.roberta.embeddings(
             decoder_input_ids,
-            self.decoder_positions(decoder_input_ids, decoder_attention_mask, past_key_values),
+            self.decoder_positions(decoder_input_ids, decoder_attention_mask, cache),
             None,
             None,
         )
@@ -219,7 +225,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             decoder_attention_mask,
             encoder_outputs[0],
             attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             return_dict=True,
             **kwargs,
         )
@@ -230,7 +236,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         return Seq2SeqLMOutput(
             loss=loss,
             logits=self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:]) if wants_logits else None,
-            past_key_values=outputs.past_key_values,
+            **{CACHE: cache},
             decoder_hidden_states=outputs.hidden_states,
             decoder_attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
@@ -239,14 +245,14 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
         )
 
-    def check_cache(self, past_key_values, new: int, decoder_attention_mask):
+    def check_cache(self, cache, new: int, decoder_attention_mask):
         """Refuse what would go wrong in silence, or crash, with `new` more tokens on a cache."""
         if self.training and self.decoder.layer[0].gradient_checkpointing:
             raise ValueError(
                 "a cache was asked for in training with gradient checkpointing, which would write into it twice: set "
                 "use_cache=False."
             )
-        past, longest = past_key_values.get_seq_length(), self.config.longest_input
+        past, longest = cache.get_seq_length(), self.config.longest_input
         if past + new > longest:
             raise ValueError(
                 f"a translation of {past + new} tokens is longer than the {longest} positions: set max_new_tokens."
@@ -257,10 +263,10 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
                 f"cache: give (B, {past + new})."
             )
 
-    def decoder_positions(self, decoder_input_ids, decoder_attention_mask, past_key_values):
+    def decoder_positions(self, decoder_input_ids, decoder_attention_mask, cache):
         """XLM-R's positions (B, T) of the new tokens, counted over the whole sequence with its cached beginning."""
         padding_id, new = self.config.pad_token_id, decoder_input_ids.shape[1]
-        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        past = cache.get_seq_length() if cache is not None else 0
         if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
             is_token_BT = decoder_attention_mask.long()
             return (is_token_BT.cumsum(1) * is_token_BT + padding_id)[:, -new:]
