@@ -17,14 +17,16 @@ pytestmark = pytest.mark.slow
 
 OLDEST = Path(sys.prefix) / "oldest-transformers"
 PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+BACKBONES = ("xlm_align on modernbert", "ernie_m on eurobert", "metaxlm on deberta-v2")
 AGAIN = "-again"
 SENTENCES = ["The house is small, and the garden <mask> large.", "Das Haus <mask>."]
 PAIRS = [("the house is small", "das Haus ist klein"), ("a b c", "c")]
 
 # Runs every folder, and saves it again as `<folder><suffix>` where there is a suffix.
 PROGRAM = """
-import json, sys
+import json, sys, warnings
 import huggingface_hub, torch, transformers
+warnings.filterwarnings("ignore", message=".torch.jit.script", category=DeprecationWarning)  # of DeBERTa's code in 5.17
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 folders, sentences, pairs, suffix = map(json.loads, sys.argv[2:])
 found = {"versions": {module.__name__: module.__version__ for module in (transformers, huggingface_hub)}}
@@ -69,7 +71,7 @@ def folders(zoo_model_dir, sample_tokenizer, tmp_path_factory):
     from modeling.modeling_veco import VecoForConditionalGeneration
     from pretraining.checkpoints import save_model_folder
 
-    made = {name: zoo_model_dir(name, copy=True) for name in PREFIXES}
+    made = {name: zoo_model_dir(name, copy=True) for name in (*PREFIXES, *BACKBONES)}
     made["veco_translation"] = tmp_path_factory.mktemp("veco_translation") / "model"
     torch.manual_seed(0)
     model = VecoForConditionalGeneration.from_encoder(made["veco"], decoder_layers=1)
