@@ -5,10 +5,9 @@ The environment is set when pytest reads this file, before any test imports torc
 those read it once, when they are imported. Programs that a test starts inherit it.
 """
 
-import importlib.util
+import importlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,20 +15,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.architectures import ARCHITECTURES
+
 LANGUAGES = ["en", "de", "fr", "es", "zh"]
 PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
-# Encoders of other architectures, by what their configurations have beside size and special ids.
-BACKBONES = {
-    "modernbert": {"local_attention": 8},  # layers 1 and 2 of three see four positions to either side
-    "eurobert": {},
-    "deberta-v2": dict(
-        relative_attention=True,
-        position_buckets=8,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        type_vocab_size=0,
-    ),
-}
 SPECIAL_IDS = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep", "mask")]
 TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
 
@@ -102,7 +91,7 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
 
     A tiny model with random weights (seed 0), its code, and the sample tokenizer. The same call gives the same folder,
     for reading alone; `copy=True` gives one of its own, to write into. "xlm_align on modernbert" is a model with a
-    backbone, one of BACKBONES.
+    backbone, one of ARCHITECTURES.
     """
     made: dict[str, Path] = {}
 
@@ -119,7 +108,7 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
             shape = dict(vocab_size=len(sample_tokenizer), **TINY)
             if backbone:
                 ids = {name: getattr(sample_tokenizer, name) for name in SPECIAL_IDS}
-                config["backbone_config"] = shape | ids | BACKBONES[backbone] | {"model_type": backbone}
+                config["backbone_config"] = shape | ids | ARCHITECTURES[backbone] | {"model_type": backbone}
             generator = torch.random.get_rng_state()
             torch.manual_seed(0)
             model = cls(cls.config_class(**(shape | config)))
@@ -133,20 +122,12 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
     return folder_of
 
 
-@pytest.fixture(scope="session")
-def hub_server_module():
-    """The module hub_cards/hub_server.py."""
-    name = "hub_server_of_the_tests"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / "hub_cards" / "hub_server.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def hub_server(hub_server_module, tmp_path: Path) -> Iterator:
+def hub_server(tmp_path: Path) -> Iterator:
     """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`, faults."""
-    hub = hub_server_module.HubServer(tmp_path / "hub_clients")
+    from tests.hub_cards.hub_server import HubServer
+
+    hub = HubServer(tmp_path / "hub_clients")
     yield hub
     hub.stop()
 
@@ -165,6 +146,8 @@ def hub(hub_server, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def fault(hub, hub_server_module):
+def fault(hub):
     """`fault(method, pattern, what, after=0, times=1)`: what goes wrong on that Hub."""
-    return lambda *arguments, **options: hub.faults.append(hub_server_module.Fault(*arguments, **options))
+    from tests.hub_cards.hub_server import Fault
+
+    return lambda *arguments, **options: hub.faults.append(Fault(*arguments, **options))

@@ -4,13 +4,12 @@ The place is laid out as the pages have it: the repository's folders, `runs/` wi
 one, the files that commands read, and beside it `shared/hub`, a mirror of the Hub with a few rows of each data set.
 """
 
-import importlib.util
+import importlib
 import itertools
 import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,21 +315,3 @@ def shallow(place, sample_tokenizer) -> Callable[[str], None]:
         save_model(place / folder, sample_tokenizer, "xlm_align", num_hidden_layers=2)
 
     return make
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """The Hub on loopback that the tests of the push have, for commands in this process."""
-    import huggingface_hub.constants
-
-    spec = importlib.util.spec_from_file_location("hub_of_the_pages", ROOT / "tests/hub_cards/hub_server.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
-    spec.loader.exec_module(module)
-    server = module.HubServer(tmp_path / "hub_clients")
-    files = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    for name, value in {"ENDPOINT": server.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": files, "HF_HUB_OFFLINE": False,
-                        "HF_HUB_DISABLE_XET": True}.items():  # fmt: skip
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
-    monkeypatch.setenv("HF_TOKEN", "writer")
-    yield server
-    server.stop()

@@ -21,6 +21,7 @@ from modeling.configuration_veco import VecoConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from modeling.modeling_xlm_align import XlmAlignForMaskedLM, XlmAlignForPreTraining, XlmAlignModel
+from tests.architectures import ARCHITECTURES
 
 SHAPE = dict(
     vocab_size=60,
@@ -35,18 +36,9 @@ SHAPE = dict(
     sep_token_id=2,
     mask_token_id=3,
 )
-SETTINGS = {
-    "modernbert": {"local_attention": 8},  # layers 1 and 2 see four positions to either side
-    "eurobert": {},
-    "deberta-v2": dict(
-        relative_attention=True,
-        position_buckets=8,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        type_vocab_size=0,
-    ),
-}
-WITH_MASKS = [name for name in SETTINGS if honors_block_masks(AutoConfig.for_model(name, **SHAPE | SETTINGS[name]))]
+WITH_MASKS = [
+    name for name in ARCHITECTURES if honors_block_masks(AutoConfig.for_model(name, **SHAPE | ARCHITECTURES[name]))
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +49,7 @@ def checkpoint(tmp_path_factory):
     def of(name):
         if name not in made:
             torch.manual_seed(0)
-            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(name, **SHAPE | SETTINGS[name])).eval()
+            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(name, **SHAPE | ARCHITECTURES[name])).eval()
             for parameter in model.parameters():
                 nn.init.normal_(parameter, std=0.3)
             folder = tmp_path_factory.mktemp(name)
@@ -82,7 +74,7 @@ def batch_of(length=24, rows=2):
     }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_weight_of_a_checkpoint_is_loaded(name, checkpoint):
     folder, theirs = checkpoint(name)
     ours, report = XlmAlignForMaskedLM.from_pretrained(folder, output_loading_info=True)
@@ -99,7 +91,7 @@ def test_every_weight_of_a_checkpoint_is_loaded(name, checkpoint):
     torch.testing.assert_close(second[real], expected.hidden_states[2][real], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_encoder_without_a_head_gets_a_fresh_one(name, checkpoint, tmp_path):
     _, theirs = checkpoint(name)
     theirs.base_model.save_pretrained(tmp_path)
@@ -112,7 +104,7 @@ def test_an_encoder_without_a_head_gets_a_fresh_one(name, checkpoint, tmp_path):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_saved_folder_loads_by_the_auto_classes(name, checkpoint, tmp_path):
     folder, theirs = checkpoint(name)
     XlmAlignForPreTraining.from_pretrained(folder).save_pretrained(tmp_path)
@@ -126,7 +118,7 @@ def test_a_saved_folder_loads_by_the_auto_classes(name, checkpoint, tmp_path):
             torch.testing.assert_close(base.eval()(ids)[0], theirs.base_model(ids)[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_loss_is_the_sum_of_the_library_s_cross_entropies(name, checkpoint):
     folder, theirs = checkpoint(name)
     ours, batch = MetaXlmForPreTraining.from_pretrained(folder).eval(), batch_of()
@@ -150,7 +142,7 @@ def reached(model, loss):
     return all(grad is not None and grad.abs().sum() > 0 for name, grad in grads.items() if name.endswith("weight"))
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_alignment_and_distillation_reach_every_layer(name, checkpoint):
     folder, _ = checkpoint(name)
     pairs, sides = batch_of(), torch.arange(24).ge(11).long().expand(2, -1)
@@ -212,7 +204,7 @@ def test_block_masks_isolate_exactly(name, attention, checkpoint):
     assert torch.equal(packed[:, :cut], disturbed[:, :cut]) and not torch.equal(packed[:, cut:], disturbed[:, cut:])
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_padding_left_out_changes_nothing(name, checkpoint):
     folder, _ = checkpoint(name)
     model = XlmAlignForPreTraining.from_pretrained(folder).eval()
