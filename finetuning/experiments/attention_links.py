@@ -10,6 +10,7 @@ output_dir/results.json.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from rich.progress import track
 
 from finetuning.checkpoints import describe_model, load_pretrained
+from finetuning.results.attention_map import cross_attention, joint_attention
 from finetuning.tasks.word_alignment.layers import score
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
 from finetuning.tasks.word_alignment.task import read
@@ -56,30 +58,22 @@ def main(argv: list[str] | None = None) -> None:
 @torch.no_grad()
 def links_of(model: Any, tokenizer: Any, x: list[str], y: list[str]) -> list[list[tuple[int, int]]]:
     """Links of the words of x and y, layer by layer."""
+    encode = partial(tokenizer, is_split_into_words=True)
     if getattr(model.config, "cross_attention", False):
-        sides = [tokenizer(words, is_split_into_words=True, return_tensors="pt") for words in (x, y)]
-        states = [model(side["input_ids"]).last_hidden_state for side in sides]
-        x_reads_y, y_reads_x = (
-            torch.stack(model(own["input_ids"], encoder_hidden_states=other, output_attentions=True).cross_attentions)[
-                :, 0
-            ].mean(1)
-            for own, other in zip(sides, reversed(states), strict=True)
-        )
-        words = [side.word_ids() for side in sides]
-        places = [[n for n, word in enumerate(side) if word is not None] for side in words]
+        encodings = [encode(x), encode(y)]
+        maps = cross_attention(model, tokenizer, *encodings)
     else:
-        pair = tokenizer(x, y, is_split_into_words=True, return_tensors="pt")
-        numbers = pair.sequence_ids(0)
-        words = [pair.word_ids(), pair.word_ids()]
-        places = [[n for n, number in enumerate(numbers) if number == side] for side in (0, 1)]
-        x_reads_y = y_reads_x = torch.stack(model(pair["input_ids"], output_attentions=True).attentions)[:, 0].mean(1)
-    forward_LT = x_reads_y[:, places[0]][:, :, places[1]].argmax(2)
-    backward_LS = y_reads_x[:, places[1]][:, :, places[0]].argmax(2)
-    found = []
-    for forward, backward in zip(forward_LT.tolist(), backward_LS.tolist(), strict=True):
-        mutual = [(i, j) for i, j in enumerate(forward) if backward[j] == i]
-        found.append(sorted({(words[0][places[0][i]], words[1][places[1][j]]) for i, j in mutual}))
-    return found
+        encodings = [encode(x, y)]
+        maps = joint_attention(model, tokenizer, *encodings)
+    x_words, y_words = encodings[0].word_ids(), encodings[-1].word_ids()
+    x_places, y_places = ([n for n, own in enumerate(maps[-side].row_sides) if own == side] for side in (0, 1))
+    x_reads_y, y_reads_x = maps[0].weights.mean(1), maps[-1].weights.mean(1)
+    forward_LX = x_reads_y[:, x_places][:, :, y_places].argmax(2)
+    backward_LY = y_reads_x[:, y_places][:, :, x_places].argmax(2)
+    return [
+        sorted({(x_words[x_places[i]], y_words[y_places[j]]) for i, j in enumerate(forward) if backward[j] == i})
+        for forward, backward in zip(forward_LX, backward_LY, strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -14,11 +14,9 @@ heads of the middle layer of base-size XLM and XLM-R.
 """
 
 import argparse
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -87,7 +85,7 @@ def read_attention(
         if (1 if kind == "joint" and side else 0) not in encoding.sequence_ids(0):
             raise ValueError(f"{name} has no token left once it is tokenized. Give a sentence in its place.")
     with torch.no_grad():
-        read = _joint if kind == "joint" else _translation if translates else _cross
+        read = joint_attention if kind == "joint" else _translation if translates else cross_attention
         return read(_load(path, model, translates and kind == "cross"), tokenizer, *inputs)
 
 
@@ -106,13 +104,14 @@ def _ids(encoding, device):
     return torch.tensor([encoding["input_ids"]], device=device)
 
 
-def _joint(model, tokenizer, pair) -> list[AttentionMap]:
+def joint_attention(model, tokenizer, pair) -> list[AttentionMap]:
+    """Self-attention over both sentences of one encoding."""
     attentions = model(_ids(pair, model.device), output_attentions=True).attentions
     tokens, sides = tokenizer.convert_ids_to_tokens(pair["input_ids"]), pair.sequence_ids(0)
     return [AttentionMap("self-attention", tokens, tokens, sides, sides, _stack(attentions))]
 
 
-def _cross(model, tokenizer, source, target) -> list[AttentionMap]:
+def cross_attention(model, tokenizer, source, target) -> list[AttentionMap]:
     """x reads H_y, y reads H_x: the S stream of `VecoForPreTraining`; causal where it was trained so."""
     import torch
 
@@ -172,21 +171,6 @@ def choose(maps: list[AttentionMap], layer: int | None, head: str) -> list[tuple
             weights_ATS = item.weights[index]
             panels.append((index + 1, item, weights_ATS.mean(0) if head == "mean" else weights_ATS[int(head) - 1]))
     return panels
-
-
-def as_json(panels: list[tuple[int, AttentionMap, np.ndarray]]) -> list[dict[str, Any]]:
-    """The panels as JSON has them."""
-    return [
-        {
-            "attention": item.name,
-            "layer": layer,
-            "rows": item.rows,
-            "columns": item.columns,
-            "across": item.across(matrix),
-            "weights": [[round(float(weight), 6) for weight in row] for row in matrix],
-        }
-        for layer, item, matrix in panels
-    ]
 
 
 def fonts_for(text: str) -> tuple[list[str], str]:
@@ -254,7 +238,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--kind", choices=("joint", "cross"), default="joint", help="see above (default joint)")
     parser.add_argument("--layer", type=int, metavar="N", help="one layer, counted from 1 (default: all)")
     parser.add_argument("--head", default="mean", metavar="N", help="one head, counted from 1 (default: mean of all)")
-    parser.add_argument("--json", metavar="FILE", help="also write tokens and matrices of the drawn panels")
     parser.add_argument("--hub_root", "--hub-root", metavar="DIR", help="folder that mirrors the Hub")
     parser.add_argument("--tokenizer", metavar="DIR", help="folder or Hub id of the tokenizer (default: the model's)")
     flags = parser.parse_args(argv)
@@ -280,12 +263,6 @@ def main(argv: list[str] | None = None) -> None:
                 f"No installed font can draw {missing}: shown as {MISSING_GLYPH}. Install one that can, such as Noto "
                 "Sans CJK for Chinese, Japanese and Korean, and run this again."
             )
-        if flags.json:
-            Path(flags.json).parent.mkdir(parents=True, exist_ok=True)
-            facts = {"model": flags.model, "kind": flags.kind, "source": flags.source, "target": flags.target}
-            content = {**facts, "head": flags.head, "maps": as_json(panels)}
-            Path(flags.json).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-            print(f"written: {flags.json}")
 
 
 if __name__ == "__main__":

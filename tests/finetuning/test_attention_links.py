@@ -12,9 +12,12 @@ from finetuning.results.attention_map import read_attention
 PAIR = ("The house is small .", "Das Haus ist klein .")
 
 
-@pytest.mark.parametrize("name, kind", [("veco", "cross"), ("metaxlm", "joint")])
-def test_links_are_where_both_sides_give_each_other_their_largest_weight(zoo_model_dir, name, kind):
-    folder = zoo_model_dir(name)
+@pytest.mark.parametrize(
+    "name, config, kind",
+    [("veco", {}, "cross"), ("veco", {"cross_stream": "causal"}, "cross"), ("metaxlm", {}, "joint")],
+)
+def test_links_are_where_both_sides_give_each_other_their_largest_weight(zoo_model_dir, name, config, kind):
+    folder = zoo_model_dir(name, **config)
     model = AutoModel.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     words = [side.split() for side in PAIR]

@@ -1,6 +1,5 @@
 """Attention maps: their numbers against the models' own, what is drawn and written, and bad input."""
 
-import json
 import re
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from finetuning.results.attention_map import AttentionMap, as_json, choose, draw, fonts_for, main, read_attention
+from finetuning.results.attention_map import AttentionMap, choose, draw, fonts_for, main, read_attention
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
 
 X, Y = "Take a seat and have a rest", "Setz dich und ruh dich aus"
@@ -117,7 +116,6 @@ def test_layers_and_heads_are_chosen_and_averaged():
     np.testing.assert_allclose(mean, item.weights[1].mean(0))
     assert item.across(matrix) == pytest.approx((0.7 + 0.5 + 0.0) / 3)
     assert item.across(mean) == pytest.approx((0.7 + 0.5 + 0.0) / 9)
-    assert as_json([(2, item, matrix)])[0]["across"] == pytest.approx(0.4)
     assert len(choose([item, item], None, "1")) == 4
 
 
@@ -136,23 +134,11 @@ def test_a_layer_or_head_that_is_not_there(layer, head, message):
         choose([small_map()], layer, head)
 
 
-def test_files_are_written(veco_dir, tmp_path, capsys, drawn):
-    image, data = tmp_path / "new" / "attention.png", tmp_path / "new" / "attention.json"
+def test_a_picture_is_written(veco_dir, tmp_path, capsys, drawn):
+    image = tmp_path / "new" / "attention.png"
     main(["--model", str(veco_dir["causal"]), "--source", X, "--target", Y, "--kind", "cross", "--output", str(image),
-          "--json", str(data), "--head", "2"])  # fmt: skip
+          "--head", "2"])  # fmt: skip
     assert image.read_bytes().startswith(b"\x89PNG") and image.stat().st_size > 10_000
-    content = json.loads(data.read_text())
-    maps = content.pop("maps")
-    assert content == {
-        "model": str(veco_dir["causal"]), "kind": "cross", "source": X, "target": Y, "head": "2"
-    }  # fmt: skip
-    assert [(item["layer"], item["attention"][:6]) for item in maps] == [
-        (layer, side) for layer in (1, 2, 3) for side in ("source", "target")
-    ]
-    for item in maps:
-        weights = np.array(item["weights"])
-        assert weights.shape == (len(item["rows"]), len(item["columns"]))
-        np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-4)
     assert f"written: {image}" in capsys.readouterr().out
 
 
