@@ -96,16 +96,13 @@ class Request:
 class Fault:
     """What goes wrong with requests of this method whose path the pattern is found in.
 
-    what: a status to reply with; "drop": the line breaks in the middle of the body; "lose": it breaks after the work is
-        done, before the reply; "hang": no reply comes until the client goes away, or the server stops
-    after: so many of them go well first
+    what: a status to reply with; "drop": the line breaks; "hang": it breaks when the server is `stopped`
     times: so many go wrong
     """
 
     method: str
     pattern: str
     what: int | str
-    after: int = 0
     times: int = 1
 
 
@@ -224,16 +221,15 @@ class Handler(BaseHTTPRequestHandler):
         with self.hub.lock:
             self.hub.requests.append(request)
             what = self.fault(url.path)
-        if what == "drop":
-            request.size = len(self.rfile.read(int(self.headers.get("content-length", 0)) // 2))
-            return self.hang_up()
-        if what == "hang":
-            self.hub.stopped.wait(60)
-            return self.hang_up()
+        if isinstance(what, str):
+            if what == "hang":
+                self.hub.stopped.wait(60)
+            self.close_connection = True
+            return self.connection.shutdown(socket.SHUT_RDWR)
         self.body = self.read_body()
         request.size = len(self.body)
         try:
-            if isinstance(what, int):
+            if what:
                 raise Refused(what, "A fault of the server")
             with self.hub.lock:
                 status, headers, content = self.route(url.path)
@@ -242,8 +238,6 @@ class Handler(BaseHTTPRequestHandler):
             headers = {"X-Error-Message": refused.message, "Content-Type": "application/json"}
             headers |= {"X-Error-Code": refused.code} if refused.code else {}
         request.status = status
-        if what == "lose":
-            return self.hang_up()
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(content))} | headers).items():
             self.send_header(name, value)
@@ -256,15 +250,9 @@ class Handler(BaseHTTPRequestHandler):
     def fault(self, path: str) -> int | str | None:
         for fault in self.hub.faults:
             if fault.method == self.command and re.search(fault.pattern, path) and fault.times:
-                if not fault.after:
-                    fault.times -= 1
-                    return fault.what
-                fault.after -= 1
+                fault.times -= 1
+                return fault.what
         return None
-
-    def hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
 
     def read_body(self) -> bytes:
         if self.headers.get("transfer-encoding", "").lower() != "chunked":
