@@ -1,4 +1,4 @@
-"""The card of a model folder: checked whole for each model, its figures, its links, and what is refused."""
+"""The card of a model folder: its figures, its links, and what the whole cards of test_example_cards.py are not of."""
 
 import itertools
 import json
@@ -16,29 +16,6 @@ from hub_cards.card import count_parameters, write_card
 from hub_cards.sections import duration, markdown
 
 KINDS = ("classification", "retrieval", "word_alignment")
-# Of a model with results of three kinds; the example cards are whole ones, held by test_example_cards.py.
-LINES = """
-> A demonstration that the code runs, not a model for use.
-Started from [FacebookAI/xlm-roberta-base](https://huggingface.co/FacebookAI/xlm-roberta-base).
-| first | 1,500 | mlm (2,048), tlm (1,024) | 0.0002, linear, 100 warm-up |
-| second | 500 | mlm (64); only *crossattention* learn | 0.0001, constant, 0 warm-up |
-| en-de | en, de | owner/bitext en-de train | 213 | `8de81da28368` |
-- precision bf16, seed 3, language sampling alpha 0.7
-- time: 1 h 5 min in 2 sessions
-- hardware: 2 cores of A CPU
-- code: commit fedcba987654 with uncommitted changes
-![Losses and what else was measured while training](provenance/figures/curves.png)
-| xnli | accuracy 62.2 ± 1.5† | 28.3 | zero_shot | 3 | 15,030 | 1, 2 |
-- aer: lower is better
-| de | 72.2 | 56.2 | 31.4 |
-| de | 72.2 ± 3.2 | 70.0 | 74.5 | 78.8 |
-> - seed 1: accuracy is at chance in sw 33.4 (guessing: 33.3)
-- results: [provenance/results/xnli.json](provenance/results/xnli.json)
-![xnli, zero_shot](provenance/figures/xnli-scores.png)
-| de-en | 1 | 31.4 | 70.2 | 66.1 | 68.1 | 74.5 | 16.63 |
-- Evaluated in en, de, sw only; nothing is known of other languages.
-Weights: apache-2.0.
-"""
 
 
 def headings(text):
@@ -49,13 +26,13 @@ def body_of(text):
     return text.split("---\n", 2)[2].lstrip("\n")
 
 
-def test_what_a_card_says(made_up_run):
-    folder, files = made_up_run("veco", *KINDS)
-    text = write_card(folder, files, repo="me/veco", license="apache-2.0").read_text(encoding="utf-8")
-    assert set(LINES.strip().split("\n")) - set(text.split("\n")) == set()
-    sections = ["Use", "Results", "How it was trained", "Limits and risks", "Licenses", "Citation", "This card"]
-    assert headings(text) == ["When to take it", *sections]
-    assert f"{count_parameters(folder):,} parameters, 2 languages (en, de)." in text and "# me/veco\n" in text
+def test_a_run_of_several_sessions_and_phases(made_up_run):
+    folder, _ = made_up_run("veco")
+    text = write_card(folder, license="apache-2.0").read_text(encoding="utf-8")
+    trained = text.partition("## How it was trained")[2].partition("\n## ")[0]
+    facts = ("tlm (1,024)", "only *crossattention*", "0.0001, constant", "1 h 5 min in 2 sessions", "uncommitted")
+    assert all(fact in trained for fact in facts) and "fedcba987654" in trained and "012345" not in trained
+    assert "apache-2.0" in text.partition("## Licenses")[2]
 
 
 def numbers_of(content):
@@ -116,14 +93,6 @@ def test_nothing_written_names_this_machine(made_up_run):
         assert "is_local" not in text
 
 
-def test_many_tasks_are_folded(made_up_run):
-    folder, files = made_up_run("veco", *KINDS, "tagging")
-    text = write_card(folder, files).read_text(encoding="utf-8")
-    assert text.count("<details>") == text.count("</details>") == 4 and "### xnli" not in text
-    assert "\n\n<details>\n<summary><b>udpos, zero_shot</b>: f1 92.1, mean of 2</summary>\n\n| language" in text
-    assert "(lower is better)</summary>\n\n" in text and ".png)\n\n</details>\n" in text  # or they stay Markdown
-
-
 def test_the_card_is_the_same_from_a_copy_of_the_folder(made_up_run, tmp_path):
     folder, files = made_up_run("ernie_m", *KINDS)
     text = write_card(folder, files, repo="me/model", license="mit").read_text(encoding="utf-8")
@@ -145,9 +114,8 @@ def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
     second.write_text(json.dumps(other))
     text = write_card(folder, [file, second]).read_text(encoding="utf-8")
     assert text.count("### udpos, zero_shot") == 1
-    assert "| **average** | 91.6 ± 0.6 | 92.1 | 91.2 |" in text and "| de | 87.9 ± 1.0 | 88.6 | 87.2 |" in text
-    assert "| gap (en - mean of others) | 7.4 |" in text and "seeds: 1, 2" in text
-    assert "[provenance/results/udpos.json](provenance/results/udpos.json), [provenance/results/udpos-2.json]" in text
+    assert "| 91.6 ± 0.6 | 92.1 | 91.2 |" in text and "| 87.9 ± 1.0 | 88.6 | 87.2 |" in text and "| 7.4 |" in text
+    assert all(f"](provenance/results/{name}.json)" in text for name in ("udpos", "udpos-2"))
     other["seeds"] = [1]  # the same seed again is another experiment
     second.write_text(json.dumps(other))
     again = write_card(folder, [second]).read_text(encoding="utf-8")
@@ -156,17 +124,13 @@ def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
 
 def test_what_is_not_known_is_left_out(small_model, tmp_path):
     text = write_card(small_model(tmp_path / "model")).read_text(encoding="utf-8")
-    for section in ("## When", "## How it", "## Results", "## Licenses", "## Citation", "Paper:", "None", "{{", "{%"):
-        assert section not in text
     assert headings(text) == ["Use", "Limits and risks", "This card"]
-    assert "\n\n\n" not in re.sub(r"```.*?```", "code", text, flags=re.DOTALL)
-    assert "No results are recorded" in text
+    assert "Paper:" not in text and "None" not in text and "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def test_an_encoder_of_another_architecture_is_told(zoo_model_dir):
     text = write_card(zoo_model_dir("xlm_align on modernbert", copy=True)).read_text(encoding="utf-8")
-    assert "`xlm_align`, of modernbert's architecture: 2 layers of 32" in text
-    assert "at most 8192 tokens" in text
+    assert "modernbert" in text and "8192" in text
 
 
 def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
@@ -183,18 +147,13 @@ def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
     data = ModelCard(text).data
     assert data.pipeline_tag == "text-classification" and data.model_name == "tuned" and data.base_model is None
     assert data.datasets == ["nyu-mll/multi_nli"] and data.language == ["en", "de", "sw"]  # trained and scored in
-    first = """
-- Task: text classification, fine-tuned on xnli (zero_shot)
-- Labels: no, yes
-- Trained in: en (392,702 rows)
-- Scored in: en, de, sw (accuracy 62.2 ± 1.5, mean of 3)
-- Base model: `elsewhere`
-"""
-    assert body_of(text).startswith(f"# tuned\n{first}")
+    head = body_of(text).partition("\n## ")[0]
+    facts = ("# tuned\n", "xnli (zero_shot)", "no, yes", "en (392,702 rows)", "62.2 ± 1.5, mean of 3", "`elsewhere`")
+    assert all(fact in head for fact in facts) and text.count("```python") == 1
     order = ["Use", "Results", "How it was fine-tuned", "The base model", "Limits and risks"]
-    assert headings(text)[:5] == order and text.count("```python") == 1
-    assert "- xnli, zero_shot: batch size 32, learning rate 2e-05, epochs 3\n" in text
-    assert "these weights are of seed 1; the scores above are means over seeds 1, 2" in text
+    assert headings(text)[:5] == order
+    tuning = text.partition("## How it was fine-tuned")[2].partition("\n## ")[0]
+    assert all(fact in tuning for fact in ("batch size 32", "learning rate 2e-05", "epochs 3", "seed 1", "seeds 1, 2"))
 
     # where the base is in its place, what is known of it is collected too
     write_card(base, repo="me/base", license="mit")
@@ -204,10 +163,9 @@ def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
     data = ModelCard(text).data
     assert (data.base_model, data.base_model_relation) == ("me/base", "finetune")
     assert data.datasets == ["owner/text", "owner/bitext", "nyu-mll/multi_nli"]
-    assert "- Base model: [me/base](https://huggingface.co/me/base)\n" in text
+    assert "[me/base](https://huggingface.co/me/base)" in text
     of_base = text.partition("## The base model")[2].partition("\n## ")[0]
-    assert "Started from [FacebookAI/xlm-roberta-base]" in of_base and "| first | 1,500 |" in of_base
-    assert "provenance/figures/curves.png" in of_base and "| en-de | en, de |" in of_base
+    assert all(fact in of_base for fact in ("[FacebookAI/xlm-roberta-base]", "1,500", "curves.png)", "| en-de |"))
     shutil.rmtree(base)
     assert write_card(folder).read_text(encoding="utf-8") == text
     again = shutil.copytree(folder, tmp_path / "again")  # no results.json above it any more
@@ -222,13 +180,13 @@ def test_a_start_that_is_no_model_of_the_hub(made_up_run):
     recipe.write_text(recipe.read_text().replace("FacebookAI/xlm-roberta-base", local))
     text = write_card(folder).read_text(encoding="utf-8")
     assert ModelCard(text).data.base_model is None
-    assert "Started from `elsewhere`." in text and str(folder.parent) not in text
+    assert "`elsewhere`." in text and str(folder.parent) not in text
     content = yaml.safe_load(recipe.read_text())
     start = {"initialize": "both", "path": local, "rows": "matched", "dictionaries": [{"language": "sw"}]}
     content["model"] = {"type": "metaxlm", "start_from": None, "meta_pretrained": start}
     recipe.write_text(yaml.safe_dump(content))
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "Started from `elsewhere` (body and embeddings, rows matched, with dictionaries of sw)." in text
+    assert "`elsewhere` (body and embeddings, rows matched, with dictionaries of sw)" in text
 
 
 def test_the_base_model_may_be_named_where_the_recipe_has_a_copy(made_up_run):
@@ -240,7 +198,7 @@ def test_the_base_model_may_be_named_where_the_recipe_has_a_copy(made_up_run):
     write_card(folder, base_model="microsoft/MiniLM")
     text = write_card(folder).read_text(encoding="utf-8")  # it is remembered
     assert ModelCard(text).data.base_model == "microsoft/MiniLM"
-    assert "Started from [microsoft/MiniLM](https://huggingface.co/microsoft/MiniLM).\n" in text
+    assert "[microsoft/MiniLM](https://huggingface.co/microsoft/MiniLM)" in text
     content["model"]["start_from"] = None
     recipe.write_text(yaml.safe_dump(content))
     with pytest.raises(ValueError, match="--base-model"):
@@ -254,11 +212,8 @@ def test_names_are_shown_as_they_are(made_up_run):
     content["protocol"]["evaluation_data"][0]["path"] = "local/<b>"
     files[0].write_text(json.dumps(content))
     text = write_card(folder, files).read_text(encoding="utf-8")
-    assert "<summary><b>a|b &lt;i&gt;*x* [y](z), zero_shot</b>" in text
-    assert (
-        "> - a \\`tag\\` \\<s>" in text
-        and "![a|b \\<i>\\*x\\* [y\\](z), zero_shot](provenance/figures/a-b-i-x-y-z-" in text
-    )
+    assert "<b>a|b &lt;i&gt;*x* [y](z), zero_shot</b>" in text and "> - a \\`tag\\` \\<s>" in text
+    assert "![a|b \\<i>\\*x\\* [y\\](z), zero_shot](provenance/figures/a-b-i-x-y-z-" in text
     outside = re.sub(r"```.*?```|^---.*?^---", "", text, flags=re.DOTALL | re.MULTILINE)
     assert not re.search(r"(?<!\\)<(i|s|b)>(?!a\|b|ntrex|word|udpos)", outside)
 
@@ -266,7 +221,7 @@ def test_names_are_shown_as_they_are(made_up_run):
 def test_a_foreign_model_has_no_code_here(small_model, tmp_path):
     folder = small_model(tmp_path / "model")
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "code is in this repository" not in text and "1 layer of 16, 2 heads" in text
+    assert "code is in this repository" not in text and "1 layer of 16" in text
     config = json.loads((folder / "config.json").read_text())
     del config["architectures"]
     (folder / "config.json").write_text(json.dumps(config))
@@ -287,7 +242,7 @@ def test_only_what_an_objective_reads_was_learned_from(made_up_run):
     recipe = folder.parent / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("tlm:", "kd:"))
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "- measured on, not learned from: en-de\n" in text and "| en-de |" not in text
+    assert "not learned from: en-de" in text and "| en-de |" not in text
     assert ModelCard(text).data.datasets == ["owner/text"]
 
 

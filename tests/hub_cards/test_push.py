@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import huggingface_hub.constants
 import pytest
-
 from safetensors.torch import load_file
 
 from hub_cards import folder_check, push
