@@ -202,7 +202,6 @@ def test_what_is_there_is_never_lost_without_a_word(zoo_model_dir, capsys):
     "options",
     [
         dict(layer=3),
-        dict(layer=-1),
         dict(pooling="max"),
         dict(layer=1, results_file="results.json"),
         dict(results_file="missing.json"),
