@@ -238,7 +238,7 @@ def test_settings_that_contradict_each_other_are_refused(overrides, named):
 # --- runs ---
 
 
-def topics_of(folder):
+def topics():
     """German and Chinese of the sample corpus beside its English, three steps."""
     table = f"path: {CORPUS}, config: '{{language}}', label_column: topic, languages: [de, zh]"
     table += f", translations: {{path: {CORPUS}, config: en}}"
@@ -255,7 +255,7 @@ def recipe_of(kind, folder, model):
     """Overrides of a run of a few steps."""
     places = [f"model={model}", f"output_dir={folder / 'out'}"]
     if kind == "classification":
-        return [*topics_of(folder), *places]
+        return [*topics(), *places]
     paths = [str(folder / f"{part}.parquet") for part in ("train", "test")]
     for path, count in zip(paths, (48, 9), strict=True):
         Dataset.from_list(KINDS[kind].rows(count)).to_parquet(path)
