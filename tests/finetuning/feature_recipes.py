@@ -1,0 +1,68 @@
+"""A small run of each kind of task that trains nothing: what stands in its recipe beside kind, model and output_dir."""
+
+import json
+import random
+
+from datasets import Dataset
+
+WORDS = "bread river letter garden window winter teacher ticket bridge lemon engine paper market silver doctor".split()
+DEV = slice(0, 20)  # of the sentences of `write_pools`
+METHODS = ["ot", "itermax"]  # of word alignment
+
+
+def pairs_of(*tables):
+    return f"pairs={json.dumps(tables)}"
+
+
+def sentence(number, extra=""):
+    return " ".join(random.Random(number).choices(WORDS, k=6)) + extra
+
+
+def write_pools(folder, part, name="test", source=(), target=(), gold=()):
+    """A pool's tables: part of 60 sentences a side, of which every third has a twin.
+
+    The twin differs in its last mark, so that an untrained model finds many, but not all.
+    """
+    numbers = range(60)[part]
+    sides = {
+        "source": [{"id": f"s{n}", "text": sentence(n)} for n in numbers] + list(source),
+        "target": [{"id": n, "text": sentence(n if n % 3 == 0 else n + 500, " !")} for n in numbers] + list(target),
+        "gold": [{"s": f"s{n}", "t": n} for n in numbers if n % 3 == 0] + list(gold),
+    }
+    paths = {side: {"path": f"{folder / name}-{side}.parquet"} for side in sides}
+    for side, rows in sides.items():
+        Dataset.from_list(rows).to_parquet(paths[side]["path"])
+    return {**paths, "gold": {**paths["gold"], "source_column": "s", "target_column": "t"}}
+
+
+def mining_of(table):
+    return pairs_of({"source_language": "xx", "target_language": "en", **table})
+
+
+def mining(corpus, folder):
+    """Pools with dev pools of their own."""
+    return [mining_of({**write_pools(folder, slice(20, 60)), "dev": write_pools(folder, DEV, "dev")})]
+
+
+def retrieval(corpus, folder):
+    """The test sentences of the sample corpus, German and Chinese to and from English, joined on their ids."""
+    side = {"path": str(corpus)}
+    joined = {
+        **side, "config": "{language}", "source_column": "text", "source_language": "{language}",
+        "languages": ["de", "zh"], "target": {**side, "config": "en"}, "target_column": "text",
+        "target_language": "en", "join_on": "id",
+    }  # fmt: skip
+    return [pairs_of(joined)]
+
+
+def word_alignment(corpus, folder):
+    """The hand-linked sentences of the sample corpus, English-German and Chinese-English."""
+    path = str(corpus / "alignments")
+    pairs = [
+        {"source_language": s, "target_language": t, "path": path, "source": f"{s}-{t}.txt", "gold": f"{s}-{t}.gold"}
+        for s, t in (("en", "de"), ("zh", "en"))
+    ]
+    return [pairs_of(*pairs), f"methods={json.dumps(METHODS)}"]
+
+
+FEATURE_RECIPES = {"retrieval": retrieval, "mining": mining, "word_alignment": word_alignment}

@@ -1,0 +1,117 @@
+"""For each kind of task that is fine-tuned plug-in: rows in German beside their English, in `_en`, and recipes."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from finetuning.recipe import Recipe
+from finetuning.tasks.classification import task as classification
+from finetuning.tasks.question_answering import task as question_answering
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
+from zoo_core.recipes import load_recipe
+
+CORPUS = Path(__file__).parents[2] / "sample_corpus"
+PLUG_IN = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"]
+
+
+def texts(labels="abab", prefix="text", **more):
+    return [
+        {"id": i, "text": f"{prefix} {i}", "text_en": f"en {prefix} {i}", "label": label, **more}
+        for i, label in enumerate(labels)
+    ]
+
+
+def sentences(count, repeated=4):
+    """Somebody goes somewhere; every fourth text, and every third translation, is long."""
+    rows = []
+    for number in range(count):
+        name, place = ("Dora", "Emil", "Franz")[number % 3], ("Rom", "Paris")[number % 2]
+        times, times_en = (repeated if number % every == 0 else 1 for every in (4, 3))
+        rows.append(
+            {
+                "id": number,
+                "tokens": [name, "ging", "nach", place] * times,
+                "labels": ["B-PER", "O", "O", "B-LOC"] * times,
+                "tokens_en": [name, "Smith", "went", "to", place] * times_en,
+                "labels_en": ["B-PER", "I-PER", "O", "O", "B-LOC"] * times_en,
+            }
+        )
+    return rows
+
+
+def questions(count):
+    """Which word follows a number, in contexts of different lengths; the last answer is lost in translation."""
+    draw = random.Random(0)
+    sampled = {}
+    for language in ("de", "en"):
+        lines = (CORPUS / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        sampled[language] = [json.loads(line)["text"] for line in lines]
+    rows = []
+    for number in range(count):
+        row = {"id": f"q{number}"}
+        for language, suffix, length in (("de", "", 1 + number % 4), ("en", "_en", 1 + number % 3)):
+            words = " ".join(draw.sample(sampled[language], length)).split()
+            words.insert(draw.randrange(len(words)), f"{number} {10 * number}")
+            context, answer = " ".join(words), str(10 * number)
+            row |= {f"question{suffix}": f"{number} ?", f"context{suffix}": context}
+            row[f"answers{suffix}"] = {"text": [answer], "answer_start": [context.find(answer)]}
+        rows.append(row)
+    rows[-1]["answers_en"] = {"text": ["nowhere to be found"], "answer_start": [-1]}
+    return rows
+
+
+@dataclass(frozen=True)
+class PlugIn:
+    """A kind of task whose texts are read beside their translations."""
+
+    task: ModuleType
+    recipe: type
+    rows: Any
+    texts: list[str]
+    label: str
+    options: list[str]
+
+    def columns(self, is_trained):
+        """Names of the columns that are learned from, or of the texts alone; a text's class is its translation's."""
+        return [*self.texts, *([self.label] if is_trained and self.task is not classification else [])]
+
+    def table(self, path, is_trained, **fields):
+        """A table in a recipe, without the fields that are None."""
+        table = {"path": path, "text_columns": self.texts, "label_column": self.label, "languages": ["de"]}
+        table |= {"translation_columns": [f"{name}_en" for name in self.columns(is_trained)], **fields}
+        return {name: value for name, value in table.items() if value is not None}
+
+    def overrides(self, train, evaluation, *more):
+        """Overrides of a recipe: a table is a dictionary of its fields, or the path of rows as above."""
+        given = {"train": train, "evaluation": evaluation}
+        tables = [
+            table if isinstance(table, dict) else self.table(table, part == "train") for part, table in given.items()
+        ]
+        named = [f"{part}={json.dumps([table])}" for part, table in zip(given, tables, strict=True)]
+        common = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1e-2", "max_length=40"]
+        return [*common, *PLUG_IN, *self.options, *named, *more]
+
+    def load(self, *given):
+        return load_recipe(self.recipe, None, self.overrides(*given))
+
+    def read(self, *given):
+        return self.task.read(self.load(*given))
+
+
+KINDS = {
+    "classification": PlugIn(
+        classification, Recipe, lambda count: texts("abc" * (count // 3)), ["text"], "label", ["kind=classification"]
+    ),
+    "tagging": PlugIn(
+        tagging, TaggingRecipe, sentences, ["tokens"], "labels", ["kind=tagging", "label_subword=first"]
+    ),
+    "question_answering": PlugIn(
+        question_answering, QuestionAnsweringRecipe, questions, ["question", "context"], "answers",
+        ["kind=question_answering", "doc_stride=12", "max_question_length=8"],
+    ),
+}  # fmt: skip

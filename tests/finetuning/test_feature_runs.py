@@ -1,0 +1,172 @@
+"""What runs that train nothing have in common: retrieval, mining and word alignment with the vectors of a model."""
+
+import csv
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from finetuning.experiments import compare_runs as compare
+from finetuning.results.table import read_results, summary
+from finetuning.run import main
+from finetuning.seeds import load_metric
+from finetuning.tasks.features.results import curves
+from hub_cards.card import write_card
+from tests.finetuning.feature_recipes import METHODS
+
+NONE = {"de-en": [0, 0], "zh-en": [0, 0]}
+KINDS = {
+    "retrieval": SimpleNamespace(
+        metric="accuracy", module="retrieval_accuracy", methods=["mean"], rows={"de-en": 60, "zh-en": 60},
+        protocol=dict(pooling="mean", similarity="cosine", max_length=64, cut_texts=NONE, texts_without_tokens=NONE),
+    ),
+    "mining": SimpleNamespace(
+        metric="f1", module="mining_f1", methods=["mean"], rows={"xx-en": 13},
+        protocol=dict(
+            margin="ratio", neighbors=4, threshold="dev", pool_sizes={"xx-en": [40, 40]}, dev_sizes={"xx-en": [20, 20]},
+            dev_rows={"xx-en": 7},
+        ),
+    ),
+    "word_alignment": SimpleNamespace(
+        metric="aer", module="aer", methods=METHODS, rows={"en-de": 20, "zh-en": 10},
+        protocol=dict(encoding="separate"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
+    facts, (out, printed) = KINDS[kind], feature_run(kind)
+    assert {path.name for path in out.iterdir()} == {
+        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "layers.png", "seed-1",
+    }  # fmt: skip
+    results = read_results(out)
+    assert (results["kind"], results["setting"], results["seeds"]) == (kind, "feature", [1])
+    expected = facts.protocol | {
+        "method": facts.methods[0], "layer": 1, "depth": 2, "evaluated_rows": facts.rows,
+        "selection": {"rule": "two thirds of the layers", "data": None},
+        "metric": {
+            "name": facts.metric, "module": facts.module, "version": load_metric(facts.module).version,
+            "unit": "percent", "greater_is_better": facts.metric != "aer",
+        },
+    }  # fmt: skip
+    assert {name: results["protocol"][name] for name in expected} == expected
+    tables = results["protocol"]["evaluation_data"]
+    assert [table["languages"] for table in tables] == [[pair] for pair in facts.rows]
+    assert all(table["fingerprint"].startswith("sha256:") for table in tables)
+
+    assert (results.metric, results.methods, results.layers) == (facts.metric, facts.methods, [0, 1, 2])
+    reported = {pair: results.of(pair, facts.metric, facts.methods[0], 1) for pair in facts.rows}
+    assert results.languages == reported
+    mean = sum(entry["mean"] for entry in reported.values()) / len(reported)
+    assert results.average["mean"] == pytest.approx(mean)
+    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == len(facts.rows) * 3 * len(facts.methods) * (4 if kind == "word_alignment" else 3)
+    place = facts.methods[0], "1", facts.metric
+    of_reported = [row for row in rows if (row["method"], row["layer"], row["metric"]) == place]
+    assert {row["language"]: float(row["value"]) for row in of_reported} == {
+        pair: entry["mean"] for pair, entry in reported.items()
+    }
+    page = (out / "results.md").read_text(encoding="utf-8")
+    own = f"{facts.methods[0]} | " if len(facts.methods) > 1 else ""
+    for pair, entry in reported.items():
+        assert f"| {pair} | {own}1 | {entry['mean']:.1f} |" in page and pair in printed
+    assert all(f"## {method}, by layer" in page for method in facts.methods)
+    assert ("lower is better" in page) == (facts.metric == "aer")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_card_has_the_scores(kind, feature_run, tiny_model, tmp_path):
+    out = feature_run(kind)[0]
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
+    of_task = "word-alignment" if kind == "word_alignment" else "sentence-similarity"
+    assert "### sample, feature" in card and f"type: {of_task}" in card
+    for pair, entry in read_results(out).languages.items():
+        assert any(f"| {pair} |" in line and f"{entry['mean']:.1f}" in line for line in card.splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_and_seeds_stand_side_by_side(
+    kind, feature_recipe, feature_run, two_seeds, tmp_path, monkeypatch, refused
+):
+    facts, out, drawn = KINDS[kind], tmp_path / "out", {}
+    monkeypatch.setattr(compare, "plot_lines", lambda panels, *a, **k: drawn.update(panels=panels, levels=a[4]))
+    other = feature_run(kind)[0]
+    together = [*feature_recipe(kind, tmp_path), two_seeds, "seeds=[1, 2]", "name=Ours"]
+    together += [f"compare_with={{Theirs: [{other}]}}"]
+    together += ["methods=[ot, mutual]"] if kind == "word_alignment" else []
+    main(together)
+    results, theirs = read_results(out), read_results(other)
+    for pair, entry in results.languages.items():  # the first seed's weights are the other model's
+        assert entry == summary([theirs.languages[pair]["mean"], entry["scores"][1]]) and entry["sd"] is not None
+    panels = drawn["panels"]
+    assert set(panels) == set(results.with_average)
+    assert all(list(models) == ["Ours", "Theirs"] for models in panels.values())
+    for name in panels:
+        assert panels[name] == {"Ours": curves(results)[name], "Theirs": curves(theirs)[name]}
+    chance = results["protocol"]["by_position" if kind == "word_alignment" else "chance"]
+    levels = [chance[pair][facts.metric] for pair in facts.rows]
+    assert drawn["levels"][list(panels)[0]][1] == pytest.approx(sum(levels) / len(levels))
+    page = (out / "comparison.md").read_text(encoding="utf-8")
+    assert f"| Theirs | {theirs.languages[list(facts.rows)[0]]['mean']:.1f} |" in page
+    assert ("lower is better" in page) == (facts.metric == "aer")
+    assert "mutual" not in page, "the methods that stand beside are no difference"
+    for change, named in (("name=Theirs", "compare_with names"), ("task=other", "Theirs has task")):
+        assert named in " ".join(refused([*together, change, f"output_dir={tmp_path / 'new'}"]).split())
+
+
+def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_weights, tmp_path, refused):
+    out = tmp_path / "out"
+    recipe = [*feature_recipe("word_alignment", tmp_path), two_seeds]
+    main([*recipe, "seeds=[2]"])
+    second = read_results(out)
+    written = (out / "seed-2" / "scores.json").stat().st_mtime_ns
+    assert str(out) in "".join(refused([*recipe, "seeds=[2]"]).split())
+    assert "methods.1" in refused([*recipe, "methods=[ot, mutual]", "--resume"])
+    main([*recipe, "seeds=[1, 2]", "--resume"])
+    assert written == (out / "seed-2" / "scores.json").stat().st_mtime_ns, "not scored again"
+    results = read_results(out)
+    first, other = results.languages["en-de"]["scores"]
+    assert other == second.languages["en-de"]["mean"] != first
+    assert results.languages["en-de"]["sd"] == pytest.approx(abs(first - other) / 2**0.5)
+    assert results.average["scores"][1] == second.average["mean"]
+    prints = results["model"]["fingerprint"].split("+")
+    assert len(set(prints)) == 2 and prints[1] == second["model"]["fingerprint"]
+    assert curves(results)["average"][1] == results.average
+
+    model = tmp_path / "run-2" / "model"
+    card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
+    assert "name: aer, average, feature, 2 seeds" in card
+    change_weights(model)
+    with pytest.raises(ValueError, match="weights"):
+        write_card(str(model), [str(out / "results.json")])
+    assert "seed 2" in " ".join(refused([*recipe, "seeds=[1, 2]", "--resume"]).split())
+
+
+def test_seeds_have_to_be_of_one_depth(feature_recipe, two_seeds, tmp_path, refused):
+    config = tmp_path / "run-2" / "model" / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
+    recipe = feature_recipe("retrieval", tmp_path)
+    assert "[2, 1] layers" in " ".join(refused([*recipe, two_seeds, "seeds=[1, 2]"]).split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (["pairs=[]"], "`pairs:`"),
+        (["pairs.0.languages=[de, de]"], "de-en"),
+        (["layer=3"], "layer has 3"),
+        (["layers=[0, 7]"], "layers has 7"),
+        (["layers=[0, 2]"], "layers is [0, 2]"),
+        (["layer=1", "layers=[0, 2]"], "layer is 1"),
+        (["seeds=[1, 2]"], "seeds is [1, 2]"),
+        (["batch_size=0"], "batch_size is 0"),
+        (["compare_with={XLM-R: [nowhere]}"], "nowhere has no results.json"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(feature_recipe, tmp_path, refused, changes, named):
+    assert named in " ".join(refused([*feature_recipe("retrieval", tmp_path), *changes]).split())
+    assert not (tmp_path / "out").exists()
