@@ -51,7 +51,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
       the last H of the other side (Eqs. 6-9, 12, 13), feed-forward. That H is detached: it is a constant there.
     `config.cross_stream`: `bidirectional`, S attends to its whole own side (ACL); `causal`, to positions up to its own,
     P(y_t | x^, y^_<=t), a decoder that predicts the token at its own position (ICLR, Eqs. 6 and 7).
-    Beside the paper stands `config.cross_attention_start` identity, for few steps.
+    Beside the paper stands `config.cross_attention_start` identity.
 
     Notation: H_x of the paper is `states_BTH[:B]` here, H_y `states_BTH[B:]`: both sides go through the layers as one
     batch, and each H is computed once. Self-attention, feed-forward, embeddings and LM head serve both streams.
