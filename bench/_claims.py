@@ -27,7 +27,7 @@ class Work:
     )
     title: str | None = option(None, "of a model: what tables call it; default: its name")
     hours: float = option(0.0, "hours of one CPU core: measured where reproduce-costs.csv has it, else an estimate")
-    once: bool = option(False, "one seed of a model is for all")
+    once: bool = option(False, "one model, of seed 1, is for all seeds")
 
 
 @dataclass
@@ -117,7 +117,7 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
     if work.folder is not None:
         return before
     run = run_of(plan, name, seed)
-    own = [f"output_dir={flags.output / run}", f"seed={seed}"]
+    own = [f"output_dir={flags.output / run}", f"seed={1 if work.once else seed}"]
     own += [f"model.start_from={model_folder(plan, work.start, seed, flags)}"] if work.start else []
     needs = tuple(job.name for job in before[-1:])
     return [
@@ -127,13 +127,14 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
 
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
-    """The jobs that measure a model; once, whatever the seed, where neither model nor task is trained."""
+    """The jobs that measure a model; once, whatever the seed, where neither is trained by seed."""
     is_there = not model_jobs(plan, model, seed, flags)
     jobs = []
     for name in claim.tasks:
         work = plan.tasks[name]
         is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
-        run = model if is_there and not is_trained else run_of(plan, model, seed)
+        is_one = is_there or plan.models[model].once
+        run = model if is_one and not is_trained else f"{model}-{seed}"
         folder = flags.output / run / "tasks" / name
         own = [f"model={model_folder(plan, model, seed, flags)}", f"output_dir={folder}"]
         own += [f"seeds=[{seed}]"] if is_trained else []
