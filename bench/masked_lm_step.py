@@ -15,8 +15,6 @@ fit into this machine's memory, a part takes fewer pairs, and says so. Writes be
 
 import argparse
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +35,7 @@ from bench._common import (
     write_results,
 )
 from bench._flops import Size
-from bench._lengths import lengths_of
+from bench._lengths import read_lengths
 from bench._steps import (
     DROPOUT,
     ENCODERS,
@@ -289,15 +287,8 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
-    parser.add_argument("--hub_root", metavar="DIR", help="count the lengths of local/ntrex there (default: shipped)")
-    parser.add_argument("--tokenizer", metavar="DIR", help="with --hub_root: its tokens (default: trained there first)")
     flags = parser.parse_args(argv)
     check_sizes(flags)
-    if flags.tokenizer and not flags.hub_root:
-        raise ValueError(
-            f"--tokenizer is {flags.tokenizer} and --hub_root is not given: the lengths that come with the benchmark "
-            "are counted already. Give --hub_root too, or neither."
-        )
     return flags
 
 
@@ -306,8 +297,7 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         flags = read_flags(argv)
         size = Size(flags.layers, flags.hidden, flags.vocab)
-        with tempfile.TemporaryDirectory() as folder:
-            pairs_M2, _ = lengths_of(flags.hub_root, flags.tokenizer, Path(folder))
+        pairs_M2, _ = read_lengths()
         parts = {}
         for name in flags.parts:
             part = PARTS[name] if flags.pairs is None else PARTS[name]._replace(pairs=flags.pairs)
