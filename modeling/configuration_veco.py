@@ -18,9 +18,6 @@ class VecoConfig(EncoderConfig):
 
     # one cross-attention module a layer, used when plugged in (ACL paper, section 3.1)
     cross_attention: bool = True
-    # its queries and keys before training: `random`, as in the paper, or `identity`, by which attention follows the
-    # similarity of the states from the first step on; what is predicted was no better for it in 260 steps
-    cross_attention_start: Literal["random", "identity"] = "random"
     # self-attention of the stream that reads the other sequence: CA-MLM (ACL) or CS-MLM (ICLR)
     cross_stream: Literal["bidirectional", "causal"] = "bidirectional"
     # heads read [H:S] of a text and its translation, instead of H (ACL paper, section 3.1)

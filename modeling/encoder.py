@@ -50,15 +50,13 @@ def eager_attention(module, query, key, value, attention_mask, scaling, dropout=
 class MultiHeadAttention(nn.Module):
     """Queries from one sequence, keys and values from the same (self) or another one (cross)."""
 
-    comparing_class = nn.Linear  # of queries and keys
-
     def __init__(self, config, layer_index=None):
         super().__init__()
         self.config = config
         self.layer_index = layer_index  # the row of a cache that is this module's
         self.head_size = config.hidden_size // config.num_attention_heads
-        self.query = self.comparing_class(config.hidden_size, config.hidden_size)
-        self.key = self.comparing_class(config.hidden_size, config.hidden_size)
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = config.attention_probs_dropout_prob
         # sdpa takes a module without this for a causal one whenever the mask is None
@@ -99,14 +97,8 @@ class SelfAttention(MultiHeadAttention):
         return cache.self_attention_cache.update(keys, values, self.layer_index)
 
 
-class ComparingLinear(nn.Linear):
-    """Queries or keys of cross-attention; a class of its own, so that `_init_weights` knows them."""
-
-
 class CrossAttention(MultiHeadAttention):
     """Queries from this sequence, keys and values from the other one."""
-
-    comparing_class = ComparingLinear
 
     def keys_and_values(self, keys_BSH, cache):
         """Those of the other sequence, which stays the same while this one grows: computed once, then the cache's."""

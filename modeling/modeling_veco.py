@@ -9,11 +9,10 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
-from transformers import initialization as init
 
 from .attention_masks import cross_stream_mask
 from .configuration_veco import VecoConfig
-from .encoder import ComparingLinear, EncoderModel, EncoderPreTrainedModel
+from .encoder import EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
 from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, PreTrainingOutput, check_labels
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
@@ -28,13 +27,6 @@ class VecoPreTrainedModel(EncoderPreTrainedModel):
     config_class = VecoConfig
     # an encoder loaded from a translation model's folder leaves the decoder where it is
     _keys_to_ignore_on_load_unexpected = [r"^decoder\."]
-
-    @torch.no_grad()
-    def _init_weights(self, module):
-        super()._init_weights(module)
-        if isinstance(module, ComparingLinear) and self.config.cross_attention_start == "identity":
-            # A head's scores are then, on average over heads, x·y / sqrt(H): those of the whole vectors.
-            init.copy_(module.weight, self.config.num_attention_heads**0.25 * torch.eye(self.config.hidden_size))
 
 
 class VecoModel(VecoPreTrainedModel, EncoderModel):
@@ -51,7 +43,6 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
       the last H of the other side (Eqs. 6-9, 12, 13), feed-forward. That H is detached: it is a constant there.
     `config.cross_stream`: `bidirectional`, S attends to its whole own side (ACL); `causal`, to positions up to its own,
     P(y_t | x^, y^_<=t), a decoder that predicts the token at its own position (ICLR, Eqs. 6 and 7).
-    Beside the paper stands `config.cross_attention_start` identity.
 
     Notation: H_x of the paper is `states_BTH[:B]` here, H_y `states_BTH[B:]`: both sides go through the layers as one
     batch, and each H is computed once. Self-attention, feed-forward, embeddings and LM head serve both streams.

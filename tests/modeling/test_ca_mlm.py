@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForMaskedLM
+from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
 
 from modeling.configuration_veco import VecoConfig
 from modeling.encoder import EncoderLayer
@@ -288,24 +288,3 @@ def test_weights_and_models_that_cannot_learn_are_refused():
     ):
         with pytest.raises(ValueError, match=named):
             veco(**config)(**batches, objective_weights=weights)
-
-
-def test_cross_attention_that_starts_as_the_identity_attends_by_similarity(tmp_path):
-    """Also where the checkpoint has none, and only there: the mean of the heads' scores is x·y / sqrt(H)."""
-    xlm_r = XLMRobertaForMaskedLM(XLMRobertaConfig(**TINY, initializer_range=0.5))
-    xlm_r.save_pretrained(tmp_path / "xlm_r")
-    model = VecoForPreTraining.from_pretrained(tmp_path / "xlm_r", cross_attention_start="identity")
-    x, y = torch.randn(2, 5, 32), torch.randn(2, 3, 32)
-    for layer in model.roberta.encoder.layer:
-        module = layer.crossattention.self
-        queries, keys = module.heads(module.query(x)), module.heads(module.key(y))
-        scores = (queries @ keys.transpose(2, 3)).mean(1) / module.head_size**0.5
-        torch.testing.assert_close(scores, x @ y.transpose(1, 2) / 32**0.5)
-        assert not torch.equal(module.query.weight, layer.attention.self.query.weight)
-    with torch.no_grad():
-        module.query.weight.fill_(0.5)
-    model.save_pretrained(tmp_path / "trained")
-    again = VecoForPreTraining.from_pretrained(tmp_path / "trained")
-    assert torch.equal(again.roberta.encoder.layer[-1].crossattention.self.query.weight, module.query.weight)
-    with pytest.raises(Exception, match="cross_attention_start"):
-        VecoConfig(**TINY, cross_attention_start="zero")
