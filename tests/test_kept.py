@@ -18,7 +18,8 @@ ARCHIVE = Path(__file__).parent / "kept" / "run_of_0_1_0.tar.xz"  # 4 steps, a c
 @pytest.fixture
 def kept(tmp_path, monkeypatch, sample_corpus_dir):
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
+        archive.extractall(tmp_path)
     (tmp_path / "sample_corpus").symlink_to(sample_corpus_dir)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "run"
