@@ -22,6 +22,7 @@ class Work:
     module: str | None = option(None, "command that reads it; default: pre-training of a model, fine-tuning of a task")
     set: list[str] = option([], "fields of the recipe, as field=value")
     start: str | None = option(None, "model of this list that a model starts from; default: the recipe's own start")
+    start_field: str = option("model.start_from", "field of the recipe that names the model it starts from")
     folder: str | None = option(
         None, "of a model that is there already: its folder or Hub id; with start, a folder in its run, as a checkpoint"
     )
@@ -118,7 +119,7 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
         return before
     run = run_of(plan, name, seed)
     own = [f"output_dir={flags.output / run}", f"seed={1 if work.once else seed}"]
-    own += [f"model.start_from={model_folder(plan, work.start, seed, flags)}"] if work.start else []
+    own += [f"{work.start_field}={model_folder(plan, work.start, seed, flags)}"] if work.start else []
     needs = tuple(job.name for job in before[-1:])
     return [
         *before,

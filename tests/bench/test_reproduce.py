@@ -29,7 +29,7 @@ def of_all(kind):
 @pytest.fixture
 def flags(tmp_path):
     """The flags of a command; `jobs` two at a time."""
-    return SimpleNamespace(name="reproduce", seeds=[1, 2], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
+    return SimpleNamespace(name="reproduce", seeds=[2, 3], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
 
 
 @pytest.mark.parametrize(("plan", "name"), of_all("models"))
@@ -37,7 +37,8 @@ def test_every_model_has_a_recipe_that_can_be_read(plan, name):
     work = plan.models[name]
     assert (work.recipe is None) == (work.folder is not None)
     if work.recipe is not None:
-        load_recipe(Recipe, work.recipe, [*work.set, "output_dir=x", "seed=1"])
+        start = [f"{work.start_field}=y"] if work.start else []
+        load_recipe(Recipe, work.recipe, [*work.set, *start, "output_dir=x", "seed=1"])
         assert work.hours > 0
 
 
@@ -60,14 +61,15 @@ def test_a_job_is_listed_once_behind_what_it_needs(flags):
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
     assert all(set(job.needs) <= set(names[:place]) for place, job in enumerate(jobs))
-    assert names.count("head") == 1 and {"xlm-1", "xlm-2"} <= set(names)  # one head for all seeds
+    assert names.count("head") == 1 and {"xlm-2", "xlm-3"} <= set(names)  # one head for all seeds
     by_name = {job.name: job.command for job in jobs}
     assert f"model.start_from={flags.output / 'head' / 'model'}" in by_name["xlm-2"]
-    assert "start alignment" in names and "start-1 alignment" not in names  # nothing of it has a seed
+    assert "start alignment" in names and "start-2 alignment" not in names  # nothing of it has a seed
     assert f"model={flags.output / 'xlm-2' / 'model'}" in by_name["xlm-2 alignment"]
-    checkpoint = flags.output / "mini_xlm-1" / "checkpoints" / "step-200" / "model"
-    assert f"model={checkpoint}" in by_name["mini_xlm_200-1 udpos"]
-    assert "mini_body-1" in names and "mini_body-2" not in names  # of one seed
+    checkpoint = flags.output / "mini_xlm-3" / "checkpoints" / "step-200" / "model"
+    assert f"model={checkpoint}" in by_name["mini_xlm_200-3 udpos"]
+    assert "mini_body-3" in names and "mini_body-2" not in names  # of one seed
+    assert f"teacher.path={flags.output / 'mini_teacher' / 'model'}" in by_name["mini_distilled-3"]
 
 
 def job_of(flags, name, program, needs=()):
@@ -140,7 +142,7 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
     claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
     plan = Plan(models={name: PLAN.models[name] for name in ("start", "xlm")}, claims=[claim])
-    for run, (german, french) in {"start": (20, 10), "xlm-1": (16, 8), "xlm-2": (14, 8)}.items():
+    for run, (german, french) in {"start": (20, 10), "xlm-3": (16, 8), "xlm-2": (14, 8)}.items():
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
         write_results(flags.output / run / "tasks" / "alignment", values)
     _reproduction.write_page(plan, [], flags)
@@ -148,13 +150,13 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     assert "| start | 15.0 |" in page and "| MLM + TLM | 11.5 ± 0.7 |" in page
     assert (results / "reproduce-dwa.png").stat().st_size > 10_000
     table = pandas.read_csv(results / "reproduce.csv")
-    assert len(table) == 9 and set(table["seed"]) == {0, 1, 2}
+    assert len(table) == 9 and set(table["seed"]) == {0, 2, 3}
 
     written = (results / "reproduce.csv").read_bytes()
     flags.output = tmp_path / "elsewhere"  # another machine, where nothing has run, and then one run again
     _reproduction.write_page(plan, [], flags)
     assert (results / "reproduce.csv").read_bytes() == written
-    write_results(flags.output / "xlm-1" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
+    write_results(flags.output / "xlm-3" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
     _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 10.5 ± 0.7 |" in page
