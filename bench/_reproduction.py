@@ -61,8 +61,11 @@ def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
         for seed in (0, *flags.seeds):
             folder = flags.output / (name if seed == 0 else f"{name}-{seed}")
             for path in sorted(folder.glob("tasks/*/results.json")):
-                frame = read_results(path.parent).frame()
+                results = read_results(path.parent)
+                frame = results.frame()
                 frame = frame[frame["metric"].isin(SHOWN) & frame["split"].ne("dev")]
+                for curve in results.get("curve", {}).values():  # of a translation model: the loss that it ends with
+                    frame.loc[len(frame)] = {"metric": "dev_loss", "value": curve[-1]["loss"]}
                 found.append(frame.assign(model=name, seed=seed, task=path.parent.name))
             if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
                 last = evaluations(str(folder))
@@ -113,6 +116,8 @@ def _anchor(heading: str) -> str:
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     lines = [f"## {claim.says}", "", f"{claim.paper}. {claim.published}".strip(), ""]
+    if claim.seeds:  # so that rows are of one seed where one has no other
+        scores = scores[scores["seed"].isin([0, *claim.seeds])]
     cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
     if any(any(row) for row in cells.values()):
         header = [

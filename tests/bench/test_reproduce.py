@@ -160,3 +160,19 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 10.5 ± 0.7 |" in page
+
+    claim.seeds = [3]  # rows of one seed are compared
+    _reproduction.write_page(plan, [], flags)
+    page = (tmp_path / "reproduce.md").read_text()
+    assert "| start | 15.0 |" in page and "| MLM + TLM | 10.0 |" in page
+
+
+def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
+    folder = flags.output / "veco-2" / "tasks" / "translation"
+    write_results(folder, {("en-de", 1): 5.0})
+    content = json.loads((folder / "results.json").read_text())
+    content["curve"] = {"2": [{"step": 50, "loss": 4.5, "bleu": None}, {"step": 100, "loss": 4.25, "bleu": 1.0}]}
+    (folder / "results.json").write_text(json.dumps(content))
+    scores = _reproduction._scores(Plan(models={"veco": PLAN.models["veco"]}), flags)
+    assert scores[scores["metric"] == "dev_loss"]["value"].tolist() == [4.25]
+    assert set(scores["seed"]) == {2} and set(scores["task"]) == {"translation"}
