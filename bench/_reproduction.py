@@ -64,8 +64,10 @@ def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
                 results = read_results(path.parent)
                 frame = results.frame()
                 frame = frame[frame["metric"].isin(SHOWN) & frame["split"].ne("dev")]
-                for curve in results.get("curve", {}).values():  # of a translation model: the loss that it ends with
-                    frame.loc[len(frame)] = {"metric": "dev_loss", "value": curve[-1]["loss"]}
+                ends = [curve[-1]["loss"] for curve in results.get("curve", {}).values()]  # of a translation model
+                frame = pandas.concat(
+                    [frame, pandas.DataFrame({"metric": "dev_loss", "value": ends})] if ends else [frame]
+                )
                 found.append(frame.assign(model=name, seed=seed, task=path.parent.name))
             if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
                 last = evaluations(str(folder))
