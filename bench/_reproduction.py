@@ -103,7 +103,7 @@ def _overview(plan: Plan, costs: pandas.DataFrame, name: str) -> list[str]:
         "",
         f"{len(costs)} jobs, {total:.1f} core hours, {most:.1f} GiB at most; each job in [results/{name}-costs.csv]"
         f"(results/{name}-costs.csv), each score in [results/{name}.csv](results/{name}.csv). Hours beside a row: "
-        "pre-training of one seed, and the claim's tasks on it.",
+        "pre-training of one seed, with what it starts from but the head, and the claim's tasks on it.",
         "",
         *markdown_table((["claim", "paper", "here"], rows)),
         "",
@@ -128,7 +128,7 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.D
             "core hours",
         ]
         titles = {name: plan.models[name].title or name for name in claim.models}
-        rows = [[titles[name], *row, _hours(claim, name, costs)] for name, row in cells.items()]
+        rows = [[titles[name], *row, _hours(plan, claim, name, costs)] for name, row in cells.items()]
         lines += [*markdown_table((header, rows)), ""]
         if claim.plot and all(row[0] for row in cells.values()):
             picture = _plot(claim, titles, scores, results)
@@ -155,15 +155,18 @@ def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
     return f"{by_seed.mean():.{column.digits}f}{deviation}"
 
 
-def _hours(claim: Claim, model: str, costs: pandas.DataFrame) -> str:
-    """Core hours of pre-training one seed of a model, and of the claim's tasks on it: means over seeds."""
+def _hours(plan: Plan, claim: Claim, model: str, costs: pandas.DataFrame) -> str:
+    """Core hours of pre-training one seed of a model and its starts, and of a claim's tasks on it: means over seeds."""
 
     def mean(name: str) -> float:
         found = costs[costs["job"].str.fullmatch(name)]["core_hours"]
         return found.mean() if len(found) else 0.0
 
-    run = rf"{re.escape(model)}(-\d+)?"
-    trained, measured = mean(run), sum(mean(f"{run} {task}") for task in claim.tasks)
+    run = r"{}(-\d+)?"
+    measured = sum(mean(f"{run.format(model)} {task}") for task in claim.tasks)
+    trained, name = 0.0, model
+    while name and not plan.models[name].once:
+        trained, name = trained + mean(run.format(name)), plan.models[name].start
     return f"{trained:.2f} + {measured:.2f}" if trained or measured else ""
 
 

@@ -141,7 +141,7 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     results = tmp_path / "results"
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
     claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
-    plan = Plan(models={name: PLAN.models[name] for name in ("start", "xlm")}, claims=[claim])
+    plan = Plan(models={name: PLAN.models[name] for name in ("start", "head", "xlm")}, claims=[claim])
     for run, (german, french) in {"start": (20, 10), "xlm-3": (16, 8), "xlm-2": (14, 8)}.items():
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
         write_results(flags.output / run / "tasks" / "alignment", values)
@@ -177,3 +177,9 @@ def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
     scores = _reproduction._scores(Plan(models={"veco": PLAN.models["veco"]}), flags)
     assert scores.set_index("metric")["value"].to_dict() == {"aer": 5.0, "dev_loss": 4.25}
     assert set(scores["seed"]) == {2} and set(scores["task"]) == {"translation"}
+
+
+def test_the_hours_of_a_row_are_also_those_of_its_starts_but_the_head():
+    hours = {"head": 9, "veco-1": 2, "veco-3": 4, "veco_trimmed-3": 0.5, "veco_trimmed-3 translation": 0.25, "xlm-3": 7}
+    costs = pandas.DataFrame({"job": hours.keys(), "core_hours": hours.values()})
+    assert _reproduction._hours(PLAN, Claim(tasks=["translation"]), "veco_trimmed", costs) == "3.50 + 0.25"
