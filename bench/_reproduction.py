@@ -117,7 +117,8 @@ def _anchor(heading: str) -> str:
 
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
-    lines = [f"## {claim.says}", "", f"{claim.paper}. {claim.published}".strip(), ""]
+    lines = [f"## {claim.says}", "", f"**Paper** ({claim.paper}): {claim.published or 'no figures to compare'}.", ""]
+    lines += [f"**Here**: {claim.verdict}.", ""] if claim.verdict else []
     if claim.seeds:  # so that rows are of one seed where one has no other
         scores = scores[scores["seed"].isin([0, *claim.seeds])]
     cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
