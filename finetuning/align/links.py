@@ -14,11 +14,12 @@ from finetuning.align.confidence import LOWEST, Confidence, cut, with_threshold
 from finetuning.align.formats import FORMATS
 from finetuning.align.inputs import read_pairs, read_with_gold
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
-from finetuning.align.options import LINES_ON_PAGE
 from finetuning.align.output import OutputFile, StandardOutput
 from finetuning.align.pairs import Side, split_at_spaces
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen
 from finetuning.align.terminal import Drawing
+
+LINES_ON_PAGE = 100
 
 
 def align(flags: argparse.Namespace) -> None:
@@ -63,7 +64,7 @@ def align(flags: argparse.Namespace) -> None:
                     found[output.lines] = alignment.links
                     if confidence is not None:
                         confidence.add(candidates, gold[output.lines])
-                if page is not None and len(page) < flags.html_limit:
+                if page is not None and len(page) < LINES_ON_PAGE:
                     page.add(candidates)
                 output.write(pair, alignment)
                 tally.add(alignment)
@@ -110,7 +111,6 @@ def how_to_go_on(flags: argparse.Namespace) -> str:
     """The command that goes on with the file, in words: scores and a page are of whole runs only."""
     options = {"--gold": flags.gold, "--gold-base": flags.gold_base is not None, "--plot": flags.plot}
     options |= {"--html": flags.html, "--open": flags.open}
-    options["--html-limit"] = flags.html_limit != LINES_ON_PAGE
     dropped = [name for name, is_given in options.items() if is_given]
     if not dropped:
         return "the same command and --resume"
@@ -131,7 +131,7 @@ def alignments(
             yield split_at_spaces(pair) if flags.pre_split else pair
 
     given = taken()
-    shown = islice(given, flags.html_limit) if flags.html or flags.open else ()
+    shown = islice(given, LINES_ON_PAGE) if flags.html or flags.open else ()
     with_candidates = with_threshold(aligner, LOWEST)
     others, probabilities = (with_candidates, True) if flags.plot else (aligner, flags.probabilities or flags.is_drawn)
     with memory_errors():

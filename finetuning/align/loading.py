@@ -30,15 +30,14 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         AutoModel, path, flags.model, dtype=torch.bfloat16 if precision == "bf16" else torch.float32
     )
     given = {"symmetrization": flags.symmetrization, "threshold": flags.threshold}
-    matching = dict(flags.matching) | {name: value for name, value in given.items() if value is not None}
-    names = ("method", "layer", "encoding", "window", "overlap")
-    given = {name: getattr(flags, name) for name in names}
+    matching = {name: value for name, value in given.items() if value is not None}
+    given = {name: getattr(flags, name) for name in ("method", "layer", "encoding")}
     given["batch_size"] = flags.batch_size or (256 if device.type == "cuda" else 64)
     aligner = WordAligner(model.to(device), tokenizer, **given, **matching)
     settings = {
         "model": identity["fingerprint"],
         "tokenizer": flags.tokenizer,
-        **{name: getattr(aligner, name) for name in names},
+        **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap")},
         "matching": matching,
         "pre_split": flags.pre_split or bool(flags.gold),
         "precision": precision,
@@ -78,7 +77,7 @@ def memory_errors() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"The device ran out of memory: {reason} Lower --batch-size, or --window.") from None
+        raise ValueError(f"The device ran out of memory: {reason} Lower --batch-size.") from None
 
 
 def choose_layer(

@@ -1,9 +1,7 @@
 """The options of `word-align`: what they are, and which contradict each other."""
 
 import argparse
-import contextlib
 from pathlib import Path
-from typing import Any
 
 from finetuning.align.formats import FORMATS
 from finetuning.align.output import STATE_ENDING, require_writable
@@ -57,16 +55,14 @@ Carry labels over the links: tags or names of tokens (CoNLL) to the translations
   word-align --project pairs.jsonl --output projected.jsonl
                        {"source": "...", "target": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
 
-Methods, and what experts can set by --matching NAME=VALUE (but for ot_words the papers' defaults):
+Methods, but for ot_words with the papers' settings:
 
   ot_words     optimal transport of tokens and of whole words; links that are right with a probability of --threshold
                (0.5) or more (--probabilities writes it)
-  ot           optimal transport, then mutual argmax (XLM-Align's published aligner): sinkhorn_iterations=2
-               regularization=1.0 epsilon=1e-6 first=rows
+  ot           optimal transport, then mutual argmax (XLM-Align's published aligner)
   ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labeling):
-               more links, fewer of them right. Those of ot, but with first=columns filter_iterations=2 discount=0.9
-               rule=released
-  itermax      repeated mutual argmax of cosines (SimAlign's Itermax): filter_iterations=2
+               more links, fewer of them right
+  itermax      repeated mutual argmax of cosines (SimAlign's Itermax)
   mutual       mutual argmax of cosines (SimAlign's Argmax): the fewest links, the most precise
   softmax      both softmax directions above --threshold (0.001; awesome-align)"""
 
@@ -83,7 +79,6 @@ METHODS_WITH_THRESHOLD = ("ot_words", "softmax")
 DEFAULT_MODEL = "microsoft/xlm-align-base"
 # method and layer where none are given; a model that was published as an aligner has its own
 DEFAULTS, PUBLISHED_DEFAULTS = ("ot_words", "auto"), {DEFAULT_MODEL: ("ot", 8)}
-LINES_ON_PAGE = 100
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
 
@@ -136,9 +131,10 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
     )
-    group.add_argument("--html", metavar="PAGE", help="write a page to look at the links and the similarity of words")
+    group.add_argument(
+        "--html", metavar="PAGE", help="write a page to look at the links and the similarity of words, of 100 pairs"
+    )
     group.add_argument("--open", action="store_true", help="open that page in the browser; PAGE may be left out then")
-    group.add_argument("--html-limit", type=_positive, metavar="N", help="first pairs on it (default: 100)")
     group.add_argument("--quiet", action="store_true", help="no progress bar and no counts; errors and scores only")
     group = parser.add_argument_group("model")
     group.add_argument(
@@ -185,23 +181,6 @@ def make_parser() -> argparse.ArgumentParser:
         default="separate",
         help="both sentences in one input, or each in its own (default: separate)",
     )
-    group.add_argument(
-        "--window",
-        type=_positive,
-        metavar="N",
-        help="longer inputs are split into windows of N tokens (default: all positions)",
-    )
-    group.add_argument(
-        "--overlap", type=int, metavar="N", help="tokens that neighboring windows share (default: half a window)"
-    )
-    group.add_argument(
-        "--matching",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="NAME=VALUE",
-        help="for experts: option of the method, see above",
-    )
     group = parser.add_argument_group("adaptation")
     group.add_argument(
         "--adapt",
@@ -244,15 +223,6 @@ def _layer(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of a layer, nor auto") from None
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
-    with contextlib.suppress(ValueError):
-        return name, float(value) if not value.lstrip("+-").isdecimal() else int(value)
-    return name, value
-
-
 def defaults_of(flags: argparse.Namespace) -> tuple[str, int | str]:
     """Method and layer where none are given. An adapted model is no longer the published one."""
     return DEFAULTS if flags.adapt else PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS)
@@ -264,7 +234,6 @@ def fill_in(flags: argparse.Namespace) -> None:
     flags.method = flags.method or method
     flags.layer = layer if flags.layer is None else flags.layer
     flags.layer = None if flags.layer == "auto" else flags.layer
-    flags.html_limit = flags.html_limit or LINES_ON_PAGE
     flags.output_format = flags.output_format or "pharaoh"
 
 
@@ -318,11 +287,6 @@ def check_flags(flags: argparse.Namespace) -> None:
         (sweep and flags.layer not in (None, "auto"), "--sweep-layers with --layer", "it takes every layer"),
         (flags.plot and not flags.gold, "--plot without --gold", "it draws scores"),
         (
-            flags.html_limit and not (flags.html or flags.open),
-            "--html-limit without --html",
-            "it counts the pairs on the page",
-        ),
-        (
             flags.pre_split and flags.gold,
             "--pre-split with --gold",
             "gold links count words between white space anyway",
@@ -334,8 +298,6 @@ def check_flags(flags: argparse.Namespace) -> None:
             name, how, other = rule.split()
             change = f"Add {other}" if how == "without" else f"Leave out {name} or {other}"
             raise ValueError(f"{name} is given {how} {other}: {reason}. {change}.")
-    if "threshold" in dict(flags.matching):
-        raise ValueError("--matching has no threshold: it is an option of its own, --threshold T.")
     method = flags.method or defaults_of(flags)[0]
     if flags.threshold is not None and method not in METHODS_WITH_THRESHOLD:
         raise ValueError(

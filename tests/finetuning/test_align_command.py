@@ -162,11 +162,9 @@ def test_settings_reach_the_aligner(run, refused, pairs):
         ("--layer", "0"),
         ("--encoding", "joint"),
         ("--threshold", "0.3"),
-        ("--method", "ot", "--matching", "regularization=0.5", "--matching", "sinkhorn_iterations=1"),
     ):
         assert links(*arguments) != links(), arguments
     assert run(pairs, "--batch-size", "1", "--precision", "bf16").out.count("\n") == 5
-    assert "first" in refused(pairs, "--matching", "first=columns")
     assert "layer is 9" in refused(pairs, "--layer", "9")
 
 
@@ -427,15 +425,12 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         ("--sweep-layers --gold x --layer 1", "--sweep-layers .* with --layer"),
         ("--plot x", "--plot .* without --gold"),
         ("--gold-base 1", "--gold-base .* without --gold"),
-        ("--html-limit 5", "--html-limit .* without --html"),
         ("--pre-split --gold x", "--pre-split .* with --gold"),
         ("--keys de en", "--keys"),
         ("--languages de en", "--languages"),
         ("--output-format tmx", "--languages"),
         ("--batch-size 0", "--batch-size: '0'"),
         ("--threshold 0.3 --method ot", "--threshold .* ot"),
-        ("--matching threshold=0.3", "--threshold T"),
-        ("--matching threshold", "--matching: 'threshold'"),
     ],
 )
 def test_options_that_contradict_each_other(refused, pairs, arguments, named):

@@ -60,7 +60,7 @@ def test_the_plot_is_drawn_and_the_links_stay(tiny_model, tmp_path, capsys, meth
     command = [str(pairs), "--model", str(tiny_model), "--method", method, "--gold", str(gold)]
     main(command)
     plain = capsys.readouterr()
-    main([*command, "--plot", str(plot), "--html", str(tmp_path / "page.html"), "--html-limit", "1"])
+    main([*command, "--plot", str(plot), "--html", str(tmp_path / "page.html")])
     drawn = capsys.readouterr()
     assert drawn.out == plain.out and str(plot) in drawn.err
     assert plain.err.splitlines()[-1] in drawn.err  # the scores

@@ -83,10 +83,11 @@ def test_only_such_a_page_is_written_over(write, tmp_path):
         Page(tmp_path / "none" / "page.html")
 
 
-def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys):
+def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
     pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
-    main(["--model", str(tiny_model), str(pairs), "--html", str(page), "--html-limit", "3"])
+    main(["--model", str(tiny_model), str(pairs), "--html", str(page)])
     out, err = capsys.readouterr()
     assert out.count("\n") == 4 and f"page: {page}" in err
     data = data_of(page.read_text(encoding="utf-8"))
