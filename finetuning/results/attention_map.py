@@ -22,8 +22,6 @@ import numpy as np
 
 from zoo_core.recipes import user_errors
 
-MISSING_GLYPH = "□"
-
 
 @dataclass
 class AttentionMap:
@@ -173,33 +171,24 @@ def choose(maps: list[AttentionMap], layer: int | None, head: str) -> list[tuple
     return panels
 
 
-def fonts_for(text: str) -> tuple[list[str], str]:
-    """Names of installed fonts that have the glyphs of `text` together, matplotlib's own first, and what none has."""
+def fonts_for(text: str) -> list[str]:
+    """Names of installed fonts that have glyphs of `text`: matplotlib's own, and those with what it lacks."""
     from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
-    own = FontProperties(family="DejaVu Sans")
-    families = ["DejaVu Sans"]
-    missing = set(map(ord, text)) - set(get_font(findfont(own)).get_charmap())
-    covered = {}
-    if missing:
-        # matplotlib's font of last resort has a box for every character
-        fonts = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
-        covered = {font.name: missing & set(get_font(font.fname).get_charmap()) for font in fonts}
-    while any(found & missing for found in covered.values()):
-        best = max(covered, key=lambda name: len(covered[name] & missing))
-        families.append(best)
-        missing -= covered[best]
-    return families, "".join(map(chr, sorted(missing)))
+    lacking = set(map(ord, text)) - set(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+    # matplotlib's font of last resort has a box for every character
+    fonts = [font for font in fontManager.ttflist if lacking and not font.name.startswith("Last Resort")]
+    found = [font.name for font in fonts if lacking & set(get_font(font.fname).get_charmap())]
+    return ["DejaVu Sans", *dict.fromkeys(found)]
 
 
-def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output: str | Path) -> str:
-    """Writes the heat maps, one a panel; returns the characters that no installed font can draw, shown as boxes."""
+def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output: str | Path) -> None:
+    """Writes the heat maps, one a panel; matplotlib warns of characters that no installed font has."""
     import matplotlib
     from matplotlib.figure import Figure
 
     maps = list({id(item): item for _, item, _ in panels}.values())
-    families, missing = fonts_for("".join(token for item in maps for token in (*item.rows, *item.columns)))
-    boxes = {ord(character): MISSING_GLYPH for character in missing}
+    families = fonts_for("".join(token for item in maps for token in (*item.rows, *item.columns)))
     tokens = max(len(side) for item in maps for side in (item.rows, item.columns))
     inches = min(9.0, max(2.6, 0.17 * tokens + 1.0))  # of a panel
     size = min(8.0, 50 * inches / tokens)  # of a label, in points
@@ -212,8 +201,8 @@ def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output:
         for place, (layer, item, matrix_TS) in enumerate(panels):
             axes = figure.add_subplot(rows, columns, place + 1)
             image = axes.imshow(matrix_TS, cmap="Blues", vmin=0.0, vmax=highest, interpolation="nearest", aspect="auto")
-            axes.set_xticks(range(len(item.columns)), [token.translate(boxes) for token in item.columns], rotation=90)
-            axes.set_yticks(range(len(item.rows)), [token.translate(boxes) for token in item.rows])
+            axes.set_xticks(range(len(item.columns)), item.columns, rotation=90)
+            axes.set_yticks(range(len(item.rows)), item.rows)
             axes.tick_params(labelsize=size, length=0)
             across = item.across(matrix_TS)
             share = "" if across is None else f", {across:.0%} across"
@@ -223,9 +212,8 @@ def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output:
                 axes.axhline(border, color="tab:orange", linewidth=0.8)
                 axes.axvline(border, color="tab:orange", linewidth=0.8)
         figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 4 / (inches * rows)), aspect=30, pad=0.01)
-        figure.suptitle(title.translate(boxes), fontsize=10)
+        figure.suptitle(title, fontsize=10)
         figure.savefig(output, dpi=110)
-    return missing
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -256,13 +244,8 @@ def main(argv: list[str] | None = None) -> None:
         panels = choose(maps, flags.layer, flags.head)
         heads = "mean of all heads" if flags.head == "mean" else f"head {flags.head}"
         output.parent.mkdir(parents=True, exist_ok=True)
-        missing = draw(panels, f"{flags.model}, {heads}; rows attend to columns", output)
+        draw(panels, f"{flags.model}, {heads}; rows attend to columns", output)
         print(f"written: {output}")
-        if missing:
-            print(
-                f"No installed font can draw {missing}: shown as {MISSING_GLYPH}. Install one that can, such as Noto "
-                "Sans CJK for Chinese, Japanese and Korean, and run this again."
-            )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Attention maps: their numbers against the models' own, what is drawn and written, and bad input."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from finetuning.results.attention_map import AttentionMap, choose, draw, fonts_for, main, read_attention
+from finetuning.results.attention_map import AttentionMap, choose, fonts_for, main, read_attention
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
 
 X, Y = "Take a seat and have a rest", "Setz dich und ruh dich aus"
@@ -142,38 +143,17 @@ def test_a_picture_is_written(veco_dir, tmp_path, capsys, drawn):
     assert f"written: {image}" in capsys.readouterr().out
 
 
-def test_characters_that_no_font_has_are_boxes_and_said(tmp_path, monkeypatch, drawn):
+def test_fonts_are_found_by_their_glyphs(monkeypatch):
     """A warning about a missing glyph would be an error here."""
-    assert fonts_for("Take ▁ä→□") == (["DejaVu Sans"], "")
-    unheard_of = "\U000f0041"  # private use
-    assert fonts_for(f"a{unheard_of}")[1] == unheard_of
-    item = small_map()
-    item.rows[1] = f"▁{unheard_of}b"
-    assert draw(choose([item], 1, "mean"), f"of {unheard_of}", tmp_path / "map.svg") == unheard_of
-    svg = (tmp_path / "map.svg").read_text()
-    assert svg.startswith("<?xml") and unheard_of not in svg
-
     from matplotlib import font_manager
 
-    entry = font_manager.FontEntry(fname=font_manager.findfont("DejaVu Sans"), name="Another Font")
-    monkeypatch.setattr(font_manager.fontManager, "ttflist", [entry])
-    monkeypatch.setattr(font_manager, "get_font", fake_fonts(ord(unheard_of)))
-    assert fonts_for(f"a{unheard_of}") == (["DejaVu Sans", "Another Font"], "")
-
-
-def fake_fonts(code):
-    """The first font that is opened has `a` alone, the others have `code`."""
-    opened = []
-
-    class Font:
-        def get_charmap(self):
-            return {97: 1} if self is opened[0] else {code: 1}
-
-    def get_font(path):
-        opened.append(Font())
-        return opened[-1]
-
-    return get_font
+    assert fonts_for("Take ▁ä→□") == ["DejaVu Sans"]
+    own = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    fonts = {"han.ttf": SimpleNamespace(get_charmap=lambda: {ord("坐"): 1})}
+    entries = [font_manager.FontEntry(fname="han.ttf", name="Han"), font_manager.FontEntry(fname="own", name="Own")]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", entries)
+    monkeypatch.setattr(font_manager, "get_font", lambda path: fonts.get(path, own))
+    assert fonts_for("a坐") == ["DejaVu Sans", "Han"]
 
 
 def test_bad_input(tiny_model, veco_dir, sample_tokenizer, tmp_path):
