@@ -25,10 +25,10 @@ translate-train.
 
 What is known of the files, and what is not: XTREME describes them in issues 37, 95 and 98 of its repository and in no
 documentation. Of PAWS-X some rows are malformed; they, and all others that cannot be read, are left out, counted and
-listed. Copies of the TSV files from before September 2020 have three columns, without the original text, and are
-refused. Public readers of translate-test take the English from the third and fourth column and do not read a label, so
-a copy may be without; such a file is refused too. MLQA's German translate-test file was never published. Pseudo test
-sets (English tests translated into further languages) are not gold: they are passed over.
+listed. Copies of the TSV files from before September 2020 have three columns, without the original text; public readers
+of translate-test read no label, so a copy may have four: of such files nothing is left, and they are refused. MLQA's
+German translate-test file was never published. Other files, such as pseudo test sets (English tests translated into
+further languages, which are not gold), are passed over.
 
 Beside each FILE.jsonl, FILE.yaml tells the source file with its SHA-256, counts and what was left out. A file that was
 turned before is not turned again, and nothing is overwritten.
@@ -41,6 +41,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +71,55 @@ ANSWER_FILES = {  # task, split, and whether the English side is what the file h
     rf"xquad\.translate\.test\.{LANGUAGE}-en\.json": ("xquad", "validation", True),
     rf"mlqa\.translate\.test\.{LANGUAGE}-en\.json": ("mlqa", "test", True),
 }
-PSEUDO = re.compile(r"pseudo[-_.]?test", re.IGNORECASE)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--input", required=True, type=Path, help="folder with XTREME's translations, or one such file")
+    parser.add_argument("--input", required=True, type=Path, help="folder with XTREME's translations")
     parser.add_argument(
         "--output", required=True, type=Path, help="folder to write <task>/<language>/<split>.jsonl into"
     )
     options = parser.parse_args(argv)
     with user_errors():
         convert(options.input, options.output)
+
+
+def convert(folder: Path, output: Path) -> None:
+    """Writes the rows of every published file in `folder` into `output`, and says what was left out.
+
+    Raises ValueError where there is no such file, one that is hardly legible, and an output that was made of another.
+    """
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix in (".tsv", ".json")]
+    sources = {file: source for file in files if (source := source_of(file))}
+    if not sources:
+        raise ValueError(f"{folder} holds no file of XTREME's translations. Name the folder that they are in.")
+    for file in files:
+        if (source := sources.get(file)) is None:
+            print(f"{file}: passed over")
+            continue
+        written, digest = source.output(output), hashlib.sha256(file.read_bytes()).hexdigest()
+        if written.exists():
+            about = yaml.safe_load(written.with_suffix(".yaml").read_text(encoding="utf-8"))
+            if about["source"]["sha256"] != digest:
+                raise ValueError(f"{written} is there already, and was not made of {file}. Name another --output.")
+            print(f"{written}: done before")
+            continue
+        write_rows(written, source.rows(), partial(source.about, digest))
+        print(f"{written}: {source.kept:,} rows, {len(source.left_out):,} left out")
+
+
+def source_of(file: Path) -> "Source | None":
+    """A published file as such; None for any other."""
+    for pattern, (task, split, is_english) in ANSWER_FILES.items():
+        if match := re.fullmatch(pattern, file.name):
+            return Source(file, task, match["language"], split, is_english)
+    folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts[:-1]]
+    task = next((name for name in reversed(folders) if name in PAIRS), None)
+    for pattern, (split, is_english) in PAIR_FILES.items():
+        if task and (match := re.fullmatch(pattern, file.name)):
+            return Source(file, task, match["language"], split, is_english)
+    return None
 
 
 @dataclass
@@ -101,23 +138,21 @@ class Source:
         return folder / self.task / self.language / f"{self.split}.jsonl"
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The well-formed rows. Raises ValueError, at the end, where there is none or more are malformed."""
-        read = self._pairs() if self.task in PAIRS else self._questions()
-        for number, found in enumerate(read, start=1):
+        """The well-formed rows. Raises ValueError, at the end, where no more than half are so."""
+        for number, found in enumerate(self._pairs() if self.task in PAIRS else self._questions(), start=1):
             if isinstance(found, str):
                 self.left_out.append((number, found))
             else:
                 self.kept += 1
                 yield found
-        if not self.kept and not self.left_out:
-            raise ValueError(f"{self.file} has no rows. Fetch the file again, whole.")
-        if len(self.left_out) > self.kept:
-            reasons = collections.Counter(reason for _, reason in self.left_out)
-            (reason, count), *_ = reasons.most_common(1)
+        if len(self.left_out) >= self.kept:
             raise ValueError(
-                f"{self.file}: {len(self.left_out):,} of {len(self.left_out) + self.kept:,} rows cannot be read, "
-                f"{count:,} of them because: {reason}. {_advice(reason)}"
+                f"{self.file} has {self.kept:,} rows, and others that cannot be read: {self._reasons()}. Fetch the "
+                "file again, whole and as it is now."
             )
+
+    def _reasons(self) -> dict[str, int]:
+        return dict(collections.Counter(reason for _, reason in self.left_out).most_common())
 
     def _pairs(self) -> Iterator[dict[str, Any] | str]:
         """A row for each line, or why it has none."""
@@ -166,122 +201,26 @@ class Source:
     def _squad(self) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Context and question of SQuAD's JSON. Raises ValueError for a file of another form."""
         try:
-            content = json.loads(self.file.read_text(encoding="utf-8-sig"))
-            found = [
-                (paragraph["context"], dict(question))
-                for article in content["data"]
-                for paragraph in article["paragraphs"]
-                for question in paragraph["qas"]
-            ]
+            for article in json.loads(self.file.read_text(encoding="utf-8-sig"))["data"]:
+                for paragraph in article["paragraphs"]:
+                    for question in paragraph["qas"]:
+                        yield paragraph["context"], question
         except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             raise ValueError(
                 f"{self.file} is not JSON of SQuAD's form, data / paragraphs / context and qas: {error!r}. Fetch the "
                 "file again, whole."
             ) from error
-        return iter(found)
 
     def about(self, digest: str) -> dict[str, Any]:
         """What is written beside the rows."""
-        reasons = collections.Counter(reason for _, reason in self.left_out)
         return {
             "source": {"file": "/".join(self.file.parts[-3:]), "sha256": digest},
             "task": self.task,
             "language": self.language,
             "rows": self.kept,
-            "left_out": dict(reasons.most_common()),
+            "left_out": self._reasons(),
             "left_out_rows": [list(item) for item in self.left_out],
         }
-
-
-def _advice(reason: str) -> str:
-    if reason.startswith("3 columns"):
-        return "It is a copy from before September 2020, without the original texts: fetch the present one."
-    if reason.startswith("4 columns"):
-        return "It has no labels, as it seems: add them as a fifth column, from the test set in the same order."
-    return "Check that it was fetched whole and is in the folder of its task."
-
-
-def convert(folder: Path, output: Path) -> None:
-    """Writes the rows of every published file in `folder` into `output`, and shows what was left out."""
-    from rich.console import Console
-    from rich.progress import track
-    from rich.table import Table
-
-    sources, passed_over = find_sources(folder)
-    digests = {source.file: _digest(source.file) for source in sources}
-    waiting = [source for source in sources if not _is_done(source.output(output), source.file, digests[source.file])]
-    for source in track(waiting, "Translations"):
-        write_rows(
-            source.output(output),
-            source.rows(),
-            lambda source=source: source.about(digests[source.file]),
-        )
-    table = Table("file", "rows", "left out")
-    for source in sources:
-        is_new = source in waiting
-        cells = (f"{source.kept:,}", f"{len(source.left_out):,}") if is_new else ("done before", "")
-        table.add_row(str(source.output(output)), *cells)
-    screen = Console()
-    screen.print(table)
-    if any(source.left_out for source in waiting):
-        screen.print("Which rows were left out, and why, is said in the .yaml beside each file.")
-    if passed_over:
-        screen.print(f"{len(passed_over)} files of pseudo test sets passed over: {passed_over[0]}, ...")
-
-
-def find_sources(folder: Path) -> tuple[list[Source], list[Path]]:
-    """The published files in a folder by task, language and split, and those of pseudo test sets."""
-    if not folder.exists():
-        raise ValueError(f"--input is {folder}, which does not exist. Name a folder or a file.")
-    files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
-    files = [file for file in files if file.suffix in (".tsv", ".json") and not file.name.startswith(".")]
-    passed_over = [file for file in files if any(PSEUDO.search(part) for part in file.parts[-2:])]
-    found: dict[tuple[str, str, str], Source] = {}
-    unknown = []
-    for file in [file for file in files if file not in passed_over]:
-        source = _source(file)
-        if source is None:
-            unknown.append(file)
-            continue
-        key = (source.task, source.language, source.split)
-        if key in found:
-            raise ValueError(f"{found[key].file} and {file} are both {' '.join(key)}. Name a folder with one of them.")
-        found[key] = source
-    if unknown or not found:
-        what = (
-            f"{unknown[0]} is no file of XTREME's translations" if unknown else f"{folder} holds no .tsv or .json file"
-        )
-        more = f" ({len(unknown)} such files)" if len(unknown) > 1 else ""
-        raise ValueError(f"{what}{more}. Name a folder that holds no others.")
-    return list(found.values()), passed_over
-
-
-def _source(file: Path) -> Source | None:
-    for pattern, (task, split, is_english) in ANSWER_FILES.items():
-        if match := re.fullmatch(pattern, file.name):
-            return Source(file, task, match["language"], split, is_english)
-    folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts[:-1]]
-    task = next((name for name in reversed(folders) if name in PAIRS), None)
-    for pattern, (split, is_english) in PAIR_FILES.items():
-        if task and (match := re.fullmatch(pattern, file.name)):
-            return Source(file, task, match["language"], split, is_english)
-    return None
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _is_done(output: Path, file: Path, digest: str) -> bool:
-    """Whether the output was made of this file. Raises ValueError where there is one that was not."""
-    if not output.exists():
-        return False
-    beside = output.with_suffix(".yaml")
-    about = yaml.safe_load(beside.read_text(encoding="utf-8")) if beside.exists() else None
-    if isinstance(about, dict) and (about.get("source") or {}).get("sha256") == digest:
-        return True
-    raise ValueError(f"{output} is there already, and was not made of {file}. Remove it, or name another --output.")
 
 
 if __name__ == "__main__":
