@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from pretraining.recipe import Recipe
 from pretraining.run_record import RunRecord
 from zoo_core.console import RunBar
-from zoo_core.line_styles import line_styles
+from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import written_aside
 from zoo_core.recording import PROJECT, CheckpointUploads
 
@@ -177,9 +177,6 @@ def plot_curves(folder: Path) -> Path | None:
 
     A language, or its pair with English, has one color in all panels.
     """
-    from matplotlib.figure import Figure  # slow to import
-    from matplotlib.lines import Line2D
-
     events = pd.DataFrame(read_events(folder))
     if events.empty:
         return None
@@ -200,34 +197,28 @@ def plot_curves(folder: Path) -> Path | None:
     found = {t: of for t, of in found.items() if max(len(c) for curves in of[:2] for c in curves.values()) > 1} or found
     styles = line_styles(name for of in found.values() for curves in of for name in curves)
     styles[""] = {"color": "black", "marker": "."}
-    width = min(3, len(found))
-    height = -(-len(found) // width)
-    figure = Figure(figsize=(max(6.0, 3.3 * width), 2.6 * height + 0.5 + 0.1 * len(styles)), layout="constrained")
-    for place, (title, (evaluated, training, levels)) in enumerate(found.items()):
-        axes = figure.add_subplot(height, width, place + 1, title=title, xlabel="step")
-        if not evaluated:
-            evaluated, training = training, {}
-        for name, curve in training.items():
-            axes.plot(curve, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
-        for name, curve in evaluated.items():
-            axes.plot(curve, markevery=max(1, len(curve) // 20), **styles[name])
-        for name, level in levels.items():
-            axes.axhline(level.iloc[-1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
-        axes.title.set_fontsize(9)
-        axes.tick_params(labelsize=8)
-        axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)
-        axes.grid(alpha=0.3)
-    del styles[""]
-    legend = {name: Line2D([], [], **style) for name, style in styles.items()}
-    if any(training and evaluated for evaluated, training, _ in found.values()):
-        legend["in training"] = Line2D([], [], color="gray", linewidth=0.8)
-    if any(levels for *_, levels in found.values()):
-        legend["unigram entropy, chance"] = Line2D([], [], color="gray", linestyle=":")
-    figure.legend(legend.values(), legend, loc="outside lower center", ncols=min(8, 2 * width), fontsize=8)
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.5 + 0.1 * len(styles))
     path = Path(folder) / "curves.png"
-    aside = path.with_name(".curves.png.tmp")
-    figure.savefig(aside, dpi=150, format="png")
-    aside.replace(path)
+    with figure_of(path, Path(folder).name, rows, columns, size) as (_, grid):
+        for axes, (title, (evaluated, training, levels)) in zip(grid.flat, found.items(), strict=False):
+            if not evaluated:
+                evaluated, training = training, {}
+            for name, curve in training.items():
+                axes.plot(curve, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
+            for name, curve in evaluated.items():
+                axes.plot(curve, markevery=max(1, len(curve) // 20), label=name, **styles[name])
+            for name, level in levels.items():
+                axes.axhline(level.iloc[-1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
+            axes.set_title(title, fontsize=9)
+            axes.set_xlabel("step")
+            axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)
+            axes.grid(alpha=0.3)
+        if any(training and evaluated for evaluated, training, _ in found.values()):
+            grid[-1, 0].plot([], [], color="gray", linewidth=0.8, label="in training")
+        if any(levels for *_, levels in found.values()):
+            grid[-1, 0].plot([], [], color="gray", linestyle=":", label="unigram entropy, chance")
     return path
 
 

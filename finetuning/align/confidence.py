@@ -94,7 +94,7 @@ class Confidence:
 
     def plot(self, path: str | Path, title: str, threshold: float | None) -> None:
         """Draws both, beside each other, with the threshold that was taken."""
-        from finetuning.results.plots import figure_of
+        from zoo_core.plots import figure_of
 
         name = "probability" if self.is_calibrated else "score"
         thresholds = [n / 200 for n in range(2, 200)]

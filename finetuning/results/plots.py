@@ -4,41 +4,15 @@ They are as wide as a page, so that it shows them at their size; what is more go
 """
 
 import math
-import textwrap
 from collections.abc import Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from finetuning.results.table import AVERAGE, Summary, summary
-from zoo_core.line_styles import line_styles
+from zoo_core.plots import figure_of, line_styles
 
 MOST_BANDS = 10  # lines whose deviations are drawn: of more, that of their average alone, in panels as wide as the page
 SOURCE, OTHERS = "#d98324", "#3c6e91"
-
-
-@contextmanager
-def figure_of(path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], **options: Any):
-    """A grid of axes, as a list of rows, that is written to `path` at the end with one legend below all of them."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # there may be no screen
-    import matplotlib.pyplot as plt
-
-    width, _ = size
-    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
-    for axes in grid.flat:
-        axes.spines[["top", "right"]].set_visible(False)
-    yield figure, grid
-    figure.suptitle(textwrap.fill(title, int(13 * width)), fontsize=10)
-    handles = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if handles:
-        names = [textwrap.fill(text, int(13 * width)) for text in handles]
-        fitting = int(width / (0.6 + 0.07 * max(map(len, names))))
-        place = dict(loc="outside lower center", ncols=max(1, min(fitting, len(names))), fontsize=8, frameon=False)
-        figure.legend(handles.values(), names, **place)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def plot_bars(
@@ -134,8 +108,6 @@ def plot_lines(
             axes.set_xlabel(x_label + (f" ({mark[1]})" if mark else ""))
             if all(isinstance(x, int) for points in lines.values() for x in points):
                 axes.xaxis.get_major_locator().set_params(integer=True)
-        for axes in list(grid.flat)[len(panels) :]:
-            axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel(y_label)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from pretraining.tracking import EVALUATIONS, read_events
-from zoo_core.line_styles import line_styles
+from zoo_core.plots import figure_of, line_styles
 from zoo_core.recipes import user_errors
 
 TITLES = {"held_out/": "held-out loss (nats), ", "retrieval/": "retrieval accuracy, "}
@@ -115,26 +115,19 @@ def _title(figure: str) -> str:
 
 def plot(table: pd.DataFrame, path: Path) -> None:
     """A panel a figure: the mean of each run over its seeds, in a band from the lowest to the highest."""
-    from matplotlib.figure import Figure  # slow to import
-
-    figures, runs = sorted(table["figure"].unique(), key=_order), list(table["run"].unique())
-    styles = line_styles(runs)
+    figures = sorted(table["figure"].unique(), key=_order)
+    styles = line_styles(table["run"].unique())
     columns = min(3, len(figures))
     rows = -(-len(figures) // columns)
-    figure = Figure(figsize=(max(6.0, 3.3 * columns), 2.6 * rows + 0.4), layout="constrained")
-    lines = {}
-    for place, name in enumerate(figures):
-        axes = figure.add_subplot(rows, columns, place + 1)
-        for run, of_run in table[table["figure"] == name].groupby("run"):
-            by_step = of_run.groupby("step")["value"].agg(["mean", "min", "max"])
-            (lines[run],) = axes.plot(by_step["mean"], **styles[run])
-            axes.fill_between(by_step.index, by_step["min"], by_step["max"], color=styles[run]["color"], alpha=0.2)
-        axes.set_title(_title(name), fontsize=9)
-        axes.set_xlabel("step")
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3)
-    figure.legend([lines[run] for run in runs], runs, loc="outside upper center", ncols=2 * columns)
-    figure.savefig(path, dpi=150)
+    size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.8)
+    with figure_of(path, "Pre-training runs side by side", rows, columns, size) as (_, grid):
+        for axes, name in zip(grid.flat, figures, strict=False):
+            for run, of_run in table[table["figure"] == name].groupby("run", sort=False):
+                by_step = of_run.groupby("step")["value"].agg(["mean", "min", "max"])
+                axes.plot(by_step["mean"], label=run, **styles[run])
+                axes.fill_between(by_step.index, by_step["min"], by_step["max"], color=styles[run]["color"], alpha=0.2)
+            axes.set_title(_title(name), fontsize=9)
+            axes.set_xlabel("step")
 
 
 if __name__ == "__main__":

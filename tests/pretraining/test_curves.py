@@ -20,7 +20,8 @@ def drawn(tmp_path, monkeypatch):
         monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self) or save(self, *a, **k))
         assert plot_curves(tmp_path).read_bytes().startswith(b"\x89PNG")
         (figure,) = figures
-        panels = {axes.get_title(): axes.lines for axes in figure.axes}
+        drawn = [axes for axes in figure.axes if axes.get_visible()]
+        panels = {axes.get_title(): [line for line in axes.lines if len(line.get_xdata())] for axes in drawn}
         return panels, [text.get_text() for text in figure.legends[0].get_texts()]
 
     return draw

@@ -1,6 +1,6 @@
 """Lines of plots: a language has its color, and no two lines look alike."""
 
-from zoo_core.line_styles import LANGUAGES, line_styles
+from zoo_core.plots import LANGUAGES, line_styles
 
 
 def colors(*names):

@@ -1,8 +1,11 @@
-"""How the lines of plots look: a language has the same color in all of them."""
+"""What all plots have: a legend below, and lines of which a language has the same color everywhere."""
 
 import itertools
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 # XLM-R's. The first ten, of the benchmarks here, have a color each; others differ from these in dashes and marker too.
@@ -36,6 +39,30 @@ def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
         for number, name in taken.items()
     }
     return {name: styles[name] for name in names}
+
+
+@contextmanager
+def figure_of(
+    path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], **options: Any
+) -> Iterator[tuple[Any, Any]]:
+    """A figure and its grid of axes, written to `path` at the end with one legend below all of them."""
+    from matplotlib.figure import Figure  # slow to import
+
+    width, _ = size
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, **options)
+    yield figure, grid
+    for axes in grid.flat:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_visible(axes.has_data())
+    figure.suptitle(textwrap.fill(title, int(13 * width)), fontsize=10)
+    handles = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if handles:
+        names = [textwrap.fill(text, int(13 * width)) for text in handles]
+        fitting = int(width / (0.6 + 0.07 * max(map(len, names))))
+        place = dict(loc="outside lower center", ncols=max(1, min(fitting, len(names))), fontsize=8, frameon=False)
+        figure.legend(handles.values(), names, **place)
+    figure.savefig(path, dpi=150)
 
 
 def _number(name: str) -> int | None:
