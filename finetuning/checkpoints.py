@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
-from zoo_core.provenance import folder_fingerprint
+from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary, longest_input
@@ -93,7 +93,7 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
             f"init_from is {run}, and there is no results.json: it is no finished run of finetuning/run.py. Finish "
             "that run first, or leave init_from out."
         )
-    results = json.loads(results_file.read_text(encoding="utf-8"))
+    results = read_json(results_file)
     if results["model"]["fingerprint"] != fingerprint:
         raise ValueError(
             f"init_from is {run}, which was fine-tuned from {results['model']['folder']} "

@@ -1,7 +1,6 @@
 """The output folder of a run: never mixed with another run's, resumable seed by seed."""
 
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import pandas
 from accelerate import PartialState
 
-from zoo_core.provenance import run_facts, write_json
+from zoo_core.provenance import read_json, run_facts, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
 # seeds may be added to a finished run; the others change no score
@@ -41,7 +40,7 @@ class RunFolder:
                 f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). Name another folder."
             )
         check_same_recipe(self.path, recipe)
-        self.facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        self.facts = read_json(self.path / "run.json")
         check_same_weights(self.path, recipe.model, self.facts["model"]["fingerprint"], model["fingerprint"])
         check_same_start(self.path, self.facts["model"], model)
 
@@ -79,8 +78,7 @@ class RunFolder:
 
     def finished(self, seed: int) -> dict[str, Any] | None:
         """The scores of a seed that was run to its end."""
-        scores = self.path / f"seed-{seed}" / "scores.json"
-        return json.loads(scores.read_text(encoding="utf-8")) if scores.is_file() else None
+        return read_json(self.path / f"seed-{seed}" / "scores.json", None)
 
 
 def is_empty(path: Path) -> bool:

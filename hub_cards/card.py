@@ -9,7 +9,6 @@ them the card is written again from what is there. What is not known is left out
 
 import argparse
 import hashlib
-import json
 import math
 import sys
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ from hub_cards.examples import uses
 from hub_cards.licenses import check_license, hub_id
 from hub_cards.metadata import card_data, eval_files, learned_data, start_of
 from hub_cards.record import Record, read_record, write_record
-from zoo_core.provenance import folder_fingerprint, written_aside
+from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "<!-- written by hub_cards.card, "  # with a hash of the rest: an edited card is somebody's work
@@ -98,7 +97,7 @@ def write_card(
 
 def render(folder: Path, record: Record, parameters: int) -> str:
     """The card of a model folder whose provenance/ holds `record`; what is not known is empty in the template."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     name = record.repo or record.name
     experiments, task = sections.experiments_of(record), sections.task(config, record)
     known = known_limits(config, learned_data(record), bool(task))

@@ -17,7 +17,7 @@ from finetuning.results.report import write_results
 from finetuning.results.table import Results, load_results, read_results
 from hub_cards.licenses import data_licenses
 from hub_cards.record import CURVES, FOLDER, Record, Result, check_record, forget_paths, read_record
-from zoo_core.provenance import folder_fingerprint
+from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import read_yaml
 
 FIGURES = ("scores.png", "layers.png", "bleu.png")  # what a run leaves beside its results.json
@@ -117,8 +117,7 @@ def _pretraining(
         return None
     if is_named and not (made.is_dir() and folder_fingerprint(made) == weights):
         raise ValueError(f"The run in {run_folder} made another model: name the one that made {folder}.")
-    run, curves = run_folder / "run.json", run_folder / "curves.png"
-    facts = json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
+    facts, curves = read_json(run_folder / "run.json", {}), run_folder / "curves.png"
     return recipe, facts, {CURVES: curves.read_bytes()} if curves.is_file() else {}
 
 
@@ -178,8 +177,7 @@ def _shown_folder(folder: Path) -> str:
 
 def _date(folder: Path) -> str | None:
     """The day on which a run was last started, where its run.json says it."""
-    file = folder / "run.json"
-    sessions = json.loads(file.read_text(encoding="utf-8")).get("sessions", []) if file.is_file() else []
+    sessions = read_json(folder / "run.json", {}).get("sessions", [])
     return sessions[-1]["started"][:10] if sessions else None
 
 

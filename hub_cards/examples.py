@@ -21,6 +21,7 @@ from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 from modeling.word_alignment import DEFAULT_METHOD
+from zoo_core.provenance import read_json
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use
@@ -196,8 +197,7 @@ def _aligns(folder: Path, config: dict[str, Any]) -> bool:
 
 def _mask(folder: Path) -> str:
     """The mask symbol as tokenizer_config.json has it."""
-    file = folder / "tokenizer_config.json"
-    token = json.loads(file.read_text(encoding="utf-8")).get("mask_token") if file.is_file() else None
+    token = read_json(folder / "tokenizer_config.json", {}).get("mask_token")
     return (token.get("content") if isinstance(token, dict) else token) or "<mask>"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from finetuning.results.table import Results, load_results
-from zoo_core.provenance import folder_fingerprint
+from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.tables import HUB_ID
 
 FORMAT = 1
@@ -113,7 +113,7 @@ def read_record(folder: str | Path, whole: bool = True) -> Record:
     kept = {path: _file(folder, path) for path in index["files"] if _is_as_listed(folder, path, index)}
 
     recipe = yaml.safe_load(kept[RECIPE].read_text(encoding="utf-8")) if RECIPE in kept else {}
-    run = _read_json(kept[RUN]) if RUN in kept else {}
+    run = read_json(kept[RUN]) if RUN in kept else {}
     results = []
     for name, about in index["results"].items():
         if (path := f"{RESULTS}/{name}") in kept:
@@ -250,10 +250,6 @@ def _others(folder: Path, listed: set[str]) -> list[Path]:
     place = provenance_folder(folder)
     known = {_file(folder, path) for path in {INDEX, *listed}}
     return [path for path in sorted(place.rglob("[!.]*")) if path.is_file() and path not in known]
-
-
-def _read_json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _json(value: Any) -> bytes:

@@ -21,7 +21,7 @@ from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pretraining.recipe import Recipe
-from zoo_core.provenance import forget_machine, write_json
+from zoo_core.provenance import forget_machine, read_json, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 
 logger = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
 
 def read_progress(checkpoint: Path) -> dict:
     """Where a checkpoint stands: `phase`, `step_of_phase` (done in that phase), `step` (done in all), `scheduler`."""
-    progress = json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
+    progress = read_json(checkpoint / "progress.json")
     if "update" in progress:  # until version 0.1
         progress["step_of_phase"] = progress.pop("update")
     return progress

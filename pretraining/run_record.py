@@ -1,6 +1,5 @@
 """run.json: what a run was started with and what it read, one entry a session; and whether that is still so."""
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.distillation import TeacherModel
 from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import start_facts
-from zoo_core.provenance import run_facts, write_json
+from zoo_core.provenance import read_json, run_facts, write_json
 
 
 class RunRecord:
@@ -19,7 +18,7 @@ class RunRecord:
     def __init__(self, recipe: Recipe, argv: list[str], checkpoint: Path | None, facts: dict):
         """Adds this session and writes. `facts`: `parameters` of the model and the `data_facts`."""
         self.path, self.started = Path(recipe.output_dir) / "run.json", time.time()
-        before = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        before = read_json(self.path, {})
         session = run_facts(argv) | {"resumed_from": checkpoint.name if checkpoint else None}
         self.content = {
             "sessions": [*before.get("sessions", []), session],
@@ -57,7 +56,7 @@ def check_same_data(recipe: Recipe, now: dict) -> None:
     path = Path(recipe.output_dir) / "run.json"
     if not path.exists():
         return
-    before, now = _fingerprints(json.loads(path.read_text(encoding="utf-8"))), _fingerprints(now)
+    before, now = _fingerprints(read_json(path)), _fingerprints(now)
     if changed := [what for what in now if now[what] != before.get(what)]:
         raise ValueError(
             f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started. Restore it, or start a "

@@ -140,6 +140,11 @@ def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
         aside.unlink(missing_ok=True)
 
 
+def read_json(path: Path, missing: Any = ...) -> Any:
+    """What a JSON file holds; `missing`, where that is given, if there is no such file."""
+    return json.loads(path.read_text(encoding="utf-8")) if missing is ... or path.is_file() else missing
+
+
 def write_json(path: str | os.PathLike, obj: Any) -> None:
     """Writes JSON as `written_aside` does. Raises ValueError for NaN and infinity, which JSON does not have."""
     text = json.dumps(obj, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -168,8 +173,7 @@ def forget_machine(model_dir: str | os.PathLike) -> None:
     folder = Path(model_dir)
     (folder / "training_args.bin").unlink(missing_ok=True)
     settings_file = folder / "tokenizer_config.json"
-    if settings_file.is_file():
-        settings = json.loads(settings_file.read_text(encoding="utf-8"))
+    if settings := read_json(settings_file, None):
         for key in ("is_local", "local_files_only", "name_or_path"):
             settings.pop(key, None)
         write_json(settings_file, settings)

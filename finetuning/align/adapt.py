@@ -24,7 +24,7 @@ from finetuning.align.pairs import split_at_spaces
 from finetuning.align.screen import count_of, make_progress, make_screen
 from modeling.backbone import ARCHITECTURES
 from modeling.configuration_encoder import LOADABLE
-from zoo_core.provenance import write_json
+from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
 from zoo_core.vocabularies import longest_input
 
@@ -61,7 +61,7 @@ def adapt(flags: argparse.Namespace) -> None:
     with screen.status("measuring the adapted model"):
         adapted = argparse.Namespace(**vars(flags) | {"model": str(model), "tokenizer": None})
         new_layer, *after = measure(adapted, held_out, test)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config = read_json(model / "config.json")
     write_json(model / "config.json", config | {"word_alignment_layer": new_layer})
     model.rename(output)
     shutil.rmtree(work / "run" / "checkpoints")

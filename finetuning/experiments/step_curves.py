@@ -13,7 +13,6 @@ A pre-training run keeps its two newest checkpoints only, unless it is told othe
 keep_checkpoints=0`. The same command again goes on; checkpoints that were added since are run.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from finetuning.experiments.runs import Run
 from finetuning.results.differences import check_alike, named_folders
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import AVERAGE, Results, Summary, summary
+from zoo_core.provenance import read_json
 from zoo_core.recipes import user_errors
 
 
@@ -87,8 +87,7 @@ def checkpoints_of(folder: Path) -> dict[int, Path]:
         for path in folder.glob("checkpoints/step-*/model")
         if path.parent.name.removeprefix("step-").isdecimal()
     }
-    facts = folder / "run.json"
-    last = json.loads(facts.read_text(encoding="utf-8")).get("steps") if facts.is_file() else None
+    last = read_json(folder / "run.json", {}).get("steps")
     if last is not None and (folder / "model").is_dir():
         found.setdefault(last, folder / "model")
     if not found:

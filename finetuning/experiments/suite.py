@@ -19,7 +19,6 @@ benchmark.
 import argparse
 import dataclasses
 import functools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from finetuning.results.files import print_table, run_name
 from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of
-from zoo_core.provenance import write_json
+from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import load_recipe, nearest, user_errors
 
 MARKER = "suite.json"  # in the folder of a suite: which one it is
@@ -224,8 +223,7 @@ def show_plan(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], o
 def check_folder(suite: Suite, output: Path) -> None:
     """Raises ValueError for a folder that holds something else than runs of this suite."""
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        marker = output / MARKER
-        found = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else None
+        found = read_json(output / MARKER, None)
         if found != _names(suite):
             held = f"the suite {found['name']}: {', '.join(found['tasks'])}" if found else "something else"
             raise ValueError(f"output_dir {output} holds {held}. Name another folder, as in output_dir=runs/mine.")

@@ -25,7 +25,7 @@ from finetuning.results.files import Table, markdown_table, print_table
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import FORMAT
 from finetuning.tasks.registry import task_module
-from zoo_core.provenance import write_json
+from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import change_recipe, read_yaml
 
 # What a model is trained with. Anything else would give points other data, or scores that measure something else.
@@ -99,7 +99,7 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
             shutil.rmtree(path / f"seed-{own.seeds[0]}" / "checkpoints", ignore_errors=True)
             write(recipe, model, points, None, folder)
         state.wait_for_everyone()
-        if found := _read(path / "run.json"):
+        if found := read_json(path / "run.json", {}):
             data[path] = found["data"]
             first = next(iter(data))
             check_same_data(first, data[first], data[path], f"Restore them and remove {path}")
@@ -180,7 +180,7 @@ def read_earlier(folder: Path, recipe: Any, model: dict[str, Any]) -> dict[str, 
     """
     from finetuning.run_folder import check_same_recipe, check_same_weights
 
-    earlier = _read(folder / "sweep.json")
+    earlier = read_json(folder / "sweep.json", {})
     if earlier:
         if earlier["seed"] != recipe.seeds[0]:
             raise ValueError(f"{folder} holds a sweep with seed {earlier['seed']}: put it first in seeds.")
@@ -216,7 +216,7 @@ def sweep_facts(recipe: Any, model: dict[str, Any], protocol: dict[str, Any]) ->
     from finetuning.run_folder import check_same_data, check_same_recipe, data_of
 
     folder = Path(recipe.output_dir)
-    found, values = _read(folder / "sweep.json"), dataclasses.asdict(recipe)
+    found, values = read_json(folder / "sweep.json", {}), dataclasses.asdict(recipe)
     taken = next((point for point in found.get("points", []) if point["values"] == found["taken"]), None)
     if not taken or found["model"]["fingerprint"] != model["fingerprint"]:
         return {}
@@ -228,7 +228,7 @@ def sweep_facts(recipe: Any, model: dict[str, Any], protocol: dict[str, Any]) ->
             check_same_recipe(point, recipe_of(recipe, Point(taken["values"], taken["name"])))
         except ValueError:
             return {}
-    check_same_data(point, _read(point / "run.json").get("data", {}), data_of(protocol))
+    check_same_data(point, read_json(point / "run.json", {}).get("data", {}), data_of(protocol))
     return {"sweep": {"fields": found["fields"], "points": len(found["points"]), "score": taken["score"]}}
 
 
@@ -284,11 +284,6 @@ def plot(recipe: Any, points: list[Point], taken: Point, path: Path, title: str)
                 lines.setdefault(", ".join(others), {})[_shown(value)] = point.score
     level = {"": ("taken", taken.score)}
     plot_lines({"": lines}, path, title, axis, "development score (%)", level)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """What a JSON file holds; nothing where there is none."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _shown(value: Any) -> str:

@@ -9,13 +9,13 @@ all runs were evaluated at) and comparison.csv (every figure of every evaluation
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from pretraining.tracking import EVALUATIONS, read_events
 from zoo_core.plots import figure_of, line_styles
+from zoo_core.provenance import read_json
 from zoo_core.recipes import user_errors
 
 TITLES = {"held_out/": "held-out loss (nats), ", "retrieval/": "retrieval accuracy, "}
@@ -69,8 +69,7 @@ def differences(runs: list[list[str]]) -> list[str]:
     found: dict[str, list[str]] = {}
     for name, *folders in runs:
         for path in (Path(folder) / "run.json" for folder in folders):
-            facts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            if fingerprint := facts.get("tokenizer_fingerprint"):
+            if fingerprint := read_json(path, {}).get("tokenizer_fingerprint"):
                 found.setdefault(fingerprint, []).append(name)
     if len(found) < 2:
         return []

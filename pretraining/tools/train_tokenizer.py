@@ -5,12 +5,12 @@ python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --
 
 import io
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
+from zoo_core.provenance import forget_machine
 from zoo_core.recipes import parse_command_line, user_errors
 from zoo_core.tables import require_empty
 
@@ -87,12 +87,7 @@ def save_tokenizer(model: bytes, output_dir: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(model)
     XLMRobertaTokenizer.from_pretrained(folder, model_max_length=512).save_pretrained(folder)
-    # a load from a folder leaves these in the config, and they would follow the tokenizer to the Hub
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    for name in ("is_local", "local_files_only"):
-        config.pop(name, None)
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    forget_machine(folder)
 
 
 def _reason(error: RuntimeError) -> str:
