@@ -1,10 +1,6 @@
-"""What a run tells of itself: events.jsonl, curves.png and a progress line.
-
-`python -m pretraining.tracking RUN_FOLDER` draws curves.png anew from events.jsonl.
-"""
+"""What a run tells of itself: events.jsonl, curves.png and a progress line."""
 
 import json
-import sys
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
@@ -172,14 +168,14 @@ def read_events(folder: Path) -> list[dict]:
     return events
 
 
-def plot_curves(folder: Path) -> Path | None:
+def plot_curves(folder: Path) -> None:
     """Draw curves.png from events.jsonl: losses with unigram entropies, retrieval with chance, rates.
 
     A language, or its pair with English, has one color in all panels.
     """
     events = pd.DataFrame(read_events(folder))
     if events.empty:
-        return None
+        return
     events = events.set_index("step").select_dtypes("number")
 
     def curves(prefix: str) -> dict[str, pd.Series]:
@@ -200,8 +196,7 @@ def plot_curves(folder: Path) -> Path | None:
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.5 + 0.1 * len(styles))
-    path = Path(folder) / "curves.png"
-    with figure_of(path, Path(folder).name, rows, columns, size) as (_, grid):
+    with figure_of(folder / "curves.png", folder.name, rows, columns, size) as (_, grid):
         for axes, (title, (evaluated, training, levels)) in zip(grid.flat, found.items(), strict=False):
             if not evaluated:
                 evaluated, training = training, {}
@@ -219,15 +214,3 @@ def plot_curves(folder: Path) -> Path | None:
             grid[-1, 0].plot([], [], color="gray", linewidth=0.8, label="in training")
         if any(levels for *_, levels in found.values()):
             grid[-1, 0].plot([], [], color="gray", linestyle=":", label="unigram entropy, chance")
-    return path
-
-
-def main() -> None:
-    """Command line: draw the curves of a run folder."""
-    if len(sys.argv) != 2 or not (path := plot_curves(Path(sys.argv[1]))):
-        sys.exit("usage: python -m pretraining.tracking RUN_FOLDER   (a folder with a non-empty events.jsonl)")
-    print(path)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,8 @@ def drawn(tmp_path, monkeypatch):
         (tmp_path / "events.jsonl").write_text("\n".join(lines), encoding="utf-8")
         figures, save = [], Figure.savefig
         monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self) or save(self, *a, **k))
-        assert plot_curves(tmp_path).read_bytes().startswith(b"\x89PNG")
+        plot_curves(tmp_path)
+        assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
         (figure,) = figures
         drawn = [axes for axes in figure.axes if axes.get_visible()]
         panels = {axes.get_title(): [line for line in axes.lines if len(line.get_xdata())] for axes in drawn}
