@@ -8,8 +8,8 @@ from typing import Any
 from accelerate import PartialState
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
-from transformers.utils import logging
 
+from zoo_core.console import without_load_report
 from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
@@ -152,17 +152,6 @@ def without_padding(model: Any) -> Any:
     if hasattr(model, "set_skip_padding"):
         model.set_skip_padding(True)
     return model
-
-
-@contextlib.contextmanager
-def without_load_report():
-    """Keeps transformers from listing what was read and what was not: who loads a model here says it in a line."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from transformers import AutoConfig, EvalPrediction, Trainer, TrainingArguments,
 from finetuning.checkpoints import (
     describe_start,
     readable_errors,
-    without_load_report,
     without_padding,
 )
 from finetuning.data.task_tables import TRANSLATION, TaskData
@@ -25,6 +24,7 @@ from finetuning.seeds import SeedProgress, check_weights, finish, metric_facts, 
 from finetuning.tasks.kind import Kind
 from finetuning.tasks.registry import task_module
 from finetuning.used_rows import TrainsUsedRows
+from zoo_core.console import without_load_report
 from zoo_core.masking import IGNORED
 
 

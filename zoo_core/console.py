@@ -1,8 +1,10 @@
 """What a run shows while it works: a bar on a terminal, a line now and then in a file; and libraries that are quiet."""
 
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 
 import datasets
@@ -39,6 +41,17 @@ def quiet_libraries() -> None:
         enable_progress_bars()
     if not (is_first and CONSOLE.is_terminal):
         datasets.disable_progress_bars()
+
+
+@contextlib.contextmanager
+def without_load_report() -> Iterator[None]:
+    """Keeps transformers from listing what was read and what was not: who loads a model here says it in a line."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 class RunBar:

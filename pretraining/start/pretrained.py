@@ -1,8 +1,6 @@
 """Checkpoints and tokenizers that a recipe names: read, or refused with the name of the field."""
 
-import contextlib
 import pickle
-from collections.abc import Iterator
 
 import torch
 from safetensors import SafetensorError
@@ -14,8 +12,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
+from zoo_core.console import without_load_report
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 
@@ -49,7 +47,7 @@ def check_own_tokenizer(
     """
     if given is None:
         return
-    with _quiet():
+    with without_load_report():
         try:
             own = read_tokenizer(model_name, field, hub_root)
         except ValueError:
@@ -90,7 +88,7 @@ def read_masked_lm(
     Raises ValueError for weights that cannot be read.
     """
     try:
-        with _quiet():  # the caller reports what is missing
+        with without_load_report():  # the caller reports what is missing
             model, report = AutoModelForMaskedLM.from_pretrained(
                 resolve_hub_path(name, hub_root),
                 config=config,
@@ -102,16 +100,6 @@ def read_masked_lm(
     except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:  # the last of a .bin
         raise ValueError(f"the weights of {field} {name!r} cannot be read: {_reason(error)}") from error
     return model, {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def _reason(error: Exception) -> str:
