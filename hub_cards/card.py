@@ -25,7 +25,7 @@ from hub_cards import sections
 from hub_cards.about import about, known_limits
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
-from hub_cards.licenses import check_license, hub_id
+from hub_cards.licenses import hub_id
 from hub_cards.metadata import card_data, eval_files, learned_data, start_of
 from hub_cards.record import Record, read_record, write_record
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
@@ -68,8 +68,6 @@ def write_card(
         if value and not hub_id(value):
             raise ValueError(f"{option} is {value!r}, which is no id of the Hub: give owner/name.")
         validate_repo_id(value or "any")
-    if license or license_name or license_link:
-        check_license(license or "", license_name, license_link)
     named = {"id": license, "name": license_name, "link": license_link}
     stated = {key: value for key, value in named.items() if value}
     parameters = count_parameters(folder)

@@ -351,8 +351,6 @@ def test_user_errors_end_with_code_2(made_up_run, tmp_path, capsys):
         ([*model, "--repo", "me/modèle"], "me/modèle"),
         ([*model, "--base-model", "runs/minilm"], "--base-model is 'runs/minilm'"),
         ([*model, "--base-model", "me/other"], "FacebookAI/xlm-roberta-base"),
-        ([*model, "--license", "apache"], "--license is 'apache'"),
-        ([*model, "--license", "other"], "--license-name"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(arguments)
