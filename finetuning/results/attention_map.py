@@ -148,27 +148,19 @@ def _stack(attentions) -> np.ndarray:
     return np.stack([layer[0].float().cpu().numpy() for layer in attentions])
 
 
-def choose(maps: list[AttentionMap], layer: int | None, head: str) -> list[tuple[int, AttentionMap, np.ndarray]]:
-    """(layer, map, matrix (T, S)) of each panel; `layer` counts from 1, None: all; `head` is `mean` or counts from 1.
+def choose(maps: list[AttentionMap], layer: int | None) -> list[tuple[int, AttentionMap, np.ndarray]]:
+    """(layer, map, mean (T, S) over its heads) of each panel; `layer` counts from 1, None: all.
 
-    Raises ValueError for a layer or head that the model does not have.
+    Raises ValueError for a layer that the model does not have.
     """
-    layers, heads = maps[0].weights.shape[:2]
+    layers = len(maps[0].weights)
     if layer is not None and not 1 <= layer <= layers:
         raise ValueError(
             f"layer is {layer}, and this attention has {layers} layers. Give a number from 1 to {layers}, or leave it "
             "out for all."
         )
-    if head != "mean" and not (head.isdecimal() and 1 <= int(head) <= heads):
-        raise ValueError(
-            f"head is {head}, and this attention has {heads} heads. Give a number from 1 to {heads}, or mean."
-        )
-    panels = []
-    for index in range(layers) if layer is None else [layer - 1]:
-        for item in maps:
-            weights_ATS = item.weights[index]
-            panels.append((index + 1, item, weights_ATS.mean(0) if head == "mean" else weights_ATS[int(head) - 1]))
-    return panels
+    chosen = range(1, layers + 1) if layer is None else [layer]
+    return [(number, item, item.weights[number - 1].mean(0)) for number in chosen for item in maps]
 
 
 def fonts_for(text: str) -> list[str]:
@@ -225,7 +217,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="image to write: .png, .pdf, .svg")
     parser.add_argument("--kind", choices=("joint", "cross"), default="joint", help="see above (default joint)")
     parser.add_argument("--layer", type=int, metavar="N", help="one layer, counted from 1 (default: all)")
-    parser.add_argument("--head", default="mean", metavar="N", help="one head, counted from 1 (default: mean of all)")
     parser.add_argument("--hub_root", "--hub-root", metavar="DIR", help="folder that mirrors the Hub")
     parser.add_argument("--tokenizer", metavar="DIR", help="folder or Hub id of the tokenizer (default: the model's)")
     flags = parser.parse_args(argv)
@@ -241,10 +232,9 @@ def main(argv: list[str] | None = None) -> None:
                 f"output is {flags.output}. Use one of {', '.join('.' + name for name in sorted(formats))}."
             )
         maps = read_attention(flags.model, flags.source, flags.target, flags.kind, flags.hub_root, flags.tokenizer)
-        panels = choose(maps, flags.layer, flags.head)
-        heads = "mean of all heads" if flags.head == "mean" else f"head {flags.head}"
+        panels = choose(maps, flags.layer)
         output.parent.mkdir(parents=True, exist_ok=True)
-        draw(panels, f"{flags.model}, {heads}; rows attend to columns", output)
+        draw(panels, f"{flags.model}, mean of all heads; rows attend to columns", output)
         print(f"written: {output}")
 
 
