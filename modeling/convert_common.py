@@ -8,12 +8,10 @@ A layout is a table: a parameter of ours, without `roberta.`, -> the names that 
 import argparse
 import contextlib
 import json
-import os
 import re
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,10 +19,10 @@ import safetensors.torch
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.activations import ACT2FN
 
-from .convert_paddle import read_npz, read_pdparams, read_variables
+from .convert_paddle import read_pdparams, read_variables
 
 State = dict[str, torch.Tensor]
 Table = dict[str, list[str]]
@@ -34,6 +32,7 @@ WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.position_emb
 TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 # Kept by the libraries for themselves: versions, the device of sinusoids, BERT's buffer of positions.
 BOOKKEEPING = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)|(.+\.)?embeddings\.position_ids")
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 in XLM-R; <mask> is the last
 
 
 # tables of names
@@ -81,71 +80,46 @@ def add_token_type(weights: State, notes: list[str]) -> None:
 
 
 def read_state(path: str | Path) -> tuple[State, dict]:
-    """A state dict and the settings beside it: `args` or `cfg` of fairseq's {"model": ..., ...}, else none.
+    """A state dict and the settings beside it: `args` of fairseq's {"model": ..., "args": ...}, else none.
 
-    Read are .safetensors, .npz, Paddle's .pdparams and folders of variables, an index of several files, and what
-    torch.save wrote. Pickled objects other than tensors and settings are not loaded, since they can run code.
+    Read are .safetensors, Paddle's .pdparams and folders of variables, and what torch.save wrote. Pickled objects other
+    than tensors and settings are not loaded, since they can run code.
 
     Raises ValueError for a file that cannot be read, and for one without tensors.
     """
     path, settings = Path(path), {}
-    if path.suffix == ".json":
-        files = read_json(path).get("weight_map")
-        if not isinstance(files, dict) or not files or any(Path(str(file)).name != file for file in files.values()):
-            raise ValueError(f"{path} has no weight_map of names and the files beside it that hold them.")
-        shards = [read_state(path.with_name(file))[0] for file in sorted(set(files.values()))]
-        return {key: tensor for shard in shards for key, tensor in shard.items()}, {}
     try:
         if path.is_dir():
             content = read_variables(path)
-        elif path.suffix in (".safetensors", ".pdparams", ".npz"):
-            readers = {".safetensors": safetensors.torch.load_file, ".pdparams": read_pdparams, ".npz": read_npz}
-            content = readers[path.suffix](path)
+        elif path.suffix == ".pdparams":
+            content = read_pdparams(path)
+        elif path.suffix == ".safetensors":
+            content = safetensors.torch.load_file(path)
         else:
             # a plain holder of attributes, in which fairseq keeps its command line
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpicklers raise anything
-        if objects := re.search(r"(?:GLOBAL|objects of) (\S+)", str(error)):
-            raise ValueError(
-                f"{path} holds objects of {objects[1]}, which could run code: save the state dict alone."
-            ) from error
-        raise ValueError(f"{path} cannot be read: {type(error).__name__} {str(error).split(chr(10))[0]}") from error
+        objects = re.search(r"(?:GLOBAL|objects of) (\S+)", str(error))
+        why = f"it holds objects of {objects[1]}, which could run code" if objects else str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}, {why}") from error
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
-        for holder in (content.get("args"), as_dict(content.get("cfg")).get("model")):
-            settings |= as_dict(holder)
+        if isinstance(content.get("args"), argparse.Namespace):
+            settings = vars(content["args"])
         content = content["model"]
     if not isinstance(content, dict) or not content or not all(torch.is_tensor(value) for value in content.values()):
         raise ValueError(f"{path} holds no state dict, or one with other things than tensors.")
     return content, settings
 
 
-def as_dict(holder) -> dict:
-    """The attributes of a Namespace, a dict as it is, nothing for anything else."""
-    if isinstance(holder, argparse.Namespace):
-        return vars(holder)
-    return holder if isinstance(holder, dict) else {}
-
-
-def read_json(path: Path) -> dict:
-    """The object in a JSON file. Raises ValueError for a file that holds none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, not a JSON object.")
-    return content
-
-
 def leave_out(state: State, ignore_keys: Sequence[str], notes: list[str]) -> State:
-    """The state without bookkeeping, and without the keys that one of the patterns matches as a whole."""
+    """The state without bookkeeping, and without the keys that one of the patterns matches as a whole.
+
+    Raises ValueError for a pattern that matches none.
+    """
     state = {key: tensor for key, tensor in state.items() if not BOOKKEEPING.fullmatch(key)}
     for pattern in ignore_keys:
-        try:
-            matched = [key for key in state if re.fullmatch(pattern, key)]
-        except re.error as error:
-            raise ValueError(f"--ignore_keys {pattern!r} is no regular expression: {error}.") from error
+        matched = [key for key in state if re.fullmatch(pattern, key)]
         if not matched:
             raise ValueError(f"--ignore_keys {pattern!r} matches no key: it has to match a key from end to end.")
         state = {key: tensor for key, tensor in state.items() if key not in matched}
@@ -159,56 +133,41 @@ def layer_count(state: State, pattern: str) -> int:
     return max((int(match[1]) + 1 for match in matches if match), default=0)
 
 
-def sizes(state: State, table: Table, feed_forward: str) -> dict[str, int]:
-    """What the shapes tell of the configuration; the defaults where a weight is missing, which `fit` reports.
-
-    Hidden and intermediate size are those of most layers, so that a single wrong shape is named as such.
-    """
-    rows = {"vocab_size": WORDS, "max_position_embeddings": POSITIONS, "type_vocab_size": TOKEN_TYPES}
-    named = {field: name for field, key in rows.items() for name in names_of(key, table)[:1]}
-    found = {field: len(state[name]) for field, name in named.items() if name in state}
-    lengths = {
-        "hidden_size": [len(tensor) for tensor in state.values() if tensor.dim() == 1],
-        "intermediate_size": [
-            len(tensor) for key, tensor in state.items() if tensor.dim() == 2 and re.fullmatch(feed_forward, key)
-        ],
+def sizes(state: State, table: Table) -> dict[str, int]:
+    """What the shapes tell of the configuration; the defaults where a weight is missing, which `fit` reports."""
+    rows = {
+        "vocab_size": WORDS,
+        "max_position_embeddings": POSITIONS,
+        "type_vocab_size": TOKEN_TYPES,
+        "intermediate_size": "encoder.layer.0.intermediate.dense.weight",
     }
-    return found | {field: Counter(many).most_common(1)[0][0] for field, many in lengths.items() if many}
+    named = {field: state[name] for field, key in rows.items() for name in names_of(key, table)[:1] if name in state}
+    found = {field: tensor.shape[0] for field, tensor in named.items()}
+    return found | ({"hidden_size": named["vocab_size"].shape[-1]} if "vocab_size" in named else {})
 
 
 def make_config(config_class: type[PreTrainedConfig], fields: dict) -> PreTrainedConfig:
     """The configuration; where no attention heads are stated, one for 64 dimensions, as in XLM-R.
 
-    Raises ValueError for heads that do not divide the hidden size, an unknown activation, and values of a wrong type.
+    Raises ValueError for heads that do not divide the hidden size, and for an unknown activation.
     """
-    hidden, stated = fields.get("hidden_size", config_class.hidden_size), fields.get("num_attention_heads")
-    if isinstance(hidden, int) and isinstance(stated, int | None):  # else the class says what is wrong
-        heads = hidden // 64 if stated is None else stated
-        if heads < 1 or hidden % heads or (stated is None and hidden % 64):
-            found = "heads of 64 dimensions" if stated is None else f"{stated} attention heads"
-            raise ValueError(f"hidden size {hidden} does not fit {found}: give --num_attention_heads.")
-        fields = fields | {"num_attention_heads": heads}
-    try:
-        config = config_class.from_dict(fields)
-    except (TypeError, AttributeError, StrictDataclassError) as error:
-        raise ValueError(f"the configuration cannot be used: {' '.join(str(error).split())}") from error
+    if fields.get("num_attention_heads") is None:
+        hidden_size = fields.get("hidden_size", config_class.hidden_size)
+        if hidden_size % 64:
+            raise ValueError(f"hidden size {hidden_size} does not fit heads of 64: give --num_attention_heads.")
+        fields = fields | {"num_attention_heads": hidden_size // 64}
+    config = config_class.from_dict(fields)
     if config.hidden_act not in ACT2FN:
         raise ValueError(f"the checkpoint has the activation {config.hidden_act!r}, which transformers does not have.")
     return config
 
 
-def fit(state: State, cls, config: PreTrainedConfig, table: Table, source: str, notes: list[str]) -> State:
+def fit(state: State, cls: type[PreTrainedModel], config: PreTrainedConfig, table: Table, source: str) -> State:
     """The weights of `cls` under our names, zeros where the layout has none (token types, the LM head's bias).
-
-    Weights of several types, or of float64, become float32.
 
     Raises ValueError that lists every key that is missing, left over, of another shape, no finite numbers, or another
     name of a parameter that differs from the first.
     """
-    types = sorted({str(tensor.dtype) for tensor in state.values() if tensor.is_floating_point()})
-    if len(types) > 1 or "torch.float64" in types:
-        notes.append(f"types: {', '.join(types)}; all weights were made float32")
-        state = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in state.items()}
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
     with torch.device("meta"):
         shapes = {key: tuple(tensor.shape) for key, tensor in cls(config).state_dict().items()}
@@ -239,14 +198,38 @@ def assemble(cls: type[PreTrainedModel], config: PreTrainedConfig, weights: Stat
     """The model of these weights, all of them, in their own type."""
     with torch.device("meta"):
         model = cls(config)
-    memory = set()
-    for key, tensor in weights.items():
-        # a file may keep one copy of equal tensors; those of the model share memory where it ties them, and only there
-        weights[key] = tensor.clone() if tensor.data_ptr() in memory else tensor
-        memory.add(tensor.data_ptr())
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
     return model
+
+
+# XLM-R's tokenizer
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """An XLM-R tokenizer, from a folder or the Hub.
+
+    Raises ValueError where there is none, or one whose special tokens have other ids than XLM-R's.
+    """
+    try:
+        # a tokenizer needs none of the folder's code; without this the user would be asked whether to run it
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the tokenizer {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+    expected = {token: index for index, token in enumerate(SPECIAL_TOKENS)} | {"<mask>": len(tokenizer) - 1}
+    found = {token: tokenizer.get_vocab().get(token) for token in expected}
+    if found != expected:
+        raise ValueError(f"the tokenizer {name!r} has the special tokens {found}, an XLM-R tokenizer {expected}.")
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes the tokenizer without the traces of its load, which would follow it to the Hub."""
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    kept = {name: value for name, value in settings.items() if name not in ("is_local", "local_files_only")}
+    file.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 # folders of this zoo, and outputs
@@ -323,19 +306,14 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(name: str, convert: Callable[[], list[str]]) -> None:
-    """Prints the notes of a conversion. Exit code 2 and a message where the user has to act.
-
-    With ZOO_TRACEBACK=1 in the environment the error itself is raised.
-    """
+    """Prints the notes of a conversion. Exit code 2 and a message where the user has to act."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         notes = convert()
-    except (ValueError, OSError) as error:
-        if os.environ.get("ZOO_TRACEBACK") == "1":
-            raise
+    except (ValueError, OSError, StrictDataclassError, re.error) as error:
         print(f"{name}: error: {error}", file=sys.stderr)
         sys.exit(2)
     print("\n".join(notes))

@@ -7,7 +7,7 @@ The layouts are known from public code:
 - transformers 4: `encoder.layers.0.self_attn.self_attn.q_proj.weight`, behind `ernie_m.` where there is a head;
 - PaddleNLP: the same without the doubled `self_attn`, weights (in, out), and all heads above a pooler;
 - static graph: the variables of the original training program, `encoder_layer_0_multi_head_att_query_fc.w_0`, weights
-  (in, out); a masked-LM head where the checkpoint kept ERNIE's (`mask_lm_trans_fc.w_0`, ...).
+  (in, out).
 """
 
 import argparse
@@ -30,23 +30,22 @@ from .convert_common import (
     fit,
     layer_count,
     leave_out,
+    load_tokenizer,
     load_zoo,
     make_config,
     names_of,
     pairs,
-    read_json,
     read_state,
     rename,
     require_new,
     run,
+    save_tokenizer,
     save_weights,
     sizes,
     written_aside,
 )
 from .convert_paddle import transposed
-from .convert_vocabulary import load_tokenizer, save_tokenizer
 from .modeling_ernie_m import (
-    ErnieMForMaskedLM,
     ErnieMForQuestionAnswering,
     ErnieMForSequenceClassification,
     ErnieMForTokenClassification,
@@ -59,16 +58,17 @@ HEADS = {
     "sequence": ErnieMForSequenceClassification,
     "token": ErnieMForTokenClassification,
     "question_answering": ErnieMForQuestionAnswering,
-    "masked_lm": ErnieMForMaskedLM,
 }
-# information extraction, as PaddleNLP and transformers 4 call it
-SPAN_CLASSES = ("UIEM", "ErnieMForInformationExtraction")
 # classes of transformers 4 and PaddleNLP -> the head here that computes the same logits
-HEADS_OF_CLASSES = {
-    **{cls.__name__: head for head, cls in HEADS.items() if head != "masked_lm"},
-    **dict.fromkeys(SPAN_CLASSES, "question_answering"),
+HEADS_OF_CLASSES = {cls.__name__: head for head, cls in HEADS.items()} | {
+    "UIEM": "question_answering",  # information extraction, as PaddleNLP calls it
+    "ErnieMForInformationExtraction": "question_answering",
     "ErnieMForMultipleChoice": "sequence",
 }
+# how their logits are read
+SPANS = "its start_logits and end_logits are for a sigmoid each, not for a softmax over positions"
+CHOICES = "give (texts * choices) rows, and take the softmax over logits.view(texts, choices)"
+READ_AS = {"UIEM": SPANS, "ErnieMForInformationExtraction": SPANS, "ErnieMForMultipleChoice": CHOICES}
 
 # ours -> (transformers 4's, the static graph's)
 MODULES = {
@@ -100,14 +100,10 @@ LAYERS = {
     "PaddleNLP": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.[qkv]_proj\..+",
     "static graph": r"encoder_layer_(\d+)_multi_head_att_.+",
 }
-FEED_FORWARD = r".+\.linear1\.weight|encoder_layer_\d+_ffn_fc_0\.w_0"
-
 XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
 # weights in a folder, in the order they are looked for
-WEIGHTS = (
-    "model.safetensors model.safetensors.index.json pytorch_model.bin pytorch_model.bin.index.json model_state.pdparams"
-).split()
-CONFIGS = ("config.json", "model_config.json", "ernie_m_config.json", "ernie_config.json")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "*.pdparams")
+CONFIGS = ("config.json", "model_config.json", "ernie_config.json")
 # fields of a foreign configuration that are not ours to keep: written anew, or of no effect here
 NOT_KEPT = (
     "architectures auto_map model_type transformers_version _name_or_path act_dropout use_cache position_embedding_type"
@@ -138,14 +134,10 @@ def make_table(layout: str, prefix: str, head: str) -> Table:
 
 def static_table(head: str) -> Table:
     """The names of the static graph's variables."""
-    dense, norm = (".w_0", ".b_0"), ("_scale", "_bias")
-    table = pairs("lm_head.dense", "mask_lm_trans_fc", ends=dense)
-    table |= pairs("lm_head.layer_norm", "mask_lm_trans_layer_norm", ends=norm)
-    table |= dict.fromkeys(("lm_head.bias", "lm_head.decoder.bias"), ["mask_lm_out_fc.b_0"])
-    table["lm_head.decoder.weight"] = ["word_embedding"]
+    table = {}
     for ours, (_, theirs) in MODULES.items():
-        is_embedding = ours.endswith("_embeddings")
-        table |= pairs(ours, theirs, ends=("", "") if is_embedding else norm if ours.endswith("LayerNorm") else dense)
+        ends = ("_scale", "_bias") if ours.endswith("LayerNorm") else (".w_0", ".b_0")
+        table |= pairs(ours, theirs, ends=("", "") if ours.endswith("_embeddings") else ends)
     for module in ("classifier", "qa_outputs") if head in STATIC_HEADS else ():
         table |= pairs(module, STATIC_HEADS[head], ends=("_w", "_b"))
     return table
@@ -179,12 +171,17 @@ def to_zoo(
     notes.append(f"layout: {layout}")
     state = in_our_form(state, layout, notes)
     head = detect_head(state, layout, next(iter(settings.get("architectures") or ()), None), head, notes)
-    state = without_unread(state, head, notes)
+    if head in ("token", "question_answering"):
+        # PaddleNLP keeps the pooler below every head, and transformers 4 below that of information extraction
+        pooler = [key for key in state if key.startswith("pooled_fc.") or "pooler.dense." in key]
+        state = {key: tensor for key, tensor in state.items() if key not in pooler}
+        if pooler:
+            notes.append(f"left out, since a {HEADS[head].__name__} does not read it: pooler")
     prefix = "ernie_m." if any(key.startswith("ernie_m.") for key in state) else ""
     table = make_table(layout, prefix, head)
     config = configure(state, settings, layout, table, head, num_attention_heads, notes)
     cls = HEADS[head]
-    weights = fit(state, cls, config, table, source, notes)
+    weights = fit(state, cls, config, table, source)
 
     chosen = choose_tokenizer(folder, layout, tokenizer, tokenizer_type, notes)
     check_vocabulary(chosen, config, folder)
@@ -195,19 +192,19 @@ def to_zoo(
         if isinstance(chosen, ErnieMTokenizer):
             chosen.save_pretrained(new)
         else:
-            save_tokenizer(chosen, torch.arange(len(chosen)), new)
+            save_tokenizer(chosen, new)
     return [f"{cls.__name__} of {model.num_parameters():,} parameters: {output}", *notes]
 
 
 def to_transformers4(folder: str, output: str) -> list[str]:
     """Folder of any ERNIE-M model of this zoo -> folder that ErnieM of transformers 4 loads.
 
-    What it has no place for (a masked-LM head, language embeddings) is left out. Returns and raises as `to_zoo`.
+    What it has no place for (an LM head, language embeddings) is left out. Returns and raises as `to_zoo`.
     """
     require_new(output)
     model = load_zoo(folder, ErnieMModel)
     config, weights, notes = model.config, dict(model.state_dict()), []
-    head = next((head for head, cls in HEADS.items() if head != "masked_lm" and type(model) is cls), "base")
+    head = next((head for head, cls in HEADS.items() if type(model) is cls), "base")
     add_token_type(weights, notes)
     state = rename(weights, make_table("transformers 4", "" if head == "base" else "ernie_m.", head), notes)
     if head == "base" and "pooler.dense.weight" not in state:
@@ -225,40 +222,39 @@ def to_transformers4(folder: str, output: str) -> list[str]:
 
 
 def find_weights(source: str) -> Path:
-    """The file of weights of a folder, the folder of variables, or the file itself. Raises ValueError where it holds
-    none, or several."""
+    """The file of weights in a folder, the folder of variables, or the file itself. Raises ValueError for none."""
     path = Path(source)
-    if path.is_file():
+    if path.is_file() or (path / "word_embedding").is_file():
         return path
-    found = [path / name for name in WEIGHTS if (path / name).is_file()] or sorted(path.glob("*.pdparams"))
-    if len(found) > 1 and found[0].name not in WEIGHTS:
-        raise ValueError(f"{source} holds {len(found)} .pdparams files: give the one of the weights.")
-    if found:
-        return found[0]
-    if (path / "word_embedding").is_file():
-        return path
-    raise ValueError(f"{source} holds no weights: no {', '.join(WEIGHTS)}, other .pdparams or word_embedding.")
+    for pattern in WEIGHTS:
+        if found := sorted(path.glob(pattern)):
+            return found[0]
+    raise ValueError(f"{source} holds no weights: no {', '.join(WEIGHTS)} or word_embedding.")
+
+
+def read_json(path: Path) -> dict:
+    """The object in a JSON file. Raises ValueError for a file that holds none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not a JSON object.")
+    return content
 
 
 def read_config(path: Path) -> dict:
     """The fields of a configuration in one of the forms, with `architectures`.
 
     PaddleNLP's older ones hold the class in `init_class`, and the fields of the base model in `init_args`.
-
-    Raises ValueError for a file that is no JSON object, and for classes or arguments that are no lists.
     """
     fields = read_json(path)
-    for name in ("init_args", "architectures"):
-        if not isinstance(fields.get(name) or [], list):
-            raise ValueError(f"{path} says {name} {fields[name]!r}: it has to be a list.")
-    cls = fields.pop("init_class", None)
-    for base in fields.pop("init_args", None) or []:
+    for base in fields.pop("init_args", ()):
         if isinstance(base, dict):
-            base.pop("init_class", None)
             fields = base | fields
-    if cls and not fields.get("architectures"):
-        fields["architectures"] = [cls]
-    # PaddleNLP's names, and transformers 4's aliases
+    if "init_class" in fields:
+        fields.setdefault("architectures", [fields.pop("init_class")])
+    # PaddleNLP's names
     for theirs, ours in {"dropout": "classifier_dropout", "num_classes": "num_labels"}.items():
         if theirs in fields:
             fields.setdefault(ours, fields.pop(theirs))
@@ -298,73 +294,43 @@ def detect_head(state: State, layout: str, cls: str | None, asked: str | None, n
 
     Raises ValueError for an unknown class, and where the keys may be of two heads.
     """
-    has_pooler = any(key.endswith("pooler.dense.weight") for key in state)
     if asked:
         head, why = asked, "as asked for"
     elif cls is not None:
-        if str(cls) not in HEADS_OF_CLASSES:
+        if cls not in HEADS_OF_CLASSES:
             raise ValueError(
                 f"the configuration names the class {cls!r}, none of {', '.join(HEADS_OF_CLASSES)}: --head base "
                 "converts the encoder."
             )
         head, why = HEADS_OF_CLASSES[cls], f"the configuration names {cls}"
-    elif layout == "PaddleNLP" and has_pooler and "classifier.weight" in state:
+        if cls in READ_AS:
+            notes.append(f"{cls}: {READ_AS[cls]}")
+    elif layout == "PaddleNLP" and "classifier.weight" in state:
         raise ValueError("PaddleNLP's classifiers look alike: say --head sequence, token or question_answering.")
     else:
-        classifier = "sequence" if has_pooler else "token"
+        has_pooler = any(key.endswith("pooler.dense.weight") for key in state)
         by_key = {f"{name}_w": head for head, name in STATIC_HEADS.items()}
-        by_key |= {"qa_outputs.weight": "question_answering", "classifier.weight": classifier}
+        by_key["qa_outputs.weight"] = "question_answering"
+        by_key["classifier.weight"] = "sequence" if has_pooler else "token"
         head, why = next((head for key, head in by_key.items() if key in state), "base"), "by its keys"
     notes.append(f"head: {HEADS[head].__name__}, {why}")
-    if head == "question_answering" and cls in SPAN_CLASSES:
-        notes.append(f"{cls}: its start_logits and end_logits are for a sigmoid each, not for a softmax over positions")
-    if head == "sequence" and cls == "ErnieMForMultipleChoice":
-        notes.append(f"{cls}: give (texts * choices) rows, and take the softmax over logits.view(texts, choices)")
     return head
-
-
-def without_unread(state: State, head: str, notes: list[str]) -> State:
-    """The state without parts that checkpoints hold and their head does not read: said, and no error.
-
-    PaddleNLP keeps the pooler below every head, and transformers 4 below that of information extraction. ERNIE's
-    masked-LM head stands beside a pooler, which our masked-LM model has not.
-    """
-    unread = {}
-    if head in ("token", "question_answering", "masked_lm"):
-        unread["pooler"] = [key for key in state if key.startswith("pooled_fc.") or "pooler.dense." in key]
-    if head != "masked_lm":
-        unread["masked-LM head (--head masked_lm keeps it)"] = [key for key in state if key.startswith("mask_lm_")]
-    for part, keys in unread.items():
-        if keys:
-            notes.append(f"left out, since a {HEADS[head].__name__} does not read it: {part}")
-            state = {key: tensor for key, tensor in state.items() if key not in keys}
-    return state
 
 
 def configure(
     state: State, settings: dict, layout: str, table: Table, head: str, num_heads: int | None, notes: list[str]
 ) -> ErnieMConfig:
-    """The configuration: what its file says, and where it does not, what the shapes do.
-
-    Raises ValueError as `make_config`, for relative positions, and for another number of layers than there is.
-    """
-    depth = layer_count(state, LAYERS[layout])
+    """The configuration: what its file says, and where it does not, what the shapes do. Raises as `make_config`."""
     fields = {
-        "num_hidden_layers": depth,
-        **sizes(state, table, FEED_FORWARD),
+        "num_hidden_layers": layer_count(state, LAYERS[layout]),
+        **sizes(state, table),
         **{name: value for name, value in settings.items() if name not in NOT_KEPT},
     }
-    if (kind := settings.get("position_embedding_type", "absolute")) != "absolute":
-        raise ValueError(f"the configuration says position_embedding_type {kind!r}: ERNIE-M's is absolute.")
-    if dropout := settings.get("act_dropout"):
-        notes.append(f"act_dropout {dropout}: not kept, this zoo has no dropout there; it matters in training only")
     classifier = names_of("classifier.weight", table)
     if head in ("sequence", "token") and "id2label" not in fields and classifier[0] in state:
         fields.setdefault("num_labels", len(state[classifier[0]]))
     given = {} if num_heads is None else {"num_attention_heads": num_heads}
     config = make_config(ErnieMConfig, fields | given)
-    if config.num_hidden_layers != depth:
-        raise ValueError(f"the configuration says {config.num_hidden_layers} layers, the weights have {depth}.")
     assumed = [name for name in ("num_attention_heads", "hidden_act", "layer_norm_eps") if name not in settings | given]
     if assumed:
         notes.append(f"assumed: {', '.join(f'{name} {getattr(config, name)}' for name in assumed)}")
@@ -411,13 +377,12 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, s
     vocabulary = source / FILES["vocab_file"]
     if isinstance(tokenizer, ErnieMTokenizer) or not vocabulary.is_file():
         return
-    with open(vocabulary, encoding="utf-8") as file:
-        tokens = [line.rstrip("\n") for line in file]
-    special = set(tokenizer.all_special_ids)
-    for index, token in enumerate(tokens[: len(tokenizer)]):
-        if index not in special and (ours := tokenizer.convert_ids_to_tokens(index)) != token:
+    special, tokens = tokenizer.all_special_ids, vocabulary.read_text(encoding="utf-8").split("\n")
+    for index, ours in enumerate(tokenizer.convert_ids_to_tokens(range(min(len(tokens), len(tokenizer))))):
+        if index not in special and ours != tokens[index]:
             raise ValueError(
-                f"row {index} is {token!r} in {vocabulary} and {ours!r} in the tokenizer: say --tokenizer_type ernie_m."
+                f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer: say --tokenizer_type "
+                "ernie_m."
             )
 
 
@@ -446,8 +411,8 @@ DESCRIPTION = """Converts ERNIE-M checkpoints, which transformers 5 no longer lo
   python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m
 
 Read are: a folder or file of transformers 4's ErnieM (.safetensors, .bin); of PaddleNLP (.pdparams); the variables of
-ERNIE's static graph (a folder of one file each); any of their names in .npz or .safetensors. Information extraction
-becomes question answering, and multiple choice sequence classification, with the same logits.
+ERNIE's static graph (a folder of one file each). Information extraction becomes question answering, and multiple choice
+sequence classification, with the same logits.
 
 Files are read without running code in them. Keys that are missing, left over, of the wrong shape or no finite numbers
 are all listed, and nothing is written then. What was found, assumed and done is printed, a line each.

@@ -20,7 +20,6 @@ import pytest
 import safetensors.torch
 import torch
 from torch.nn import functional as F
-from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
 TOKENS = 2000  # of the sample tokenizer
 HIDDEN, HEADS, INNER, POSITIONS, LAYERS = 16, 4, 24, 40, 3
@@ -42,9 +41,9 @@ def nothing_is_compiled():
 
 
 @pytest.fixture
-def vocabulary(sample_tokenizer_dir):
-    """The sample tokenizer, as the option of a converter."""
-    return {"tokenizer": str(sample_tokenizer_dir)}
+def options(sample_tokenizer_dir):
+    """What a converter of these checkpoints has to be told."""
+    return {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": HEADS}
 
 
 class Maker:
@@ -95,10 +94,10 @@ def fairseq_layer(make, state, name):
     make.norm(state, f"{name}.final_layer_norm")
 
 
-def fairseq_state(layers=LAYERS, decoder=(0, 1, 2), tied=True, rows=TOKENS, words=0.4, aliases=True, seed=0):
+def fairseq_state(layers=LAYERS, decoder=(0, 1, 2), tied=True, words=0.4):
     """`decoder`: the encoder layer that each decoder layer is (`tied`) or began as."""
-    make, state = Maker(seed), {"encoder.version": torch.tensor([3.0])}
-    state["encoder.embed_tokens.weight"] = make(rows, HIDDEN, scale=words)
+    make, state = Maker(), {"encoder.version": torch.tensor([3.0])}
+    state["encoder.embed_tokens.weight"] = make(TOKENS, HIDDEN, scale=words)
     state["encoder.embed_positions.weight"] = make(POSITIONS, HIDDEN)
     make.norm(state, "encoder.layernorm_embedding")
     for layer in range(layers):
@@ -107,12 +106,11 @@ def fairseq_state(layers=LAYERS, decoder=(0, 1, 2), tied=True, rows=TOKENS, word
         return state
     state["decoder.version"] = torch.tensor([3.0])
     state["decoder.embed_positions._float_tensor"] = torch.zeros(1)
-    if aliases:
-        for name in ("embed_tokens.weight", "embed_positions.weight"):
-            state[f"decoder.{name}"] = state[f"encoder.{name}"].clone()
-        for kind in ("weight", "bias"):
-            state[f"decoder.layernorm_embedding.{kind}"] = state[f"encoder.layernorm_embedding.{kind}"].clone()
-        state["decoder.output_projection.weight"] = state["encoder.embed_tokens.weight"].clone()
+    for name in ("embed_tokens.weight", "embed_positions.weight"):
+        state[f"decoder.{name}"] = state[f"encoder.{name}"].clone()
+    for kind in ("weight", "bias"):
+        state[f"decoder.layernorm_embedding.{kind}"] = state[f"encoder.layernorm_embedding.{kind}"].clone()
+    state["decoder.output_projection.weight"] = state["encoder.embed_tokens.weight"].clone()
     for index, layer in enumerate(decoder):
         origin = f"encoder.layers.{layer}."
         for key in [key for key in state if key.startswith(origin)]:
@@ -203,15 +201,6 @@ def folder_of(cls, tmp_path, **config):
         getattr(model, "roberta", model).embeddings.token_type_embeddings.weight.zero_()
     model.save_pretrained(tmp_path / "zoo")
     return model
-
-
-def xlmr_folder(tmp_path, words):
-    config = XLMRobertaConfig(vocab_size=len(words), num_hidden_layers=1, type_vocab_size=1, **SIZES)
-    model = XLMRobertaForMaskedLM(config)
-    with torch.no_grad():
-        model.roberta.embeddings.word_embeddings.weight.copy_(words)
-    model.save_pretrained(tmp_path / "xlmr")
-    return tmp_path / "xlmr"
 
 
 # translation models
@@ -375,13 +364,8 @@ def variable():
             value >>= 7
         return bytes([*groups, value])
 
-    def write(path, array, packed=False):
-        sizes = [number(size) for size in array.shape]
-        if packed:
-            sizes = b"".join(sizes)
-            sizes = b"\x12" + number(len(sizes)) + sizes
-        else:
-            sizes = b"".join(b"\x10" + size for size in sizes)
+    def write(path, array):
+        sizes = b"".join(b"\x10" + number(size) for size in array.shape)
         message = b"\x08" + number(types[array.dtype.name]) + sizes
         head = struct.pack("<IQIi", 0, 0, 0, len(message))
         path.write_bytes(head + message + np.ascontiguousarray(array).tobytes())

@@ -12,7 +12,7 @@ from modeling.convert_common import names_of
 from modeling.convert_ernie_m import HEADS, TRANSFORMERS4_FIELDS, main, static_table, to_transformers4, to_zoo
 from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification, ErnieMModel
 
-CLASSES = {cls.__name__: head for head, cls in HEADS.items() if head != "masked_lm"}
+CLASSES = {cls.__name__: head for head, cls in HEADS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def converted(ernie_m_oracle, tmp_path_factory):
 
 
 def load(cls, folder):
-    model, report = HEADS[CLASSES.get(cls, "masked_lm")].from_pretrained(folder, output_loading_info=True)
+    model, report = HEADS[CLASSES[cls]].from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     return model.eval()
 
@@ -207,45 +207,22 @@ def test_paddlenlp(cls, converted, ernie_m_oracle, pickled, tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("form", ["variables", "npz", "safetensors"])
 @pytest.mark.parametrize("cls", CLASSES)
-def test_static_graph(cls, form, converted, variable, ernie_m_oracle, tmp_path):
+def test_static_graph(cls, converted, variable, ernie_m_oracle, tmp_path):
     model = load(cls, converted[cls][1])
     source = ernie_m_oracle.save_tokenizer(tmp_path / "static")
     optimizer = {"word_embedding_moment1_0": np.zeros((2, 2), np.float32), "learning_rate_0": np.ones(1, np.float32)}
     arrays = static(model, CLASSES[cls]) | optimizer
-    path = source if form == "variables" else source / f"all.{form}"
-    if form == "variables":
-        for name, array in arrays.items():
-            variable(source / name, array)
-    elif form == "npz":
-        np.savez(path, **arrays)
-    else:
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        safetensors.torch.save_file(tensors, path)
+    for name, array in arrays.items():
+        variable(source / name, array)
     assert {
         "word_embedding",
         "encoder_layer_1_ffn_fc_0.w_0",
         "encoder_layer_1_post_ffn_layer_norm_scale",
     } < arrays.keys()
     options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
-    assert "layout: static graph" in to_zoo(str(path), str(tmp_path / "new"), **options)
+    assert "layout: static graph" in to_zoo(str(source), str(tmp_path / "new"), **options)
     assert same(tmp_path / "new", model)
-
-
-def test_static_graph_with_a_masked_lm_head(ernie_m_oracle, converted, tmp_path):
-    torch.manual_seed(0)
-    base = load("ErnieMModel", converted["ErnieMModel"][1])
-    model = HEADS["masked_lm"](base.config)
-    source = ernie_m_oracle.save_tokenizer(tmp_path / "static")
-    np.savez(source / "all.npz", **static(model, "masked_lm") | static(base, "base"))
-    options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
-    notes = to_zoo(str(source / "all.npz"), str(tmp_path / "base"), **options)
-    assert any("--head masked_lm keeps it" in note for note in notes)
-    to_zoo(str(source / "all.npz"), str(tmp_path / "lm"), head="masked_lm", **options)
-    found = load("ErnieMForMaskedLM", tmp_path / "lm")
-    assert torch.equal(found.lm_head.dense.weight, model.lm_head.dense.weight)
-    assert found.lm_head.decoder.weight is found.roberta.embeddings.word_embeddings.weight
 
 
 @torch.no_grad()
@@ -271,29 +248,12 @@ def test_information_extraction_and_multiple_choice(converted, ernie_m_oracle, t
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_several_files_of_weights(ernie_m_oracle, converted, tmp_path):
-    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old")
-    weights = ernie_m_oracle.weights("ErnieMModel")
-    (old / "model.safetensors").unlink()
-    names = {key: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, key in enumerate(weights)}
-    for name in set(names.values()):
-        safetensors.torch.save_file({key: weights[key] for key in weights if names[key] == name}, old / name)
-    index = old / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": names}))
-    to_zoo(str(old), str(tmp_path / "new"))
-    assert same(tmp_path / "new", load("ErnieMModel", converted["ErnieMModel"][1]))
-    for damaged in ("{", "[]", "{}", '{"weight_map": {"a": 3}}', '{"weight_map": {"a": "../b.safetensors"}}'):
-        index.write_text(damaged)
-        with pytest.raises(ValueError, match="index.json"):
-            to_zoo(str(old), str(tmp_path / "other"))
-
-
-def test_tokenizer_of_xlm_r(converted, sample_tokenizer_dir, sample_tokenizer, tmp_path):
+def test_tokenizer_of_xlm_r(converted, sample_tokenizer_dir, sample_tokenizer, pickled, tmp_path):
     """The zoo's default for everything that brings no tokenizer of transformers 4."""
     config = load("ErnieMModel", converted["ErnieMModel"][1]).config
     config.vocab_size = len(sample_tokenizer)
-    source = str(tmp_path / "all.npz")
-    np.savez(source, **static(ErnieMModel(config), "base"))
+    source = str(tmp_path / "all.pdparams")
+    pickled(static(ErnieMModel(config), "base"), tmp_path / "all.pdparams")
     options = {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
     to_zoo(source, str(tmp_path / "new"), **options)
     loaded = XLMRobertaTokenizer.from_pretrained(tmp_path / "new")
@@ -382,20 +342,11 @@ def test_keys_that_do_not_fit_are_all_named(ernie_m_oracle, tmp_path):
     ("config", "named"),
     [
         ({"architectures": ["ErnieMForPoetry"]}, "ErnieMForPoetry"),
-        ({"architectures": "ErnieMModel"}, "architectures"),
-        ({"architectures": [{}]}, "class {}"),
-        ({"init_args": {"hidden_size": 32}}, "init_args"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"hidden_act": "swirl"}, "swirl"),
-        ({"hidden_act": ["gelu"]}, "hidden_act"),
-        ({"num_attention_heads": 5}, "5 attention heads"),
-        ({"num_attention_heads": "4"}, "num_attention_heads"),
-        ({"hidden_size": "32"}, "hidden_size"),
-        ({"layer_norm_eps": None}, "layer_norm_eps"),
-        ({"id2label": ["a", "b"]}, "configuration"),
+        ({"num_attention_heads": 5}, "num_attention_heads 5"),
         ({"pad_token_id": 3}, "padding id 3"),
-        ({"num_hidden_layers": 3}, "3 layers"),
-        ({"num_hidden_layers": 1}, "1 layers"),
+        ({"num_hidden_layers": 3}, r"missing: encoder.layers.2.self_attn"),
+        ({"num_hidden_layers": 1}, r"left over: encoder.layers.1.self_attn"),
     ],
 )
 def test_configurations_that_cannot_be_kept(config, named, ernie_m_oracle, tmp_path):
@@ -405,11 +356,9 @@ def test_configurations_that_cannot_be_kept(config, named, ernie_m_oracle, tmp_p
     assert not (tmp_path / "new").exists()
 
 
-def test_sources_that_are_none(converted, ernie_m_oracle, pickled, tmp_path):
-    old, empty, two = ernie_m_oracle.save("ErnieMModel", tmp_path / "old"), tmp_path / "empty", tmp_path / "two"
-    empty.mkdir(), two.mkdir()
-    for name in ("a.pdparams", "b.pdparams"):
-        pickled({"w": np.ones(2, np.float32)}, two / name)
+def test_sources_that_are_none(converted, ernie_m_oracle, tmp_path):
+    old, empty = ernie_m_oracle.save("ErnieMModel", tmp_path / "old"), tmp_path / "empty"
+    empty.mkdir()
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.bin")
 
     def refused(source, named, output="new", **options):
@@ -418,7 +367,6 @@ def test_sources_that_are_none(converted, ernie_m_oracle, pickled, tmp_path):
 
     refused(tmp_path / "nowhere", "nowhere")
     refused(empty, "model.safetensors")
-    refused(two, "2 .pdparams")
     refused(old, "old", output="old")
     refused(converted["ErnieMModel"][1], "no conversion")
     refused(tmp_path / "other.bin", "weight")

@@ -47,10 +47,10 @@ def read(path):
     ],
 )
 @torch.no_grad()
-def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, vocabulary, tmp_path):
+def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, options, tmp_path):
     """Plug-out as XLMRobertaModel, plug-in as its decoder, on the same weights."""
     state = originals.native_state(prefix, kinds)
-    from_native(originals.saved(tmp_path, state, name=name), str(tmp_path / "veco"), originals.HEADS, **vocabulary)
+    from_native(originals.saved(tmp_path, state, name=name), str(tmp_path / "veco"), **options)
     model = VecoModel.from_pretrained(tmp_path / "veco").eval()
     assert (model.config.num_hidden_layers, model.config.intermediate_size) == (originals.LAYERS, originals.INNER)
     assert model.config.cross_attention and not model.config.lm_head_transform
@@ -78,12 +78,12 @@ def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, vo
 
 
 @pytest.mark.parametrize("cls", [VecoModel, VecoForMaskedLM, VecoForPreTraining])
-def test_native_there_and_back_is_exact(originals, cls, vocabulary, tmp_path):
+def test_native_there_and_back_is_exact(originals, cls, options, tmp_path):
     zoo = originals.folder_of(cls, tmp_path)
     for name in ("native.bin", "native.safetensors"):
         to_native(str(tmp_path / "zoo"), str(tmp_path / name))
         back = tmp_path / f"back from {name}"
-        from_native(str(tmp_path / name), str(back), originals.HEADS, **vocabulary)
+        from_native(str(tmp_path / name), str(back), **options)
         model = (VecoModel if cls is VecoModel else VecoForMaskedLM).from_pretrained(back)
         originals.same_weights(model, zoo)
         assert model.config.lm_head_transform == (cls is not VecoModel)
@@ -91,13 +91,12 @@ def test_native_there_and_back_is_exact(originals, cls, vocabulary, tmp_path):
 
 def test_native_files_have_the_originals_names(originals, tmp_path):
     originals.folder_of(VecoForTokenClassification, tmp_path)
-    for prefix in ("bert.", ""):
-        notes = to_native(str(tmp_path / "zoo"), str(tmp_path / f"{prefix}native.bin"), prefix)
-        assert any("left out" in note and "classifier" in note for note in notes)
-        assert torch.load(tmp_path / f"{prefix}native.bin").keys() == originals.native_state(prefix=prefix).keys()
+    notes = to_native(str(tmp_path / "zoo"), str(tmp_path / "native.bin"))
+    assert any("left out" in note and "classifier" in note for note in notes)
+    assert torch.load(tmp_path / "native.bin").keys() == originals.native_state().keys()
 
 
-def test_native_without_cross_attention_and_with_a_head(originals, vocabulary, tmp_path):
+def test_native_without_cross_attention_and_with_a_head(originals, options, tmp_path):
     """As the release for understanding: XLM-R's shape, a buffer of positions, perhaps a pooler and an LM head."""
     state = originals.native_state("roberta.", cross=False)
     state["roberta.embeddings.position_ids"] = torch.arange(originals.POSITIONS)[None]
@@ -109,8 +108,8 @@ def test_native_without_cross_attention_and_with_a_head(originals, vocabulary, t
     make.linear(state, "roberta.pooler.dense")
     path = originals.saved(tmp_path, state)
     with pytest.raises(ValueError, match="left over: roberta.pooler.dense.weight"):
-        from_native(path, str(tmp_path / "veco"), originals.HEADS, **vocabulary)
-    from_native(path, str(tmp_path / "veco"), originals.HEADS, [r"roberta\.pooler\..*"], **vocabulary)
+        from_native(path, str(tmp_path / "veco"), **options)
+    from_native(path, str(tmp_path / "veco"), ignore_keys=[r"roberta\.pooler\..*"], **options)
     model = VecoForMaskedLM.from_pretrained(tmp_path / "veco").eval()
     assert not model.config.cross_attention
     assert torch.equal(model.lm_head.dense.weight, state["lm_head.dense.weight"])
@@ -122,11 +121,11 @@ def test_native_without_cross_attention_and_with_a_head(originals, vocabulary, t
 
 @pytest.mark.parametrize("decoder", [(0, 1, 2), (1, 2), (0,)])
 @torch.no_grad()
-def test_fairseq_translation_of_tied_layers(originals, decoder, vocabulary, tmp_path):
-    """Trained with --no-scale-embedding: the words are this zoo's, and the model stays tied."""
-    state = originals.fairseq_state(decoder=decoder)
-    args = {"no_scale_embedding": True, "encoder_attention_heads": originals.HEADS}
-    from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), **vocabulary)
+def test_fairseq_translation_of_tied_layers(originals, decoder, options, tmp_path):
+    """The words are this zoo's, whatever their length, where the file says no_scale_embedding."""
+    state = originals.fairseq_state(decoder=decoder, words=0.05)
+    args = {"no_scale_embedding": True}
+    from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), **options)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
     config = model.config
     assert config.tie_decoder and config.decoder_layer_indices == list(decoder) and not config.lm_head_transform
@@ -139,64 +138,41 @@ def test_fairseq_translation_of_tied_layers(originals, decoder, vocabulary, tmp_
     assert model.generate(source, max_new_tokens=4).shape[0] == 2
 
 
-@pytest.mark.parametrize("decoder, tied", [((1, 2), False), ((0, 1, 2), False), ((1, 2), True), ((0,), True)])
 @torch.no_grad()
-def test_fairseq_translation_that_was_trained(originals, decoder, tied, vocabulary, tmp_path):
-    """A decoder that is not all encoder layers again was trained with words times sqrt(hidden size), however long its
-    rows are (here as XLM-R's): states and logits stay fairseq's, for which a tied decoder is untied."""
-    state = originals.fairseq_state(decoder=decoder, tied=tied, words=0.3)
-    args = {"no_scale_embedding": False, "encoder_attention_heads": originals.HEADS}
-    path = originals.saved(tmp_path, state, args)
-    from_fairseq(path, str(tmp_path / "veco"), **vocabulary)
+def test_fairseq_translation_of_other_layers_is_not_tied(originals, options, tmp_path):
+    state = originals.fairseq_state(decoder=(1, 2), tied=False)
+    from_fairseq(originals.saved(tmp_path, state), str(tmp_path / "veco"), **options)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
-    assert not model.config.tie_decoder and model.config.decoder_layer_indices == list(decoder)
+    assert not model.config.tie_decoder and model.config.decoder_layer_indices == [1, 2]
     source, target = originals.ids(9), originals.ids(6, seed=2)
-    reference = originals.FairseqForward(state, originals.ROOT)
+    expected = originals.FairseqForward(state, 1.0).logits(source, target)
+    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
+
+
+@pytest.mark.parametrize("words, setting, factor", [
+    (0.3, None, 1), (0.3 / 4, None, 4), (0.3, "multiply", 4), (0.3 / 4, "keep", 1),
+])  # fmt: skip
+@torch.no_grad()
+def test_words_that_are_stored_to_be_multiplied(originals, words, setting, factor, options, tmp_path):
+    """Shorter by sqrt(hidden size), or as long as XLM-R's: told by the rows, unless it is said."""
+    state = originals.fairseq_state(words=words)
+    path = originals.saved(tmp_path, state, {"no_scale_embedding": False})
+    from_fairseq(path, str(tmp_path / "veco"), embedding_scale=setting, **options)
+    model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
+    assert torch.equal(model.lm_head.decoder.weight, factor * state["encoder.embed_tokens.weight"])
+    source, target = originals.ids(9), originals.ids(6, seed=2)
+    reference = originals.FairseqForward(state, factor)
     originals.close(model.roberta(source).last_hidden_state, reference.side("encoder", source))
-    originals.close(model(input_ids=source, decoder_input_ids=target).logits, reference.logits(source, target))
-
-    from_fairseq(path, str(tmp_path / "encoder"), model="encoder", **vocabulary)
-    encoder = VecoModel.from_pretrained(tmp_path / "encoder").eval()
-    assert not encoder.config.cross_attention
-    originals.close(encoder(source).last_hidden_state, reference.side("encoder", source))
-
-    del args["no_scale_embedding"]
-    with pytest.raises(ValueError, match="--embedding_scale"):
-        from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "other"), **vocabulary)
+    expected = factor * reference.logits(source, target)
+    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
 @torch.no_grad()
-def test_fairseq_translation_of_all_layers_is_pre_trained_or_trained(originals, vocabulary, tmp_path):
-    """Where fairseq multiplies, rows as long as XLM-R's leave open which: refused until the scale is said."""
-    state = originals.fairseq_state(words=0.3)
-    args = {"no_scale_embedding": False, "encoder_attention_heads": originals.HEADS}
-    path = originals.saved(tmp_path, state, args)
-    for model in (None, "encoder"):
-        with pytest.raises(ValueError, match="--embedding_scale"):
-            from_fairseq(path, str(tmp_path / "veco"), model, **vocabulary)
-    source, target = originals.ids(9), originals.ids(6, seed=2)
-    # rows that are sqrt(hidden size) shorter are made for multiplying in either case
-    shorter = originals.fairseq_state(words=0.3 / originals.ROOT)
-    for setting, weights, factor in (
-        ("multiply", state, originals.ROOT),
-        ("keep", state, 1.0),
-        ("auto", shorter, originals.ROOT),
-    ):
-        output = tmp_path / setting
-        from_fairseq(originals.saved(tmp_path, weights, args), str(output), None, setting, **vocabulary)
-        model = VecoForConditionalGeneration.from_pretrained(output).eval()
-        assert model.config.tie_decoder == (setting == "keep")
-        reference = originals.FairseqForward(weights, factor)
-        originals.close(model.roberta(source).last_hidden_state, reference.side("encoder", source))
-        originals.close(model(input_ids=source, decoder_input_ids=target).logits, reference.logits(source, target))
-
-
-@torch.no_grad()
-def test_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, vocabulary, tmp_path):
+def test_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, options, tmp_path):
     """The released form, all layers twice: one encoder with cross-attention, and translation models of any depth."""
     state = originals.fairseq_state()
     path = originals.saved(tmp_path, state)
-    from_fairseq(path, str(tmp_path / "veco"), "encoder", "keep", originals.HEADS, **vocabulary)
+    from_fairseq(path, str(tmp_path / "veco"), model="encoder", **options)
     model = VecoModel.from_pretrained(tmp_path / "veco").eval()
     assert model.config.cross_attention
     source, target = originals.ids(9), originals.ids(6, seed=2)
@@ -216,34 +192,23 @@ def test_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, voca
     originals.close(translation(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
-def test_fairseq_encoder_alone_and_decoder_without_second_names(originals, vocabulary, tmp_path):
-    path = originals.saved(tmp_path, originals.fairseq_state(decoder=()))
-    from_fairseq(path, str(tmp_path / "veco"), num_attention_heads=originals.HEADS, **vocabulary)
-    assert not VecoModel.from_pretrained(tmp_path / "veco").config.cross_attention
-    with pytest.raises(ValueError, match="--model"):
-        from_fairseq(path, str(tmp_path / "other"), "translation", **vocabulary)
-    path = originals.saved(tmp_path, originals.fairseq_state(aliases=False))
-    from_fairseq(path, str(tmp_path / "other"), num_attention_heads=originals.HEADS, **vocabulary)
-    assert VecoForConditionalGeneration.from_pretrained(tmp_path / "other").config.decoder_layers == originals.LAYERS
-
-
-def test_settings_of_later_fairseqs(originals, vocabulary, tmp_path):
-    """`cfg` in place of `args`, half precision."""
+def test_settings_of_fairseq(originals, options, tmp_path):
+    """What `args` says, and half precision."""
     state = {key: tensor.half() for key, tensor in originals.fairseq_state(decoder=(2,)).items()}
-    holder = argparse.Namespace(no_scale_embedding=True, encoder_attention_heads=2, activation_fn="relu")
-    torch.save({"model": state, "args": None, "cfg": {"model": holder}, "extra_state": {}}, tmp_path / "model.pt")
-    from_fairseq(str(tmp_path / "model.pt"), str(tmp_path / "veco"), **vocabulary)
+    args = {"no_scale_embedding": True, "encoder_attention_heads": 2, "activation_fn": "relu"}
+    del options["num_attention_heads"]
+    from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), **options)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco", dtype="auto")
     assert (model.config.num_attention_heads, model.config.hidden_act) == (2, "relu")
     assert model.dtype == torch.float16
     assert torch.equal(model.decoder.layer[0].output.dense.weight, state["decoder.layers.0.fc2.weight"])
 
 
-def test_layers_of_two_digits_keep_their_names(originals, vocabulary, tmp_path):
+def test_layers_of_two_digits_keep_their_names(originals, options, tmp_path):
     """Layer 1 among 12, whose fc1 must not become fc0: every tensor comes back under its own name."""
     state = originals.fairseq_state(layers=12, decoder=(1, 10, 11))
-    path = originals.saved(tmp_path, state, {"no_scale_embedding": True, "encoder_attention_heads": originals.HEADS})
-    from_fairseq(path, str(tmp_path / "veco"), **vocabulary)
+    path = originals.saved(tmp_path, state, {"no_scale_embedding": True})
+    from_fairseq(path, str(tmp_path / "veco"), **options)
     to_fairseq(str(tmp_path / "veco"), str(tmp_path / "back.pt"))
     back = read(tmp_path / "back.pt")["model"]
     del state["decoder.embed_positions._float_tensor"]
@@ -252,22 +217,18 @@ def test_layers_of_two_digits_keep_their_names(originals, vocabulary, tmp_path):
     name = "roberta.encoder.layer.11.intermediate.dense.bias"
     assert names_of(name, fairseq_table()) == ["encoder.layers.11.fc1.bias"]
     name = "encoder.layer.11.crossattention.output.LayerNorm.weight"
-    assert names_of(name, native_table("bert.")) == ["bert.encoder.layer.11.cross_attention.output.LayerNorm.gamma"]
+    assert names_of(name, native_table()) == ["bert.encoder.layer.11.cross_attention.output.LayerNorm.gamma"]
 
 
-@pytest.mark.parametrize("scale", ["keep", "divide"])
-@pytest.mark.parametrize(
-    "cls, config",
-    [(VecoModel, {}), (VecoModel, {"cross_attention": False}), (VecoForConditionalGeneration, TRANSLATION)],
-)
+@pytest.mark.parametrize("cls, config", [(VecoModel, {}), (VecoForConditionalGeneration, TRANSLATION)])
 @torch.no_grad()
-def test_fairseq_there_and_back_is_exact(originals, cls, config, scale, vocabulary, tmp_path):
-    """sqrt(16) is a power of two. What is written computes in fairseq what the model computes."""
+def test_fairseq_there_and_back_is_exact(originals, cls, config, options, tmp_path):
+    """What is written computes in fairseq what the model computes."""
     zoo = originals.folder_of(cls, tmp_path, **config)
-    to_fairseq(str(tmp_path / "zoo"), str(tmp_path / "model.pt"), embedding_scale=scale)
+    to_fairseq(str(tmp_path / "zoo"), str(tmp_path / "model.pt"))
     written = read(tmp_path / "model.pt")
-    assert written["args"].no_scale_embedding == (scale == "keep")
-    reference = originals.FairseqForward(written["model"], 1.0 if scale == "keep" else originals.ROOT)
+    assert written["args"].no_scale_embedding
+    reference = originals.FairseqForward(written["model"], 1.0)
     source, target = originals.ids(9), originals.ids(6, seed=2)
     encoder = zoo if cls is VecoModel else zoo.roberta
     originals.close(encoder(source).last_hidden_state, reference.side("encoder", source))
@@ -275,11 +236,10 @@ def test_fairseq_there_and_back_is_exact(originals, cls, config, scale, vocabula
         originals.close(zoo(input_ids=source, decoder_input_ids=target).logits, reference.logits(source, target))
 
     model = "encoder" if cls is VecoModel else "translation"
-    from_fairseq(str(tmp_path / "model.pt"), str(tmp_path / "back"), model, **vocabulary)
+    from_fairseq(str(tmp_path / "model.pt"), str(tmp_path / "back"), model=model, **options)
     back = cls.from_pretrained(tmp_path / "back")
     originals.same_weights(back, zoo)
-    # the scaled LayerNorm of its last layer is no longer the encoder's in the file
-    assert back.config.tie_decoder == (cls is VecoModel or scale == "keep")
+    assert back.config.tie_decoder
 
 
 @torch.no_grad()
@@ -288,10 +248,8 @@ def test_the_constant_token_type_goes_into_the_positions(originals, tmp_path):
     zoo.embeddings.token_type_embeddings.weight.fill_(0.5)
     zoo.embeddings.token_type_embeddings.weight[0, 3] = -0.5
     zoo.save_pretrained(tmp_path / "zoo")
-    notes = to_fairseq(str(tmp_path / "zoo"), str(tmp_path / "model.pt"), model="encoder")
-    assert any("left out" in note and "cross-attention" in note for note in notes)
+    to_fairseq(str(tmp_path / "zoo"), str(tmp_path / "model.pt"))
     state = read(tmp_path / "model.pt")["model"]
-    assert not [key for key in state if key.startswith("decoder.")]
     states = originals.FairseqForward(state, 1.0).side("encoder", originals.ids(9))
     originals.close(states, zoo(originals.ids(9)).last_hidden_state)
 
@@ -303,7 +261,7 @@ def problems(error):
     return [line.strip().partition(";")[0] for line in str(error.value).splitlines()[1:]]
 
 
-def test_all_that_does_not_fit_is_listed_at_once_and_nothing_is_written(originals, vocabulary, tmp_path):
+def test_all_that_does_not_fit_is_listed_at_once_and_nothing_is_written(originals, options, tmp_path):
     state = originals.native_state()
     del state["bert.encoder.layer.1.attention.self.key.bias"]
     state["bert.encoder.layer.2.cross_attention.output.LayerNorm.gamma"] = torch.ones(originals.HIDDEN + 1)
@@ -311,7 +269,7 @@ def test_all_that_does_not_fit_is_listed_at_once_and_nothing_is_written(original
     state["bert.encoder.layer.1.output.dense.bias"][0] = torch.nan
     state["bert.encoder.layer.2.output.dense.bias"] = torch.ones(originals.HIDDEN, dtype=torch.int32)
     with pytest.raises(ValueError) as error:
-        from_native(originals.saved(tmp_path, state), str(tmp_path / "veco"), originals.HEADS, **vocabulary)
+        from_native(originals.saved(tmp_path, state), str(tmp_path / "veco"), **options)
     assert problems(error) == [
         "missing: bert.encoder.layer.1.attention.self.key.bias (16,)",
         "no finite numbers: bert.encoder.layer.1.output.dense.bias torch.float32",
@@ -324,21 +282,14 @@ def test_all_that_does_not_fit_is_listed_at_once_and_nothing_is_written(original
     state["decoder.embed_positions.weight"] = state["decoder.embed_positions.weight"] + 1
     path = originals.saved(tmp_path, state)
     with pytest.raises(ValueError) as error:
-        from_fairseq(path, str(tmp_path / "veco"), num_attention_heads=originals.HEADS, **vocabulary)
+        from_fairseq(path, str(tmp_path / "veco"), **options)
     [shared, missing] = problems(error)
     assert shared.startswith("different: decoder.embed_positions.weight is not encoder.embed_positions.weight")
     assert missing == "missing: decoder.layers.0.encoder_attn.q_proj.weight (16, 16)"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
 
 
-def test_mixed_types_become_float32(originals, vocabulary, tmp_path):
-    state = originals.native_state()
-    state["bert.embeddings.word_embeddings.weight"] = state["bert.embeddings.word_embeddings.weight"].half()
-    from_native(originals.saved(tmp_path, state), str(tmp_path / "veco"), originals.HEADS, **vocabulary)
-    assert VecoForMaskedLM.from_pretrained(tmp_path / "veco", dtype="auto").dtype == torch.float32
-
-
-def test_files_that_are_no_checkpoints_are_refused(originals, vocabulary, tmp_path):
+def test_files_that_are_no_checkpoints_are_refused(originals, options, tmp_path):
     output = str(tmp_path / "veco")
     torch.save({"model": originals.native_state(), "trainer": Fraction(1, 2)}, tmp_path / "objects.pt")
     torch.save({"weight": torch.ones(2), "step": 3}, tmp_path / "mixed.pt")
@@ -346,25 +297,39 @@ def test_files_that_are_no_checkpoints_are_refused(originals, vocabulary, tmp_pa
     (tmp_path / "text.pt").write_text("hello")
     (tmp_path / "text.safetensors").write_text("hello")
     native = originals.saved(tmp_path, originals.native_state(), name="native.pt")
-    args = {"activation_fn": "swirl", "encoder_attention_heads": originals.HEADS}
-    fairseq = originals.saved(tmp_path, originals.fairseq_state(), args, name="fairseq.pt")
-    for convert, file, options, named in (
+    other = originals.saved(tmp_path, originals.native_state(rows=1999), name="other.pt")
+    encoder = originals.saved(tmp_path, originals.fairseq_state(decoder=()), name="encoder.pt")
+    fairseq = originals.saved(tmp_path, originals.fairseq_state(), {"activation_fn": "swirl"}, name="fairseq.pt")
+    for convert, file, changed, named in (
         (from_native, "objects.pt", {}, "fractions.Fraction"),
         (from_native, "mixed.pt", {}, "mixed.pt"),
         (from_native, "list.pt", {}, "list.pt"),
         (from_native, "text.pt", {}, "text.pt"),
         (from_native, "text.safetensors", {}, "text.safetensors"),
         (from_native, "nowhere.pt", {}, "nowhere.pt"),
-        (from_fairseq, native, {}, "fairseq's layout"),
         (from_native, fairseq, {}, "native layout"),
+        (from_native, other, {}, "1,999 word embeddings"),
+        (from_native, native, {"tokenizer": str(tmp_path / "nowhere")}, "nowhere"),
+        (from_native, native, {"num_attention_heads": None}, "--num_attention_heads"),
+        (from_native, native, {"num_attention_heads": 5}, "num_attention_heads 5"),
+        (from_native, native, {"ignore_keys": ["pooler"]}, "--ignore_keys 'pooler'"),
+        (from_fairseq, native, {}, "fairseq's layout"),
+        (from_fairseq, encoder, {}, "encoder and decoder"),
         (from_fairseq, fairseq, {}, "swirl"),
-        (from_native, native, {}, "--num_attention_heads"),
-        (from_native, native, {"num_attention_heads": 5}, "--num_attention_heads"),
-        (from_native, native, {"num_attention_heads": 4, "ignore_keys": ["pooler"]}, "--ignore_keys 'pooler'"),
-        (from_native, native, {"num_attention_heads": 4, "ignore_keys": ["pooler("]}, "--ignore_keys"),
     ):
         with pytest.raises(ValueError, match=named):
-            convert(str(tmp_path / file), output, **options, **vocabulary)
+            convert(str(tmp_path / file), output, **(options | changed))
+
+
+def test_a_tokenizer_of_other_special_tokens_is_refused(originals, options, sample_tokenizer, tmp_path):
+    sample_tokenizer.save_pretrained(tmp_path / "tokenizer")
+    file = tmp_path / "tokenizer" / "tokenizer.json"
+    description = json.loads(file.read_text())
+    description["model"]["vocab"].append(["more", -20.0])
+    file.write_text(json.dumps(description))
+    path = originals.saved(tmp_path, originals.native_state(rows=originals.TOKENS + 1))
+    with pytest.raises(ValueError, match="'<mask>': 1999"):
+        from_native(path, str(tmp_path / "veco"), **(options | {"tokenizer": str(tmp_path / "tokenizer")}))
 
 
 @torch.no_grad()
@@ -378,19 +343,18 @@ def test_models_that_the_layouts_cannot_hold_are_refused(originals, tmp_path):
     model.save_pretrained(folder)
     with pytest.raises(ValueError, match="LM head"):
         to_fairseq(folder, output)
-    for notes in (to_fairseq(folder, str(tmp_path / "a.pt"), "encoder"), to_native(folder, str(tmp_path / "b.bin"))):
-        assert any("left out" in note and "decoder, lm_head" in note for note in notes)
+    notes = to_native(folder, str(tmp_path / "native.bin"))
+    assert any("left out" in note and "decoder, lm_head" in note for note in notes)
     originals.folder_of(VecoModel, tmp_path, cross_attention=False)
     with pytest.raises(ValueError, match="cross-attention"):
-        to_fairseq(folder, output, "translation")
+        to_fairseq(folder, output)
     originals.folder_of(VecoModel, tmp_path, layer_norm_eps=1e-12)
     with pytest.raises(ValueError, match="layer_norm_eps"):
         to_fairseq(folder, output)
     with pytest.raises(ValueError, match=".pt"):
         to_fairseq(folder, str(tmp_path / "model.safetensors"))
-    with pytest.raises(ValueError, match="--prefix"):
-        to_native(folder, output, prefix="bert")
-    for other in (originals.xlmr_folder(tmp_path, torch.zeros(9, originals.HIDDEN)), tmp_path / "nowhere"):
+    XLMRobertaConfig(architectures=["XLMRobertaModel"]).save_pretrained(tmp_path / "xlmr")
+    for other in (tmp_path / "xlmr", tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=other.name):
             to_native(str(other), output)
     weights = safetensors.torch.load_file(tmp_path / "zoo" / "model.safetensors")
@@ -404,7 +368,7 @@ def test_models_that_the_layouts_cannot_hold_are_refused(originals, tmp_path):
     assert not os.path.exists(output)
 
 
-def test_outputs_that_exist_are_not_touched(originals, vocabulary, tmp_path):
+def test_outputs_that_exist_are_not_touched(originals, options, tmp_path):
     path = originals.saved(tmp_path, originals.native_state())
     full = tmp_path / "full"
     full.mkdir()
@@ -417,10 +381,10 @@ def test_outputs_that_exist_are_not_touched(originals, vocabulary, tmp_path):
         (to_fairseq, full, path),
     ):
         with pytest.raises(ValueError, match=os.path.basename(output)):
-            convert(str(source), str(output), **(vocabulary if convert in (from_native, from_fairseq) else {}))
+            convert(str(source), str(output), **(options if convert in (from_native, from_fairseq) else {}))
     assert (full / "file").read_text() == "mine" and len(list(full.iterdir())) == 1
     (tmp_path / "empty").mkdir()
-    from_native(path, str(tmp_path / "empty"), originals.HEADS, **vocabulary)
+    from_native(path, str(tmp_path / "empty"), **options)
     assert (tmp_path / "empty" / "config.json").exists()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.pt", "empty", "full"]
 
@@ -473,7 +437,7 @@ def test_command_line_end_to_end(originals, command_line, sample_tokenizer_dir, 
     assert not list(tmp_path.glob("*/convert_*"))
 
     command_line("to-fairseq", translation, str(tmp_path / "back.pt"))
-    command_line("to-native", encoder, str(tmp_path / "native.bin"), "--prefix", "")
+    command_line("to-native", encoder, str(tmp_path / "native.bin"))
     command_line("from-native", str(tmp_path / "native.bin"), str(tmp_path / "again"), *options)
     out, err = capfd.readouterr()
     assert out.count("parameters: ") == 4 and not err
