@@ -48,6 +48,11 @@ from .convert_common import (
 from .modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoModel
 
 FAIRSEQ_EPS = 1e-5  # of its LayerNorm; it has no option for it
+# without these its loader takes a file for one of an older fairseq, and asks for an optimizer
+FAIRSEQ_NOT_TRAINED = {
+    "optimizer_history": [{"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 0}],
+    "extra_state": {"train_iterator": {"epoch": 1}},
+}
 NO_HEAD = "LM head: none in the layout; logits are states times embeddings, config.lm_head_transform is false"
 
 # ours -> fairseq's; of an embedding, the first is always there
@@ -238,7 +243,7 @@ def to_fairseq(folder: str, output: str) -> list[str]:
     state = rename(weights, fairseq_table(decoder_is_encoder=not is_translation), notes)
     state |= {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}
     notes.append("embedding scale: run fairseq with --no-scale-embedding")
-    save_weights({"model": state, "args": fairseq_arguments(config)}, output)
+    save_weights({"model": state, "args": fairseq_arguments(config), **FAIRSEQ_NOT_TRAINED}, output)
     return [f"{len(state)} parameters: {output}", *notes]
 
 
