@@ -51,7 +51,7 @@ class Claim:
     says: str = option(MISSING, "the claim")
     paper: str = option(MISSING, "paper, table, figure")
     published: str = option("", "the paper's own figures, of its own models")
-    models: list[str] = option([], "models that it compares; the first is the one that others are compared with")
+    models: list[str] = option([], "models that it compares, a row each")
     tasks: list[str] = option([], "tasks that it measures")
     seeds: list[int] = option([], "its seeds, where --seeds has more; default: all of them")
     columns: list[Column] = option([], "columns of its table")

@@ -110,7 +110,9 @@ def convert(folder: Path, output: Path) -> None:
 
 
 def source_of(file: Path) -> "Source | None":
-    """A published file as such; None for any other."""
+    """A published file as such; None for any other, and for what is or lies in a pseudo test set, whatever its name."""
+    if any("pseudo" in part.lower() for part in file.parts[-2:]):
+        return None
     for pattern, (task, split, is_english) in ANSWER_FILES.items():
         if match := re.fullmatch(pattern, file.name):
             return Source(file, task, match["language"], split, is_english)

@@ -61,7 +61,7 @@ def test_files_of_every_task_become_rows_under_the_names_of_its_tables(tmp_path,
     published(given, "TyDiQA-GoldP/translate-test/tydiqa.translate.test.sw-en.json", question)
     published(given, "XQuAD/translate-test/xquad.translate.test.zh-en.json", question)
     published(given, "MLQA/translate-test/mlqa.translate.test.ar-en.json", question)
-    published(given, "XQuAD/pseudo-test/xquad.translate.pseudo-test.en-yo.json", question)
+    published(given, "XQuAD/pseudo-test/xquad.translate.test.yo-en.json", question)
     published(given, "XNLI/translate-train/README.md", "not read")
     convert(given, out)
     assert sorted(str(file.relative_to(out)) for file in out.rglob("*.jsonl")) == [
@@ -98,7 +98,7 @@ def test_files_of_every_task_become_rows_under_the_names_of_its_tables(tmp_path,
     about = beside(out / "xnli/de/train.jsonl")
     assert about["source"]["file"] == "XNLI/translate-train/en-de-translated.tsv" and about["rows"] == 2
     assert about["left_out"] == {}
-    assert "pseudo-test.en-yo.json: passed over" in capsys.readouterr().out
+    assert "test.yo-en.json: passed over" in capsys.readouterr().out
 
 
 def test_rows_are_what_recipes_read(tmp_path):

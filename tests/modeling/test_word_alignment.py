@@ -398,13 +398,12 @@ def test_a_sentence_that_just_fits_gives_the_links_of_a_model_with_more_position
     pair = tuple(text.split() for text in PAIRS[0])
     lengths = [len(sample_tokenizer(side, is_split_into_words=True)["input_ids"]) for side in pair]
     exact = sum(lengths) if encoding == "joint" else max(lengths)
-    expected = next(WordAligner(model, sample_tokenizer, "ot", encoding=encoding).align([pair], True, True))
-    fits = next(WordAligner(model, sample_tokenizer, "ot", encoding=encoding, window=exact).align([pair], True, True))
-    assert fits == expected and fits.windows == 1
-    cut = next(
-        WordAligner(model, sample_tokenizer, "ot", encoding=encoding, window=exact - 1).align([pair], True, True)
+    whole, fits, cut = (
+        next(WordAligner(model, sample_tokenizer, "ot", encoding=encoding, window=window).align([pair], True, True))
+        for window in (None, exact, exact - 1)
     )
-    assert cut.windows == 2 and cut.links and len(cut.similarity) == len(expected.similarity)
+    assert fits == whole and fits.windows == 1
+    assert cut.windows == 2 and cut.links and len(cut.similarity) == len(whole.similarity)
 
 
 def test_windows_of_a_long_pair_show_what_the_whole_shows(tokenizer):
