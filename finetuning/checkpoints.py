@@ -7,8 +7,8 @@ from typing import Any
 
 from accelerate import PartialState
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer
 
+from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
 from zoo_core.console import without_load_report
 from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import nearest
@@ -19,26 +19,32 @@ TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", 
 
 
 def describe_model(
-    model: str, tokenizer: str | None = None, hub_root: str | None = None, max_length: int | None = None
+    model: str,
+    tokenizer: str | None = None,
+    hub_root: str | None = None,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[str, Any, Any, dict[str, Any]]:
     """Resolved path, configuration, tokenizer and, for results.json, identity of the model to start from.
 
-    `model` is a folder or a Hub id, `tokenizer` likewise (default: the model's), `hub_root` a folder that mirrors the
-    Hub. Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's,
-    or with fewer positions than `max_length`.
+    `model` is a folder or a Hub id (`owner/name@revision` pins it), `tokenizer` likewise (default: the model's),
+    `hub_root` a folder that mirrors the Hub. Code of theirs runs with `trust_remote_code` alone.
+
+    Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's, or
+    with fewer positions than `max_length`, and for code that would have to run.
     """
     path = find_model(model, hub_root)
     folder = Path(path)
     fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
-    tokenizer_path = resolve_hub_path(tokenizer or path, hub_root)
+    tokenizer_path = find_model(tokenizer, hub_root) if tokenizer else path
     if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
         raise ValueError(
             f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Save it into the folder, or "
             "name its folder as `tokenizer`."
         )
     with PartialState().main_process_first(), readable_errors(model):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
-        loaded = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=True)
+        config = load_config(path, trust_remote_code)
+        loaded = load_tokenizer(tokenizer_path, trust_remote_code)
 
     check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
     if max_length is not None:
@@ -67,7 +73,7 @@ def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any
     Identity and fingerprint are those of `model`; `init_from` of the identity says which fine-tuned model it became.
     Raises ValueError as `describe_model` and `best_seed`, and where the run kept no models.
     """
-    described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length)
+    described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
     if recipe.init_from is None:
         return described
     identity = described[-1]
@@ -78,7 +84,9 @@ def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any
             "trains, and run it with save_models=true."
         )
     facts["fingerprint"] = folder_fingerprint(folder)
-    path, config, tokenizer, _ = describe_model(str(folder), recipe.tokenizer, recipe.hub_root, max_length)
+    path, config, tokenizer, _ = describe_model(
+        str(folder), recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code
+    )
     return path, config, tokenizer, {**identity, "init_from": facts}
 
 
@@ -108,8 +116,11 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
 
 
 def find_model(model: str, hub_root: str | None = None) -> str:
-    """Resolved path of a model, a folder that is there or an id of the Hub. Raises ValueError for a missing folder."""
-    path = resolve_hub_path(model, hub_root)
+    """Resolved path of a model, a folder that is there or an id of the Hub; `owner/name@revision` is downloaded.
+
+    Raises ValueError for a missing folder or revision.
+    """
+    path = download_pinned(resolve_hub_path(model, hub_root))
     folder = Path(path)
     if looks_like_missing_folder(path) or folder.is_file():
         parent = folder.parent
@@ -121,20 +132,20 @@ def find_model(model: str, hub_root: str | None = None) -> str:
     return path
 
 
-def check_model(model: str, hub_root: str | None = None) -> None:
-    """Raises ValueError for a model whose configuration cannot be read, before anything is done with others."""
+def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool = False) -> Any:
+    """Returns the configuration of a model. Raises ValueError where it cannot be read."""
     path = find_model(model, hub_root)
     with PartialState().main_process_first(), readable_errors(model):
-        AutoConfig.from_pretrained(path, trust_remote_code=True)
+        return load_config(path, trust_remote_code)
 
 
-def load_pretrained(auto_class: Any, path: str, name: str, **options: Any) -> Any:
+def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
     """The model of a folder in evaluation mode, every weight read from it but a pooler's; `options`: from_pretrained's.
 
     It computes nothing at padding where it can.
     """
     with readable_errors(name), without_load_report():
-        model, info = auto_class.from_pretrained(path, trust_remote_code=True, output_loading_info=True, **options)
+        model, info = load_auto_model(auto_class, path, trust_remote_code, output_loading_info=True, **options)
     missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise ValueError(

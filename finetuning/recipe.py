@@ -10,7 +10,7 @@ from typing import Any, Literal
 from omegaconf import MISSING, OmegaConf
 
 from finetuning.results.files import run_name
-from zoo_core.recipes import PUSH_TO_HUB, TRACKER, check_bounds, option, out_of_range
+from zoo_core.recipes import PUSH_TO_HUB, TRACKER, TRUST_REMOTE_CODE, check_bounds, option, out_of_range
 from zoo_core.tables import Table
 
 OUTPUT_DIR = "runs/${model_name:${model}}/${task}"  # so that two models, or two tasks, do not share a folder
@@ -184,7 +184,7 @@ class Published(PublishedRow):
 class Recipe:
     """Fine-tuning of one model on one task, evaluated in every language."""
 
-    model: str = option(MISSING, "checkpoint to start from: a model folder or a Hub id")
+    model: str = option(MISSING, "checkpoint to start from: a folder, or owner/name or owner/name@revision of the Hub")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
     init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(
@@ -194,6 +194,7 @@ class Recipe:
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
+    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["classification"] = option("classification", "kind of task: texts or pairs with a label")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(

@@ -40,7 +40,8 @@ def run_by_language(recipe: Any, resume: bool, command: list[str], evaluate: boo
 
     def build(seed: int) -> Any:
         setting = recipe.setting + (", plug-in" if recipe.plug_in else "")
-        return load_model(kind, data, path, seed, [*before, f"{recipe.task} ({setting})"], recipe.plug_in)
+        trained_on = [*before, f"{recipe.task} ({setting})"]
+        return load_model(kind, data, path, seed, trained_on, recipe.plug_in, recipe.trust_remote_code)
 
     def train(seed: int, model: Any) -> dict[str, Any]:
         with SeedProgress(recipe, seed) as progress:
@@ -57,7 +58,7 @@ def run_translation(recipe: Any, resume: bool, command: list[str]) -> None:
     check_recipe(recipe)
     check_architecture(recipe)
     path, config, tokenizer, identity = describe_model(
-        recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length
+        recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length, recipe.trust_remote_code
     )
     folder = RunFolder(recipe, identity, resume)
     check_recording(recipe.tracker, recipe.push_to_hub)

@@ -10,7 +10,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import SequentialSampler
-from transformers import AutoConfig, EvalPrediction, Trainer, TrainingArguments, set_seed
+from transformers import EvalPrediction, Trainer, TrainingArguments, set_seed
 
 from finetuning.checkpoints import (
     describe_start,
@@ -24,6 +24,7 @@ from finetuning.seeds import SeedProgress, check_weights, finish, metric_facts, 
 from finetuning.tasks.kind import Kind
 from finetuning.tasks.registry import task_module
 from finetuning.used_rows import TrainsUsedRows
+from modeling.checkpoints import load_auto_model, load_config
 from zoo_core.console import without_load_report
 from zoo_core.masking import IGNORED
 
@@ -229,7 +230,13 @@ def check_plug_in(recipe: Recipe, config: Any) -> None:
 
 
 def load_model(
-    kind: Kind, data: TaskData, path: str, seed: int, trained_on: list[str], plug_in: bool = False
+    kind: Kind,
+    data: TaskData,
+    path: str,
+    seed: int,
+    trained_on: list[str],
+    plug_in: bool = False,
+    trust_remote_code: bool = False,
 ) -> torch.nn.Module:
     """The model of one seed: the encoder of the folder below a head that is drawn from the seed.
 
@@ -239,12 +246,13 @@ def load_model(
     """
     set_seed(seed)
     with PartialState().main_process_first(), readable_errors(path), without_load_report():
-        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+        config = load_config(path, trust_remote_code)
         # said either way: the checkpoint may have been fine-tuned the other one
         options = {"plug_in": plug_in} if hasattr(config, "plug_in") else {}
-        model, info = kind.auto_class.from_pretrained(
+        model, info = load_auto_model(
+            kind.auto_class,
             path,
-            trust_remote_code=True,
+            trust_remote_code,
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # the head of an earlier task may have another number of labels

@@ -2,8 +2,8 @@
 
     python -m hub_cards.folder_check --model runs/xlm_align-smoke/model
 
-First the files alone, so that no code of somebody else is run. Then a fresh process loads a copy from another place, as
-a user of the Hub would.
+First the files alone: code other than that of modeling/ is refused, and does not run. Then a fresh process loads a copy
+from another place and runs the folder's code, as a user of the Hub would.
 """
 
 import argparse

@@ -14,6 +14,7 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_res
 from finetuning.results.table import Results
 from hub_cards.licenses import hub_id
 from hub_cards.record import Record, Result
+from modeling.checkpoints import split_revision
 from pretraining.recipe import OBJECTIVES, is_selected
 
 # kind of task -> the Hub's name for it
@@ -143,12 +144,13 @@ def learned_data(record: Record) -> list[str]:
 
 
 def start_of(record: Record) -> str:
-    """The checkpoint that the weights started from, as its recipe names it; empty for random weights and unknown ones.
+    """The checkpoint that the weights started from, as its recipe names it but for a revision; empty for random weights
+    and unknown ones.
 
     Of a fine-tuned model, what it was fine-tuned from.
     """
     own = own_results(record)
-    return own[0]["model"]["folder"] if own else start_of_run(record)
+    return split_revision(own[0]["model"]["folder"])[0] if own else start_of_run(record)
 
 
 def start_of_run(record: Record) -> str:
@@ -157,7 +159,7 @@ def start_of_run(record: Record) -> str:
     meta_pretrained = model.get("meta_pretrained") or {}
     if meta_pretrained.get("initialize") == "none":  # the baseline takes its shape alone
         meta_pretrained = {}
-    return model.get("start_from") or meta_pretrained.get("path") or ""
+    return split_revision(model.get("start_from") or meta_pretrained.get("path") or "")[0]
 
 
 def plain_name(path: str) -> str:

@@ -3,6 +3,8 @@
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --dry-run
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --private
 
+The check runs the folder's code in a fresh process, once it has found that this is the code of modeling/.
+
 Files that the repository has already are not sent; files that are only there stay, but for the weights and the record
 of a former push. A card that somebody edited on the Hub is shown, and not overwritten without --overwrite-card. After
 an interruption the same command goes on: large files that have arrived are not sent again. Without a token or network,
@@ -82,7 +84,7 @@ def push(
     console, folder = Console(highlight=False), Path(model_dir)
     if not HUB_ID.fullmatch(repo):
         raise ValueError(f"--repo is {repo!r}. Give owner/name.")
-    with console.status(f"checking {escape(str(folder))} and loading it in a fresh process"):
+    with console.status(f"checking {escape(str(folder))}; a fresh process loads it and runs its code"):
         problems = check_folder(folder)
     card = "" if problems else _read(folder / CARD)
     if not problems and not re.search(rf"(?<![\w.-]){re.escape(repo)}(?![\w-]|\.\w)", card):

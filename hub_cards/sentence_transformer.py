@@ -24,6 +24,7 @@ from finetuning.results.table import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
 from hub_cards.record import FOLDER, provenance_folder
 from zoo_core.provenance import folder_fingerprint, write_json
+from zoo_core.recipes import TRUST_REMOTE_CODE
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
 REQUIRES = ">=6.0"
@@ -49,6 +50,7 @@ def write_modules(
     results_file: str | os.PathLike | None = None,
     pooling: str | None = None,
     overwrite: bool = False,
+    trust_remote_code: bool = False,
 ) -> Vectors:
     """Writes modules.json and what it names into a model folder, and returns what the vectors will be.
 
@@ -57,6 +59,7 @@ def write_modules(
         results_file: results.json of a retrieval or mining task on these weights; layer, pooling and length are its.
         pooling: `mean`, `mean_with_special_tokens` or `cls`, as in the retrieval recipe.
         overwrite: whether to replace files that say something else.
+        trust_remote_code: whether the folder's own code runs, to read its configuration and tokenizer.
 
     Without layer, results and pooling, they are those of the results in the folder's record, if there are any; else the
     retrieval task's defaults.
@@ -76,7 +79,8 @@ def write_modules(
         vectors = vectors_of_results(Path(results_file), fingerprint)
     elif not is_chosen:
         vectors = vectors_of_record(folder, fingerprint)
-    _, config, tokenizer, _ = describe_model(str(folder), max_length=vectors.max_length if vectors else None)
+    max_length = vectors.max_length if vectors else None
+    _, config, tokenizer, _ = describe_model(str(folder), max_length=max_length, trust_remote_code=trust_remote_code)
     vectors = vectors or chosen_vectors(layer, pooling, config.num_hidden_layers)
     if not 0 <= vectors.layer <= config.num_hidden_layers:
         raise ValueError(f"layer is {vectors.layer}: give 0 (the embeddings) to {config.num_hidden_layers}.")
@@ -220,9 +224,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--pooling", metavar="NAME", help=f"{', '.join(POOLINGS)}; default: mean, of tokens alone")
     parser.add_argument("--overwrite", action="store_true", help="replace files that say something else")
+    parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     args = parser.parse_args(argv)
     try:
-        vectors = write_modules(args.model, args.layer, args.results, args.pooling, args.overwrite)
+        vectors = write_modules(
+            args.model, args.layer, args.results, args.pooling, args.overwrite, args.trust_remote_code
+        )
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     print(f"{args.model}: layer {vectors.layer} ({vectors.why}), {POOLINGS[vectors.pooling]}")

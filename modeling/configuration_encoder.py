@@ -152,7 +152,7 @@ def ids_of_tokenizer(checkpoint: str) -> dict[str, int]:
     """Special ids that BERT's configurations lack, or have wrong (multilingual-e5's vocabulary is XLM-R's), by the
     tokenizer that lies beside; none where there is none."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
     except (OSError, ValueError):
         return {}
     if len(tokenizer) == len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone

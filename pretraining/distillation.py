@@ -23,12 +23,11 @@ from transformers import PreTrainedTokenizerBase
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import MetaPretrained, Recipe, Teacher
 from pretraining.rows import pad_rows
-from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
+from pretraining.start.pretrained import check_own_tokenizer, existing_path, read_config, read_masked_lm, read_tokenizer
 from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import folder_fingerprint
-from zoo_core.tables import resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary, longest_input
 
 logger = logging.getLogger(__name__)
@@ -75,10 +74,16 @@ class TeacherModel:
     has no mask token or is not of a kind that can be compared, and vocabularies without a common token.
     """
 
-    def __init__(self, teacher: Teacher, tokenizer: PreTrainedTokenizerBase, hub_root: str | None = None):
+    def __init__(
+        self,
+        teacher: Teacher,
+        tokenizer: PreTrainedTokenizerBase,
+        hub_root: str | None = None,
+        trust_remote_code: bool = False,
+    ):
         """`tokenizer` is the student's."""
-        self.settings, self.path = teacher, resolve_hub_path(teacher.path, hub_root)
-        self.tokenizer, self.model = _load(teacher, hub_root)
+        self.settings, self.path = teacher, existing_path(teacher.path, "teacher.path", hub_root)
+        self.tokenizer, self.model = _load(teacher, hub_root, trust_remote_code)
         self.longest_input = min(longest_input(self.model.config), self.tokenizer.model_max_length)
         vocabulary = read_vocabulary(tokenizer, NAMES[1])
         # WordPiece knows a word or does not; SentencePiece leaves the mark of the word's start out of it
@@ -212,7 +217,9 @@ class TeacherModel:
 
 def load_teachers(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[TeacherModel]:
     """The teacher of a recipe, if it has one; see `TeacherModel` for errors."""
-    return [TeacherModel(recipe.teacher, tokenizer, recipe.hub_root)] if recipe.teacher else []
+    if recipe.teacher is None:
+        return []
+    return [TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)]
 
 
 def text_of(subwords: Sequence[Subword | bytes]) -> RowText:
@@ -265,17 +272,19 @@ def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenize
     return {own: their for their, own in theirs.items()}
 
 
-def _load(teacher: Teacher, hub_root: str | None) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
+def _load(
+    teacher: Teacher, hub_root: str | None, trust_remote_code: bool
+) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
     """Tokenizer and model of the teacher, in float32 and evaluation mode, without gradients."""
     field = "teacher.tokenizer" if teacher.tokenizer else "teacher.path"
     name = teacher.tokenizer or teacher.path
-    tokenizer = read_tokenizer(name, field, hub_root)
-    check_own_tokenizer(tokenizer, teacher.tokenizer, teacher.path, field, hub_root)
+    tokenizer = read_tokenizer(name, field, hub_root, trust_remote_code)
+    check_own_tokenizer(tokenizer, teacher.tokenizer, teacher.path, field, hub_root, trust_remote_code)
     if tokenizer.mask_token_id is None:
         raise ValueError(f"the tokenizer of {field} {name!r} has no mask token. Take a masked language model's.")
-    config = read_config(teacher.path, "teacher.path", hub_root)
+    config = read_config(teacher.path, "teacher.path", hub_root, trust_remote_code)
     check_vocabulary(tokenizer, config, name, teacher.path, "Name the teacher's own tokenizer as teacher.tokenizer.")
-    model, absent = read_masked_lm(teacher.path, "teacher.path", hub_root, config)
+    model, absent = read_masked_lm(teacher.path, "teacher.path", hub_root, config, trust_remote_code)
     if absent:
         raise ValueError(
             f"the teacher {teacher.path!r} lacks {len(absent)} weights of a masked language model ({min(absent)}, "

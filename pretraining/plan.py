@@ -42,7 +42,7 @@ def print_plan(
     rows = [(part, f"{count:,}") for part, count in (parts | {"all": total}).items()]
     console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
     if start := recipe.model.meta_pretrained:
-        _, old = source_vocabulary(start, recipe.hub_root)
+        _, old = source_vocabulary(start, recipe.hub_root, recipe.trust_remote_code)
         filled = "random"
         if carries_rows(start):
             routes = match_vocabularies(old, tokenizer, start, recipe.hub_root).routes

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from zoo_core.recipes import PUSH_TO_HUB, TRACKER, option
+from zoo_core.recipes import PUSH_TO_HUB, TRACKER, TRUST_REMOTE_CODE, option
 from zoo_core.table_files import SUFFIXES
 from zoo_core.tables import Table
 
@@ -294,6 +294,7 @@ class Recipe:
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
+    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora, any number of a language")
     bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
     prepared: str | None = option(

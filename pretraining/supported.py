@@ -20,7 +20,7 @@ from pretraining.rows import specials_of
 from pretraining.start.initialization import model_class
 from pretraining.start.pretrained import existing_path, read_tokenizer
 from zoo_core.console import quiet_libraries
-from zoo_core.recipes import user_errors
+from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
 
 MODELS = ("xlm_align", "ernie_m", "metaxlm", "veco")
 
@@ -29,17 +29,18 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder or a Hub id")
+    parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")
     flags = parser.parse_args(argv)
     with user_errors():
         quiet_libraries()
-        show(flags.checkpoint, flags.hub_root)
+        show(flags.checkpoint, flags.hub_root, flags.trust_remote_code)
 
 
-def show(name: str, hub_root: str | None) -> None:
+def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> None:
     """Prints what is there, and a table of models and objectives. Raises ValueError for what cannot be loaded."""
     path = existing_path(name, "CHECKPOINT", hub_root)
-    tokenizer = read_tokenizer(name, "CHECKPOINT", hub_root)
+    tokenizer = read_tokenizer(name, "CHECKPOINT", hub_root, trust_remote_code)
     rows = {model: objectives_of(model, path) for model in MODELS}
     if all(isinstance(found, str) for found in rows.values()):
         raise ValueError(rows[MODELS[0]])

@@ -46,6 +46,10 @@ PLAIN_TYPES = {
     str: (str, 'text; in a file, put it in quotes: "..."'),
 }
 TRACKER = "experiment tracker that the figures of the run go to as well; default: none"
+TRUST_REMOTE_CODE = (
+    "run the code that a model or tokenizer brings; without it the four models of the zoo are loaded by the installed "
+    "code, others by transformers, and what needs code of its own is refused"
+)
 PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
 BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
 

@@ -88,8 +88,13 @@ def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
             f"hub_root is {hub_root}, which is not a folder. Name a folder of the form <hub_root>/<owner>/<name>, or "
             "leave hub_root empty."
         )
-    mirrored = Path(hub_root) / path
-    return str(mirrored) if HUB_ID.fullmatch(path) and mirrored.is_dir() else or_installed(path)
+    name, _, revision = path.partition("@")
+    mirrored = Path(hub_root) / name
+    if not HUB_ID.fullmatch(name) or not mirrored.is_dir():
+        return or_installed(path)
+    if revision:
+        logger.warning("%s is read from %s; revision %s is not checked there", name, mirrored, revision)
+    return str(mirrored)
 
 
 def load_table(table: Table, hub_root: str | None = None) -> "Dataset | IterableDataset":

@@ -99,7 +99,9 @@ def check_encoder(flags: argparse.Namespace) -> int:
     """Its longest input. Raises ValueError for a model that pre-training cannot start from."""
     from finetuning.checkpoints import describe_model
 
-    _, config, tokenizer, identity = describe_model(flags.model, flags.tokenizer)
+    _, config, tokenizer, identity = describe_model(
+        flags.model, flags.tokenizer, trust_remote_code=flags.trust_remote_code
+    )
     if identity["type"] not in ENCODERS:
         raise ValueError(f"{flags.model} is of type {identity['type']}; --adapt goes on from {', '.join(ENCODERS)}.")
     if tokenizer.mask_token_id is None:
@@ -149,6 +151,7 @@ def train(flags: argparse.Namespace, work: Path, layer: int, length: int, screen
     settings = {
         "output_dir": run,
         "model.start_from": find_model(flags.model),
+        "trust_remote_code": flags.trust_remote_code,
         "model.config.alignment_layer": layer,
         "phases.0.objectives.tlm.max_length": min(length, LONGEST),
         "bitext": json.dumps([bitext | {"source_column": "source", "target_column": "target"}]),

@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
+from modeling.checkpoints import split_revision
 from zoo_core.tables import looks_like_missing_folder
 
 # as transformers looks for them: the first that is there is read
@@ -21,10 +22,11 @@ def download(model: str, quiet: bool = False) -> None:
     """
     if Path(model).exists() or looks_like_missing_folder(model):
         return
+    name, revision = split_revision(model)
     try:
-        if any(isinstance(try_to_load_from_cache(model, name), str) for name in WEIGHTS):
+        if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in WEIGHTS):
             return
-        found = {file.path: file.size for file in HfApi().get_paths_info(model, list(WEIGHTS))}
+        found = {file.path: file.size for file in HfApi().get_paths_info(name, list(WEIGHTS), revision=revision)}
     except (HfHubHTTPError, HFValidationError):
         return
     except (HTTPError, OSError):
@@ -40,7 +42,7 @@ def download(model: str, quiet: bool = False) -> None:
     print(f"downloading {model} from the Hub, once{size}", file=sys.stderr, flush=True)
     if size:
         try:
-            hf_hub_download(model, first)
+            hf_hub_download(name, first, revision=revision)
         except HfHubHTTPError:  # gated, or gone: as above
             return
         except HTTPError as error:

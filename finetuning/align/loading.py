@@ -25,9 +25,15 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     logging.disable_progress_bar()
     device = _device(flags.device)
     precision = flags.precision or ("bf16" if multiplies_bf16(device) else "fp32")
-    path, _, tokenizer, identity = describe_model(flags.model, flags.tokenizer)
+    path, _, tokenizer, identity = describe_model(
+        flags.model, flags.tokenizer, trust_remote_code=flags.trust_remote_code
+    )
     model = load_pretrained(
-        AutoModel, path, flags.model, dtype=torch.bfloat16 if precision == "bf16" else torch.float32
+        AutoModel,
+        path,
+        flags.model,
+        flags.trust_remote_code,
+        dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
     )
     given = {"symmetrization": flags.symmetrization, "threshold": flags.threshold}
     matching = {name: value for name, value in given.items() if value is not None}

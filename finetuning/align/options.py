@@ -7,6 +7,7 @@ from finetuning.align.formats import FORMATS
 from finetuning.align.output import STATE_ENDING, require_writable
 from finetuning.align.pairs import FORMATS as INPUT_FORMATS
 from finetuning.align.pairs import STDIN
+from zoo_core.recipes import TRUST_REMOTE_CODE
 
 DESCRIPTION = """Link the words of sentences to the words of their translations.
 
@@ -141,10 +142,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--model",
         default=DEFAULT_MODEL,
         metavar="FOLDER|ID",
-        help=f"encoder: a folder, or an id of the Hub (default: {DEFAULT_MODEL}, with its own published method and "
-        "layer, ot and 8)",
+        help=f"encoder: a folder, or an id of the Hub, owner/name or owner/name@revision (default: {DEFAULT_MODEL}, "
+        "with its own published method and layer, ot and 8)",
     )
     group.add_argument("--tokenizer", metavar="FOLDER|ID", help="default: the model's")
+    group.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
     group.add_argument(
         "--precision",
@@ -225,7 +227,7 @@ def _layer(text: str) -> int | str:
 
 def defaults_of(flags: argparse.Namespace) -> tuple[str, int | str]:
     """Method and layer where none are given. An adapted model is no longer the published one."""
-    return DEFAULTS if flags.adapt else PUBLISHED_DEFAULTS.get(flags.model, DEFAULTS)
+    return DEFAULTS if flags.adapt else PUBLISHED_DEFAULTS.get(flags.model.partition("@")[0], DEFAULTS)
 
 
 def fill_in(flags: argparse.Namespace) -> None:

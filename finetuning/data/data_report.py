@@ -132,7 +132,9 @@ def read_translation(recipe: Any) -> tuple[Any, Table]:
 
     check_recipe(recipe)
     check_architecture(recipe)
-    _, _, tokenizer, _ = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length)
+    _, _, tokenizer, _ = describe_model(
+        recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length, recipe.trust_remote_code
+    )
     module = task_module(recipe.kind)
     data = module.encode(module.read(recipe), tokenizer, recipe)
     check_run(recipe, data)

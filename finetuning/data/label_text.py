@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetuning.data.task_tables import LABELED_BY
 from zoo_core.provenance import run_facts, write_rows
-from zoo_core.recipes import user_errors
+from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
 from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="what the text is in")
     parser.add_argument("--output", required=True, help=f"JSONL file to write; holds {LANGUAGE} for several languages")
     parser.add_argument("--hub_root", help="folder that mirrors the Hub (<hub_root>/<owner>/<name>)")
+    parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--max_length", type=int, default=128, help="tokens of a window; longer sentences are split")
     parser.add_argument("--batch_size", type=int, default=64, help="windows in a forward pass")
     options = parser.parse_args(argv)
@@ -159,14 +160,18 @@ class Teacher:
                 "with that. Windows have 8 tokens or more, batches 1 window or more."
             )
         name = options.model
-        path, config, self.tokenizer, identity = describe_model(name, None, options.hub_root, options.max_length)
+        path, config, self.tokenizer, identity = describe_model(
+            name, None, options.hub_root, options.max_length, options.trust_remote_code
+        )
         self.tokenizer.padding_side = "right"
         if getattr(config, "plug_in", False):
             raise ValueError(
                 f"{name} was fine-tuned plug-in: it reads each text beside its translation. Name one that was "
                 "fine-tuned with plug_in=false."
             )
-        self.model = load_pretrained(AutoModelForTokenClassification, path, name, dtype=torch.float32)
+        self.model = load_pretrained(
+            AutoModelForTokenClassification, path, name, options.trust_remote_code, dtype=torch.float32
+        )
         self.model.to(PartialState().device)
         self.names = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
         if all(re.fullmatch(r"LABEL_\d+", label) for label in self.names):

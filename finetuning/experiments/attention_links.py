@@ -33,11 +33,15 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         quiet_libraries()
         data = read(recipe)
-        path, config, tokenizer, _ = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root)
+        path, config, tokenizer, _ = describe_model(
+            recipe.model, recipe.tokenizer, recipe.hub_root, trust_remote_code=recipe.trust_remote_code
+        )
         from transformers import AutoModel
 
         # the other implementations keep no weights to show
-        model = load_pretrained(AutoModel, path, recipe.model, attn_implementation="eager").eval()
+        model = load_pretrained(
+            AutoModel, path, recipe.model, recipe.trust_remote_code, attn_implementation="eager"
+        ).eval()
         method = "cross-attention" if getattr(config, "cross_attention", False) else "self-attention"
         rows = []
         for name, pair in data.pairs.items():

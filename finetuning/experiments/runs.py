@@ -25,7 +25,6 @@ from finetuning.results.table import FORMAT, Results, Summary, load_results, wit
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.recipes import load_recipe
-from zoo_core.tables import resolve_hub_path
 
 NAME = re.compile(r"[\w+][\w .+-]*")  # of a model, such as MetaXLM or +Dict: it names a folder
 OVERRIDE = re.compile(r"[\w.]+=")
@@ -146,7 +145,7 @@ def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
     """
     from accelerate import PartialState
 
-    from finetuning.checkpoints import check_model
+    from finetuning.checkpoints import read_config
     from finetuning.seeds import check_hardware
     from zoo_core.console import quiet_libraries
     from zoo_core.processes import start_processes
@@ -157,10 +156,10 @@ def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
     check_hardware(getattr(first, "training", first).precision)
     fingerprint = functools.cache(folder_fingerprint)  # each model is that of many runs
     waiting = [(run, state) for run in runs if (state := state_of(run.recipe, fingerprint)) != FINISHED]
-    check = functools.cache(check_model)  # of all, before the first run, which may take days
+    check = functools.cache(read_config)  # of all, before the first run, which may take days
     for run, _ in waiting:
         for path in models_of(run.recipe):
-            check(path, run.recipe.hub_root)
+            check(path, run.recipe.hub_root, run.recipe.trust_remote_code)
     say = print if PartialState().is_main_process else lambda *_: None
     say(f"{len(runs)} runs in {output}: {len(runs) - len(waiting)} finished before, {len(waiting)} to do")
     for number, (run, state) in enumerate(waiting, start=1):
@@ -190,7 +189,7 @@ def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
 
     Raises ValueError where the finished run is of another recipe, or its model has another `fingerprint` now.
     """
-    from finetuning.checkpoints import best_seed
+    from finetuning.checkpoints import best_seed, find_model
     from finetuning.run_folder import check_same_recipe, check_same_start, check_same_weights
 
     folder = Path(recipe.output_dir)
@@ -202,7 +201,7 @@ def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
     results = load_results(folder / "results.json")
     if results["seeds"] != recipe.seeds:
         return BEGUN
-    paths = [resolve_hub_path(path, recipe.hub_root) for path in models_of(recipe)]
+    paths = [find_model(path, recipe.hub_root) for path in models_of(recipe)]
     if all(Path(path).is_dir() for path in paths):
         now = "+".join(map(fingerprint, paths))
         check_same_weights(folder, recipe.model, results["model"]["fingerprint"], now)

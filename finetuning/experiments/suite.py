@@ -235,15 +235,11 @@ def _names(suite: Suite) -> dict[str, Any]:
 
 def check_length(name: str, recipe: Any) -> None:
     """Raises ValueError for a model that is not there, or has fewer positions than a task's inputs."""
-    from transformers import AutoConfig
-
-    from finetuning.checkpoints import check_model, find_model
+    from finetuning.checkpoints import read_config
     from zoo_core.vocabularies import longest_input
 
     for model in models_of(recipe):
-        check_model(model, recipe.hub_root)
-        config = AutoConfig.from_pretrained(find_model(model, recipe.hub_root), trust_remote_code=True)
-        positions = longest_input(config)
+        positions = longest_input(read_config(model, recipe.hub_root, recipe.trust_remote_code))
         if recipe.max_length is not None and recipe.max_length > positions:
             raise ValueError(
                 f"{name}.max_length is {recipe.max_length}, and {model} has {positions} positions. Set "

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo_core.recipes import user_errors
+from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
 
 
 @dataclass
@@ -48,7 +48,13 @@ class AttentionMap:
 
 
 def read_attention(
-    model: str, source: str, target: str, kind: str = "joint", hub_root: str | None = None, tokenizer: str | None = None
+    model: str,
+    source: str,
+    target: str,
+    kind: str = "joint",
+    hub_root: str | None = None,
+    tokenizer: str | None = None,
+    trust_remote_code: bool = False,
 ) -> list[AttentionMap]:
     """Attention of all layers and heads: one map for `joint` and for a translation model, two for VECO's `cross`.
 
@@ -56,13 +62,14 @@ def read_attention(
     has positions; a model that cannot be found or has no tokenizer.
     """
     import torch
+    from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-    from finetuning.checkpoints import describe_model, longest_input
+    from finetuning.checkpoints import describe_model, load_pretrained, longest_input
 
     for name, text in (("source", source), ("target", target)):
         if not text.strip():
             raise ValueError(f"{name} is {text!r}. Attention is between two sentences. Give both.")
-    path, config, tokenizer, _ = describe_model(model, tokenizer, hub_root)
+    path, config, tokenizer, _ = describe_model(model, tokenizer, hub_root, trust_remote_code=trust_remote_code)
     translates = bool(getattr(config, "is_encoder_decoder", False))
     if kind == "cross" and not translates and not getattr(config, "cross_attention", False):
         raise ValueError(
@@ -84,16 +91,10 @@ def read_attention(
             raise ValueError(f"{name} has no token left once it is tokenized. Give a sentence in its place.")
     with torch.no_grad():
         read = joint_attention if kind == "joint" else _translation if translates else cross_attention
-        return read(_load(path, model, translates and kind == "cross"), tokenizer, *inputs)
-
-
-def _load(path: str, name: str, translates: bool):
-    from transformers import AutoModel, AutoModelForSeq2SeqLM
-
-    from finetuning.checkpoints import load_pretrained
-
-    # the other implementations keep no weights to show
-    return load_pretrained(AutoModelForSeq2SeqLM if translates else AutoModel, path, name, attn_implementation="eager")
+        auto_class = AutoModelForSeq2SeqLM if translates and kind == "cross" else AutoModel
+        # the other implementations keep no weights to show
+        loaded = load_pretrained(auto_class, path, model, trust_remote_code, attn_implementation="eager")
+        return read(loaded, tokenizer, *inputs)
 
 
 def _ids(encoding, device):
@@ -218,6 +219,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--kind", choices=("joint", "cross"), default="joint", help="see above (default joint)")
     parser.add_argument("--layer", type=int, metavar="N", help="one layer, counted from 1 (default: all)")
     parser.add_argument("--hub_root", "--hub-root", metavar="DIR", help="folder that mirrors the Hub")
+    parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--tokenizer", metavar="DIR", help="folder or Hub id of the tokenizer (default: the model's)")
     flags = parser.parse_args(argv)
     with user_errors():
@@ -231,7 +233,8 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError(
                 f"output is {flags.output}. Use one of {', '.join('.' + name for name in sorted(formats))}."
             )
-        maps = read_attention(flags.model, flags.source, flags.target, flags.kind, flags.hub_root, flags.tokenizer)
+        asked = (flags.model, flags.source, flags.target, flags.kind)
+        maps = read_attention(*asked, flags.hub_root, flags.tokenizer, flags.trust_remote_code)
         panels = choose(maps, flags.layer)
         output.parent.mkdir(parents=True, exist_ok=True)
         draw(panels, f"{flags.model}, mean of all heads; rows attend to columns", output)

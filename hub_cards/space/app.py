@@ -2,15 +2,15 @@
 
     python hub_cards/space/app.py --model runs/xlm_align-smoke/model
 
-This folder is a Space: uploaded as it is, it runs there. It needs gradio, torch and transformers, and nothing of the
-project: models bring their code.
+This folder is a Space: uploaded with modeling/ in it, it runs there. It needs gradio, torch and transformers.
 """
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FONT = ["system-ui", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]  # of the visitor's system: nothing is fetched
 FONT_MONO = ["ui-monospace", "Noto Sans Mono", "monospace"]
@@ -19,8 +19,9 @@ EPILOG = """examples:
   python app.py --model runs/veco/model --model FacebookAI/xlm-roberta-base --port 8000
   ZOO_MODELS=owner/name,owner/other python app.py --only-listed
 
-A model runs code of its own on this machine. On a Space, and where --host lets other machines in, only the listed
-models are loaded, whatever a visitor types; --no-only-listed lifts that."""
+No code of a model runs here: models of the zoo are loaded by its own code, others by transformers. --trust-remote-code
+runs that of the listed models. On a Space, and where --host lets other machines in, only the listed models are loaded,
+whatever a visitor types; --no-only-listed lifts that."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -45,6 +46,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--host lets other machines in",
     )
     parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        default=None,
+        help="run the code that the models named here bring. Default: ZOO_TRUST_REMOTE_CODE (1 or 0); else no",
+    )
+    parser.add_argument(
         "--host",
         default=os.environ.get("GRADIO_SERVER_NAME") or LOOPBACK[0],
         help="the address to serve on; 0.0.0.0 lets other machines in (default: GRADIO_SERVER_NAME, else 127.0.0.1)",
@@ -63,18 +70,26 @@ def complete(flags: argparse.Namespace) -> None:
 
             flags.model = metadata_load(FOLDER / "README.md")["models"]
     if flags.only_listed is None:
-        setting = os.environ.get("ZOO_ONLY_LISTED", "").strip()
-        if setting not in ("", "0", "1"):
-            raise ValueError(f"ZOO_ONLY_LISTED is {setting!r}: give 1 or 0.")
-        flags.only_listed = setting == "1" if setting else on_a_space or flags.host not in LOOPBACK
+        flags.only_listed = from_environment("ZOO_ONLY_LISTED", on_a_space or flags.host not in LOOPBACK)
+    if flags.trust_remote_code is None:
+        flags.trust_remote_code = from_environment("ZOO_TRUST_REMOTE_CODE", False)
     if flags.only_listed and not flags.model:
         raise ValueError("no model is named, and only named ones may be loaded: give --model, or set ZOO_MODELS.")
+
+
+def from_environment(name: str, default: bool) -> bool:
+    """Whether a variable is 1; the default where it is not set. Raises ValueError for anything but 1 and 0."""
+    setting = os.environ.get(name, "").strip()
+    if setting not in ("", "0", "1"):
+        raise ValueError(f"{name} is {setting!r}: give 1 or 0.")
+    return setting == "1" if setting else default
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Reads the command line, loads the first model, and serves the page until it is stopped."""
     parser = make_parser()
     flags = parser.parse_args(arguments)
+    sys.path.append(str(FOLDER.parent.parent))  # of a checkout: modeling/ lies there
     try:
         complete(flags)
         # what is typed here stays here; gradio reads both when it is imported
@@ -83,16 +98,20 @@ def main(arguments: list[str] | None = None) -> None:
         import gradio as gr
         from loading import Models
         from page import Page
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
         from transformers.utils import logging
 
         logging.set_verbosity(logging.CRITICAL)  # pipelines list all classes that are none of the zoo's as an error
-        models = Models(flags.model, flags.only_listed)
+        models = Models(flags.model, flags.only_listed, flags.trust_remote_code)
         start = None
         if flags.model:
             print(f"Loading {flags.model[0]}", flush=True)
             start = models.get(flags.model[0])
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
+    # a page of another site that calls itself by another name for this machine is refused
+    hosts = [*LOOPBACK, "[::1]"] if flags.host in LOOPBACK else ["*"]
     try:
         page = Page(models, start).blocks
         _, url, _ = page.launch(
@@ -103,6 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
             footer_links=["api"],
             theme=gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=FONT_MONO),
             css_paths=[FOLDER / "style.css"],
+            app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]},
             quiet=True,  # it would advertise tunnels
             prevent_thread_lock=True,
         )

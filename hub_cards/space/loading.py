@@ -12,15 +12,14 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import ModelCard
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer, pipeline
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, pipeline
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, split_revision
+from modeling.pipeline_word_alignment import WordAlignmentPipeline
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 ALIGNER = "word-alignment"
-# models without an aligner of their own get the zoo's, where its code lies in this folder or in the checkout
-HERE = Path(__file__).resolve().parent
-ZOO_CODE = [folder / "modeling" for folder in (HERE, HERE.parent.parent)]
-ZOO_ALIGNER = "pipeline_word_alignment.WordAlignmentPipeline"
 HEADS = {  # by the end of the class that was saved: what such a model was fine-tuned for
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -72,12 +71,14 @@ class Models:
 
     Args:
         listed: names that are offered: folders or Hub ids.
-        only_listed: whether others are refused. A model brings code, which is run here.
+        only_listed: whether others are refused.
+        trust_remote_code: whether code runs that listed models bring; that of others never does.
     """
 
-    def __init__(self, listed: list[str], only_listed: bool):
+    def __init__(self, listed: list[str], only_listed: bool, trust_remote_code: bool = False):
         self.names = list(dict.fromkeys(listed))
         self.only_listed = only_listed
+        self.trusted = frozenset(listed if trust_remote_code else ())
         self.loaded: dict[str, Model] = {}
         self.lock = threading.Lock()
 
@@ -90,11 +91,9 @@ class Models:
         if not name:
             raise ValueError("No model is named: choose one, or type a folder or the id of one on the Hub.")
         if self.only_listed and name not in self.names:
-            raise ValueError(
-                f"“{name[:80]}” is not in the list. A model brings code: only listed ones are loaded here."
-            )
+            raise ValueError(f"“{name[:80]}” is not in the list, and only listed models are loaded here.")
         with self.lock:  # two visitors who ask for one model wait for one load
-            self.loaded[name] = self.loaded.pop(name, None) or load(name)
+            self.loaded[name] = self.loaded.pop(name, None) or load(name, name in self.trusted)
             if len(self.loaded) > KEPT:
                 del self.loaded[next(iter(self.loaded))]
             if name not in self.names:
@@ -102,22 +101,22 @@ class Models:
             return self.loaded[name]
 
 
-def load(name: str) -> Model:
-    """Loads a folder or Hub id. Raises ValueError for what is no text encoder, or cannot be read."""
-    source = find(name)
+def load(name: str, trust_remote_code: bool = False) -> Model:
+    """Loads a folder or Hub id. Raises ValueError for what is no text encoder, cannot be read, or needs its code."""
+    source = download_pinned(find(name))
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=True)
+        config = load_config(source, trust_remote_code)
         if os.path.isdir(source) and not any((Path(source) / file).is_file() for file in TOKENIZER_FILES):
             raise ValueError(f"it holds no tokenizer (none of {', '.join(TOKENIZER_FILES)})")
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=True)
+        tokenizer = load_tokenizer(source, trust_remote_code)
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # decoders have none
-        encoder, whole, head, no_masks = load_weights(source, config)
+        encoder, whole, head, no_masks = load_weights(source, config, trust_remote_code)
         rows = encoder.get_input_embeddings().num_embeddings
         if len(tokenizer) > rows:
             raise ValueError(f"the tokenizer knows {len(tokenizer):,} tokens, and the model has vectors of {rows:,}")
-    except Exception as error:  # code of the model's own was run: it may fail in any way
+    except Exception as error:  # files of strangers, and perhaps their code: they may fail in any way
         raise ValueError(f"{name} cannot be loaded: {first_sentence(error)}") from error
-    aligner, no_aligner = load_aligner(source, config, encoder, tokenizer)
+    aligner, no_aligner = load_aligner(source, config if trust_remote_code else None, encoder, tokenizer)
     if not no_masks and tokenizer.mask_token_id is None:
         no_masks = f"{type(tokenizer).__name__} has no mask token: the model cannot be asked for a word."
     lacking = {"align": no_aligner, "fill": no_masks}
@@ -152,12 +151,14 @@ def find(name: str) -> str:
             remedy = f"name {inside}" if (inside / "config.json").is_file() else "name the folder of a saved model"
             raise ValueError(f"{name} has no config.json: {remedy}.")
         return str(folder)
-    if name[0] in "./~\\" or not HUB_ID.fullmatch(name) or len(name) > 96:
-        raise ValueError(f"“{name[:80]}” is no folder on this machine, and no id of the Hub (owner/name).")
+    if name[0] in "./~\\" or not HUB_ID.fullmatch(split_revision(name)[0]) or len(name) > 96:
+        raise ValueError(
+            f"“{name[:80]}” is no folder on this machine, and no id of the Hub (owner/name, owner/name@revision)."
+        )
     return name
 
 
-def load_weights(source: str, config: Any) -> tuple[Any, Any, str, str]:
+def load_weights(source: str, config: Any, trust_remote_code: bool) -> tuple[Any, Any, str, str]:
     """(encoder, the whole with its head or None, the task of that head or empty, why it fills no masks).
 
     Raises ValueError for no text encoder, and for weights without the encoder's.
@@ -168,10 +169,7 @@ def load_weights(source: str, config: Any) -> tuple[Any, Any, str, str]:
         suffix = ""
     fills_masks = "AutoModelForMaskedLM" in auto_map or type(config) in MODEL_FOR_MASKED_LM_MAPPING
     kind = getattr(transformers, f"AutoModel{suffix or ('ForMaskedLM' if fills_masks else '')}")
-    if kind.__name__ in auto_map:
-        # Auto classes give a folder the code of another one that they met before, if both are called `model`
-        kind = get_class_from_dynamic_module(auto_map[kind.__name__], source)
-    model, found = kind.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+    model, found = load_auto_model(kind, source, trust_remote_code, dtype=torch.float32, output_loading_info=True)
     base = model.eval().base_model
     own = {name for name, _ in base.named_parameters() if "pooler" not in name}
     prefix = f"{model.base_model_prefix}." if base is not model else ""
@@ -219,17 +217,14 @@ def recorded_languages(source: str, config: Any) -> list[str]:
     return []
 
 
-def load_aligner(source: str, config: Any, encoder: Any, tokenizer: Any) -> tuple[Any, str]:
-    """(a word-alignment pipeline over the weights already loaded, or None; why not). Its code is that which the model
-    brings, or else the zoo's."""
-    described = (getattr(config, "custom_pipelines", None) or {}).get(ALIGNER)
-    code = next((folder for folder in ZOO_CODE if (folder / f"{ZOO_ALIGNER.split('.')[0]}.py").is_file()), None)
-    if described is None and code is None:
-        return None, f"This model brings no word aligner: its config.json names no “{ALIGNER}” in custom_pipelines."
+def load_aligner(source: str, trusted: Any, encoder: Any, tokenizer: Any) -> tuple[Any, str]:
+    """(a word-alignment pipeline over the weights already loaded, or None; why not).
+
+    Its code is the zoo's, or that which `trusted` names, the configuration of a model whose code may run.
+    """
+    described = (getattr(trusted, "custom_pipelines", None) or {}).get(ALIGNER)
     try:
-        if described is None:
-            described, source = {"impl": ZOO_ALIGNER}, str(code)
-        made_by = get_class_from_dynamic_module(described["impl"], source)
+        made_by = get_class_from_dynamic_module(described["impl"], source) if described else WordAlignmentPipeline
         return pipeline(ALIGNER, model=encoder, tokenizer=tokenizer, pipeline_class=made_by, device="cpu"), ""
     except Exception as error:  # as above; the other tabs do without
         return None, f"The word aligner of this model cannot be used: {first_sentence(error)}"

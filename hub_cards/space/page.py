@@ -13,8 +13,8 @@ from samples import LANGUAGE_OF, pool, samples
 TITLE = "Try a cross-lingual encoder"
 ABOUT = "Which words are translations of each other, what stands behind a mask, which sentences mean the same."
 TRUST = (
-    "**A model brings its own code, and it will run on the machine that serves this page.** Name only models that you "
-    "trust."
+    "No code of a model named here runs: models of this zoo are loaded by its own code, others by transformers. What "
+    "needs code of its own is refused."
 )
 LINKS = (Path(__file__).parent / "links.js").read_text(encoding="utf-8")
 HEAD_BOXES = {  # by task: labels of the two boxes; the second is hidden without one

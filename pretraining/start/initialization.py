@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import honors_block_masks
+from modeling.checkpoints import installed_class
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
 from pretraining.start.pretrained import existing_path, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching
 from zoo_core.recipes import nearest
-from zoo_core.tables import resolve_hub_path
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,8 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
             "the recipe names no tokenizer, and no checkpoint to take one from. Set `tokenizer`, such as "
             "FacebookAI/xlm-roberta-base, or train one with pretraining.tools.train_tokenizer."
         )
-    tokenizer = read_tokenizer(name, "tokenizer" if recipe.tokenizer else "model.start_from", recipe.hub_root)
+    field = "tokenizer" if recipe.tokenizer else "model.start_from"
+    tokenizer = read_tokenizer(name, field, recipe.hub_root, recipe.trust_remote_code)
     if tokenizer.mask_token_id is None:
         raise ValueError(f"the tokenizer {name!r} has no mask token. Take a masked-LM tokenizer such as XLM-R's.")
     return tokenizer
@@ -40,14 +40,7 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
 
 def model_class(model_type: str) -> type[PreTrainedModel]:
     """`<Model>ForPreTraining` of a model type."""
-    module = importlib.import_module(f"modeling.modeling_{model_type}")
-    config = importlib.import_module(f"modeling.configuration_{model_type}")
-    prefix = next(
-        value.class_prefix
-        for value in vars(config).values()
-        if isinstance(value, type) and getattr(value, "model_type", None) == model_type
-    )
-    return getattr(module, f"{prefix}ForPreTraining")
+    return installed_class(model_type, "AutoModelForPreTraining")
 
 
 def build_config(
@@ -74,7 +67,9 @@ def build_config(
         source, given = "model.config", recipe.model.config
         settings = {"vocab_size": len(tokenizer), **languages}
         if recipe.model.meta_pretrained:
-            settings |= start_settings(recipe.model.meta_pretrained, given, tokenizer, recipe.hub_root)
+            settings |= start_settings(
+                recipe.model.meta_pretrained, given, tokenizer, recipe.hub_root, recipe.trust_remote_code
+            )
         settings |= given
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             settings.setdefault(name, getattr(tokenizer, name))
@@ -170,8 +165,10 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
     if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
         has = ", ".join(config.languages)
         raise ValueError(f"the recipe has text in {unknown[0]!r}, which is no language of {source} ({has}).")
-    start = recipe.model.start_from
-    learned = start and PreTrainedConfig.get_config_dict(resolve_hub_path(start, recipe.hub_root))[0].get("languages")
+    learned = None
+    if start := recipe.model.start_from:
+        path = existing_path(start, "model.start_from", recipe.hub_root)
+        learned = PreTrainedConfig.get_config_dict(path)[0].get("languages")
     for phase in recipe.phases:
         learned = learned or "camlm" in phase.objectives
         if "btmlm" in phase.objectives and not learned:
@@ -234,7 +231,7 @@ def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     if not start:
         return cls._from_config(config, attn_implementation=recipe.model.attention)
     model, report = cls.from_pretrained(
-        resolve_hub_path(start, recipe.hub_root),
+        existing_path(start, "model.start_from", recipe.hub_root),
         config=config,
         attn_implementation=recipe.model.attention,
         dtype=torch.float32,

@@ -19,10 +19,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
 from pretraining.recipe import MetaPretrained, Recipe
 from pretraining.start.matching_report import recipe_token_counts, report, write_report
-from pretraining.start.pretrained import check_own_tokenizer, read_config, read_masked_lm, read_tokenizer
+from pretraining.start.pretrained import check_own_tokenizer, existing_path, read_config, read_masked_lm, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies
 from zoo_core.provenance import folder_fingerprint
-from zoo_core.tables import resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary
 
 logger = logging.getLogger(__name__)
@@ -75,12 +74,12 @@ def first_position(config: PreTrainedConfig) -> int:
     return config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
 
 
-def source_config(start: MetaPretrained, hub_root: str | None) -> PreTrainedConfig:
+def source_config(start: MetaPretrained, hub_root: str | None, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The configuration of a meta-pretrained checkpoint.
 
     Raises ValueError for one that is not there, or of an unknown architecture.
     """
-    config = read_config(start.path, FIELD, hub_root)
+    config = read_config(start.path, FIELD, hub_root, trust_remote_code)
     reason = None
     if config.model_type in ARCHITECTURES:
         return config
@@ -97,14 +96,18 @@ def source_config(start: MetaPretrained, hub_root: str | None) -> PreTrainedConf
 
 
 def start_settings(
-    start: MetaPretrained, given: dict[str, Any], tokenizer: PreTrainedTokenizerBase, hub_root: str | None
+    start: MetaPretrained,
+    given: dict[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    hub_root: str | None,
+    trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """Fields of the new model's configuration that the checkpoint settles where `model.config` (`given`) does not.
 
     Raises ValueError for a field of `given` under which what is carried over would compute something else, and what
     `source_config` raises.
     """
-    config, padding_id = source_config(start, hub_root), tokenizer.pad_token_id
+    config, padding_id = source_config(start, hub_root, trust_remote_code), tokenizer.pad_token_id
     if config.model_type in ARCHITECTURES:
         ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS if hasattr(config, name)}
         return {"backbone_config": config.to_dict() | ids | {"vocab_size": len(tokenizer)}}
@@ -119,27 +122,29 @@ def start_settings(
     return settings
 
 
-def source_vocabulary(start: MetaPretrained, hub_root: str | None) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+def source_vocabulary(
+    start: MetaPretrained, hub_root: str | None, trust_remote_code: bool = False
+) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
     """Configuration and tokenizer of a meta-pretrained checkpoint.
 
     Raises ValueError for a tokenizer that is not there or does not belong to it, and what `source_config` raises.
     """
-    config, field = source_config(start, hub_root), "model.meta_pretrained.tokenizer"
+    config, field = source_config(start, hub_root, trust_remote_code), "model.meta_pretrained.tokenizer"
     name = start.tokenizer or start.path
-    tokenizer = read_tokenizer(name, field if start.tokenizer else FIELD, hub_root)
+    tokenizer = read_tokenizer(name, field if start.tokenizer else FIELD, hub_root, trust_remote_code)
     check_vocabulary(tokenizer, config, name, start.path, f"Name the checkpoint's own as {field}.")
-    check_own_tokenizer(tokenizer, start.tokenizer, start.path, field, hub_root)
+    check_own_tokenizer(tokenizer, start.tokenizer, start.path, field, hub_root, trust_remote_code)
     return config, tokenizer
 
 
-def load_source(start: MetaPretrained, hub_root: str | None) -> Source:
+def load_source(start: MetaPretrained, hub_root: str | None, trust_remote_code: bool = False) -> Source:
     """A meta-pretrained checkpoint with weights in float32.
 
     Raises ValueError for damaged weights, for a checkpoint without embeddings or layers, and what `source_vocabulary`
     raises.
     """
-    config, tokenizer = source_vocabulary(start, hub_root)
-    model, absent = read_masked_lm(start.path, FIELD, hub_root, config)
+    config, tokenizer = source_vocabulary(start, hub_root, trust_remote_code)
+    model, absent = read_masked_lm(start.path, FIELD, hub_root, config, trust_remote_code)
     lacking = sorted(name for key in absent if (name := our_name(key, model)).startswith("roberta."))
     if lacking:
         raise ValueError(
@@ -165,7 +170,7 @@ def match(recipe: Recipe, tokenizer: Any) -> tuple[Source, Matching]:
     start = recipe.model.meta_pretrained
     if not carries_rows(start):
         start = replace(start, rows="random", dictionaries=[])
-    source = load_source(start, recipe.hub_root)
+    source = load_source(start, recipe.hub_root, recipe.trust_remote_code)
     return source, match_vocabularies(source.tokenizer, tokenizer, start, recipe.hub_root)
 
 
@@ -280,5 +285,5 @@ def start_facts(recipe: Recipe) -> dict[str, str | None] | None:
     start = recipe.model.meta_pretrained
     if start is None:
         return None
-    folder = Path(resolve_hub_path(start.path, recipe.hub_root))
+    folder = Path(existing_path(start.path, FIELD, recipe.hub_root))
     return {"path": start.path, "fingerprint": folder_fingerprint(folder) if folder.is_dir() else None}

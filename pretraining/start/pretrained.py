@@ -5,21 +5,23 @@ import pickle
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForMaskedLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
+from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
 from zoo_core.console import without_load_report
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 
 def existing_path(name: str, field: str, hub_root: str | None) -> str:
-    """The folder or Hub id that a field of the recipe names. Raises ValueError for a folder that is not there."""
-    path = resolve_hub_path(name, hub_root)
+    """The folder or Hub id that a field of the recipe names; the downloaded folder of an `owner/name@revision`.
+
+    Raises ValueError for a folder or a revision that is not there.
+    """
+    path = download_pinned(resolve_hub_path(name, hub_root))
     if looks_like_missing_folder(path):
         raise ValueError(
             f"{field} {name!r} is not there: neither a folder nor, by its form, a Hub id. A run folder keeps its model "
@@ -28,17 +30,24 @@ def existing_path(name: str, field: str, hub_root: str | None) -> str:
     return path
 
 
-def read_tokenizer(name: str, field: str, hub_root: str | None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub id. Raises ValueError where there is none."""
+def read_tokenizer(
+    name: str, field: str, hub_root: str | None, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id. Raises ValueError where there is none, or its code would have to run."""
     path = existing_path(name, field, hub_root)
     try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=True)
+        return load_tokenizer(path, trust_remote_code)
     except Exception as error:  # tokenizers raises Exception itself; ImportError of a library; KeyError of a part
         raise ValueError(f"no tokenizer could be loaded from {field} {name!r}: {_reason(error)}") from error
 
 
 def check_own_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, given: str | None, model_name: str, field: str, hub_root: str | None
+    tokenizer: PreTrainedTokenizerBase,
+    given: str | None,
+    model_name: str,
+    field: str,
+    hub_root: str | None,
+    trust_remote_code: bool = False,
 ) -> None:
     """Compares the tokenizer `given` in `field`, apart from the model, with one that lies beside the model's weights.
 
@@ -49,7 +58,7 @@ def check_own_tokenizer(
         return
     with without_load_report():
         try:
-            own = read_tokenizer(model_name, field, hub_root)
+            own = read_tokenizer(model_name, field, hub_root, trust_remote_code)
         except ValueError:
             return
     # beside a configuration alone, transformers makes a tokenizer of special tokens: all of them added
@@ -70,17 +79,17 @@ def _ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     return {number: token for token, number in tokenizer.get_vocab().items() if number not in added}
 
 
-def read_config(name: str, field: str, hub_root: str | None) -> PreTrainedConfig:
+def read_config(name: str, field: str, hub_root: str | None, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The configuration of a checkpoint. Raises ValueError where there is none that transformers can read."""
     path = existing_path(name, field, hub_root)
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=True)
+        return load_config(path, trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"{field} {name!r} holds no configuration that can be read: {_reason(error)}") from error
 
 
 def read_masked_lm(
-    name: str, field: str, hub_root: str | None, config: PreTrainedConfig
+    name: str, field: str, hub_root: str | None, config: PreTrainedConfig, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, set[str]]:
     """A masked language model in float32, and the names of its parameters that the checkpoint lacks or has in another
     shape: random numbers stand there.
@@ -89,10 +98,11 @@ def read_masked_lm(
     """
     try:
         with without_load_report():  # the caller reports what is missing
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                resolve_hub_path(name, hub_root),
+            model, report = load_auto_model(
+                AutoModelForMaskedLM,
+                existing_path(name, field, hub_root),
+                trust_remote_code,
                 config=config,
-                trust_remote_code=True,
                 dtype=torch.float32,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,

@@ -60,13 +60,15 @@ def main(argv: list[str] | None = None) -> None:
         config = build_config(recipe, tokenizer)
         if not carries_rows(start):
             print(f"initialize is {start.initialize}: no row is carried over. With both or embeddings it would be:\n")
-        _, old = source_vocabulary(start, recipe.hub_root)
+        _, old = source_vocabulary(start, recipe.hub_root, recipe.trust_remote_code)
         matching = match_vocabularies(old, tokenizer, start, recipe.hub_root)
         found = report(matching, old, tokenizer, recipe_token_counts(recipe, tokenizer))
         print(to_text(found), end="")
         if flags.output:
             folder = Path(flags.output)
-            model = build_model(recipe, config, (load_source(start, recipe.hub_root), matching))
+            model = build_model(
+                recipe, config, (load_source(start, recipe.hub_root, recipe.trust_remote_code), matching)
+            )
             save_model_folder(model, tokenizer, folder / "model")
             if carries_rows(start):
                 write_report(found, folder)

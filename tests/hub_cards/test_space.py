@@ -172,7 +172,6 @@ def another_tokenizer(folder):
     [
         (lambda folder: (folder / "config.json").unlink(), "no config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
-        (lambda folder: (folder / "modeling_veco.py").unlink(), "modeling_veco.py"),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
         (half_the_weights, r"\S*layer.1."),
@@ -221,14 +220,26 @@ def test_few_models_are_kept(space, zoo_model_dir):
 
 def test_folders_of_one_name_keep_their_own_code(space, zoo_model_dir, tmp_path):
     """Auto classes hand the code of the first such folder to the second one, if their configuration is one."""
-    models, found = space.loading.Models([], only_listed=False), []
-    for number in (1, 2):
-        folder = tmp_path / str(number) / "model"
+    folders = [tmp_path / str(number) / "model" for number in range(2)]
+    for number, folder in enumerate(folders):
         shutil.copytree(zoo_model_dir("xlm_align"), folder)
         with open(folder / "modeling_xlm_align.py", "a") as code:
             code.write(f"\nXlmAlignForMaskedLM.number = {number}\n")
-        found.append(models.get(str(folder)))
-    assert [one.masked_lm.number for one in found] == [1, 2]
+    models = space.loading.Models(list(map(str, folders)), only_listed=False, trust_remote_code=True)
+    assert [models.get(str(folder)).masked_lm.number for folder in folders] == [0, 1]
+
+
+def test_code_of_models_that_are_not_listed_never_runs(space, zoo_model_dir, tmp_path):
+    folder, marker = zoo_model_dir("xlm_align", copy=True), tmp_path / "ran"
+    for file in folder.glob("*.py"):
+        file.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n" + file.read_text())
+    for models in (
+        space.loading.Models([str(folder)], only_listed=False),
+        space.loading.Models([], only_listed=False, trust_remote_code=True),
+    ):
+        assert models.get(str(folder)).aligner and not marker.exists()
+    assert space.loading.Models([str(folder)], only_listed=True, trust_remote_code=True).get(str(folder)).aligner
+    assert marker.exists()
 
 
 # ---- heads of fine-tuned models
@@ -364,20 +375,13 @@ def test_a_fine_tuned_model_fills_no_masks(space, load, zoo_model_dir):
     assert "no masks" in space.drawing.model_facts(found)
 
 
-def test_a_bert_has_the_zoos_aligner_and_one_without_mask_fills_none(
-    space, load, foreign, sample_tokenizer, monkeypatch
-):
+def test_a_bert_has_the_zoos_aligner_and_one_without_mask_fills_none(space, load, foreign, sample_tokenizer):
     config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **SMALL)
     folder = foreign(BertForMaskedLM, config, mask_token="<mask>")
     found = load(folder)
     assert not found.lacking and found.positions == 40
     ours = pipeline("word-alignment", model=str(folder), pipeline_class=WordAlignmentPipeline)
     assert space.answers.align_words(found, *PAIR).links == ours(PAIR)["links"]
-    with monkeypatch.context() as patch:  # a Space that was uploaded without the zoo's code
-        patch.setattr(space.loading, "ZOO_CODE", [])
-        alone = space.loading.load(str(folder))
-    with pytest.raises(ValueError, match="no word aligner"):
-        space.answers.align_words(alone, *PAIR)
     assert space.answers.fill_masks(found, "The [MASK] is small.", 2).masks
     assert "40 tokens" in space.answers.rank_sentences(found, "a " * 100, "b\nc").notes[0]
     bare = load(foreign(BertForMaskedLM, config))

@@ -1,11 +1,13 @@
 """The Space from outside: command line, the folder that is uploaded, and what programs get from the running page."""
 
 import ast
+import http.client
 import json
 import re
 import subprocess
 import sys
 import tomllib
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ PAIR = ("The children are reading.", "Die Kinder lesen ein Buch.")
 
 def completed(space, arguments=(), **environment):
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("SPACE_ID", "ZOO_MODELS", "ZOO_ONLY_LISTED", "GRADIO_SERVER_NAME"):
+        for name in ("SPACE_ID", "ZOO_MODELS", "ZOO_ONLY_LISTED", "ZOO_TRUST_REMOTE_CODE", "GRADIO_SERVER_NAME"):
             patch.delenv(name, raising=False)
         for name, value in environment.items():
             patch.setenv(name, value)
@@ -59,14 +61,14 @@ def test_a_wrong_command_line_ends_with_a_reason(space, capsys, monkeypatch, arg
 
 
 def test_the_folder_needs_nothing_else():
-    """Only the standard library, each other, and what requirements.txt or the Space itself installs."""
+    """The standard library, each other, modeling/, and what requirements.txt or the Space itself installs."""
     own = {path.stem for path in SPACE.glob("*.py")}
     requirements = dict(
         re.match(r"([\w-]+)(.*)", line).groups()
         for line in (SPACE / "requirements.txt").read_text().splitlines()
         if line and not line.startswith("#")
     )
-    installed = {*requirements, "gradio", "huggingface_hub"}  # the last comes with transformers
+    installed = {*requirements, "modeling", "gradio", "starlette", "huggingface_hub"}  # with gradio, with transformers
     for path in SPACE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
@@ -137,6 +139,18 @@ def test_programs_get_what_the_page_shows(space, zoo_model_dir, client):
     assert filled["text"] == space.answers.fill_masks(model, "The <mask> is small.", 3).text
     found = client.predict("a house", "b\nc", api_name="/nearest")
     assert found["layer"] == 1 and sorted(text for text, _ in found["sentences"]) == ["b", "c"]
+
+
+@pytest.mark.parametrize("host, status", [("127.0.0.1", 200), ("localhost:1", 200), ("a.site", 400), ("", 400)])
+def test_requests_for_another_host_are_refused(space_server, host, status):
+    """A page of another site can have its name resolved to this machine; the browser still sends that name."""
+    address = urllib.parse.urlsplit(space_server[0])
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+    body = json.dumps({"data": ["a house", "b", None, None]})
+    headers = {"Host": host, "Content-Type": "application/json"}
+    connection.request("POST", "/gradio_api/call/nearest", body, headers)
+    assert connection.getresponse().status == status
+    connection.close()
 
 
 def test_programs_get_the_reasons_too(client, space_server):

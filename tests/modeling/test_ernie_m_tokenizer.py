@@ -8,6 +8,7 @@ import pytest
 import sentencepiece
 from transformers import AutoTokenizer, DataCollatorWithPadding
 
+from modeling.checkpoints import load_tokenizer
 from modeling.tokenization_ernie_m import ErnieMTokenizer, cut
 
 
@@ -19,6 +20,10 @@ def folder(ernie_m_oracle, tmp_path_factory):
 @pytest.fixture
 def tokenizer(folder):
     return ErnieMTokenizer.from_pretrained(folder)
+
+
+def test_it_is_loaded_without_the_folders_code(folder):
+    assert type(load_tokenizer(str(folder))) is ErnieMTokenizer
 
 
 def test_subwords_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer):

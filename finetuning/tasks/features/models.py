@@ -73,7 +73,13 @@ def layer_protocol(recipe: FeatureRecipe, depth: int) -> dict[str, Any]:
 def load_encoder(recipe: FeatureRecipe, model: SeedModel) -> Any:
     """The encoder of one seed's model on this process' device. Raises ValueError for weights that cannot be read."""
     with PartialState().main_process_first():
-        encoder = load_pretrained(AutoModel, model.path, model.identity["folder"], dtype=DTYPES[recipe.precision])
+        encoder = load_pretrained(
+            AutoModel,
+            model.path,
+            model.identity["folder"],
+            recipe.trust_remote_code,
+            dtype=DTYPES[recipe.precision],
+        )
     return encoder.to(PartialState().device)
 
 

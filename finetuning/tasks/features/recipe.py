@@ -6,7 +6,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import INIT_FROM, OUTPUT_DIR, check_ranges
-from zoo_core.recipes import option
+from zoo_core.recipes import TRUST_REMOTE_CODE, option
 
 SEED = "{seed}"
 
@@ -38,6 +38,7 @@ class FeatureRecipe:
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
+    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as word_alignment")
     layer: int | None = option(

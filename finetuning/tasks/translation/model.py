@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
+from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
 
-from finetuning.checkpoints import readable_errors, without_padding
+from finetuning.checkpoints import find_model, readable_errors, without_padding
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from modeling.checkpoints import load_auto_model
+from modeling.configuration_veco import VecoConfig
 from modeling.encoder_decoder import selected_layers
 from modeling.modeling_veco import VecoForConditionalGeneration
-from zoo_core.tables import resolve_hub_path
 
 
 def beam_search(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def beam_search(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:
 def check_architecture(recipe: TranslationRecipe) -> None:
     """Raises ValueError for a model that this kind of task cannot start from, or not with the recipe's fields."""
     try:
-        config, _ = PreTrainedConfig.get_config_dict(resolve_hub_path(recipe.model, recipe.hub_root))
+        config, _ = PreTrainedConfig.get_config_dict(find_model(recipe.model, recipe.hub_root))
     except OSError:
         return  # `describe_model` says what is wrong with it
     kind, layers = config.get("model_type"), config.get("num_hidden_layers")
@@ -72,10 +73,9 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
         if not config.is_encoder_decoder:
             model = _from_encoder(recipe, path, settings)
         elif is_random:
-            config = AutoConfig.from_pretrained(path, trust_remote_code=True, **settings)
-            model = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=True)
+            model = VecoForConditionalGeneration._from_config(VecoConfig.from_pretrained(path, **settings))
         else:
-            model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=True, **settings)
+            model = load_auto_model(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code, **settings)
     model.generation_config.update(**beam_search(recipe, recipe.generation.beams))
     return without_padding(model)
 

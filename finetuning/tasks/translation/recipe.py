@@ -10,7 +10,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, check_values
-from zoo_core.recipes import PUSH_TO_HUB, TRACKER, option
+from zoo_core.recipes import PUSH_TO_HUB, TRACKER, TRUST_REMOTE_CODE, option
 from zoo_core.tables import Table
 
 
@@ -120,6 +120,7 @@ class TranslationRecipe:
     hub_root: str | None = option(
         None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
     )
+    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["translation"] = option("translation", "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as wmt14")
     source_language: str = option(MISSING, "language that is translated")

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads checkpoints that a user names, and runs no code of theirs unless the user trusts it.
+
+The four model types and ERNIE-M's tokenizer are loaded by the classes installed here, whatever code the checkpoint
+brings; every other type by transformers' own. `trust_remote_code=True` runs the checkpoint's code instead. Code that is
+not run is named in one line; a checkpoint that cannot be loaded without its code is refused.
+"""
+
+import contextlib
+import copy
+import functools
+import importlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
+from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_imports
+from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
+from transformers.utils import cached_file
+
+from .configuration_encoder import CUSTOM_PIPELINES, full_auto_map
+
+logger = logging.getLogger(__name__)
+
+MODEL_TYPES = ("ernie_m", "metaxlm", "veco", "xlm_align")
+PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
+# what from_pretrained reads of a repository, in its root; pickled weights only where there are no others
+READ = ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt"]
+REMEDY = "Read it, then run it by --trust-remote-code (in a recipe: trust_remote_code=true)."
+
+
+def config_class(model_type: str) -> type[PreTrainedConfig]:
+    """Returns the installed configuration class of one of `MODEL_TYPES`."""
+    module = importlib.import_module(f"{__package__}.configuration_{model_type}")
+    own = (value for value in vars(module).values() if getattr(value, "model_type", None) == model_type)
+    return next(value for value in own if isinstance(value, type) and value.class_prefix)
+
+
+def split_revision(name: str) -> tuple[str, str | None]:
+    """Splits `owner/name@revision` of the Hub; the revision of any other name, and of a folder, is None."""
+    found = None if os.path.exists(name) else PINNED.fullmatch(name)
+    return (found[1], found[2]) if found else (name, None)
+
+
+@functools.cache
+def download_pinned(name: str) -> str:
+    """Downloads `owner/name@revision` of the Hub and returns its folder in the cache; returns any other name as it is.
+
+    Raises ValueError for a repository or a revision that cannot be downloaded and is not in the cache.
+    """
+    repository, revision = split_revision(name)
+    if revision is None:
+        return name
+    download = functools.partial(snapshot_download, repository, revision=revision, ignore_patterns=["*/*"])
+    try:
+        folder = Path(download(allow_patterns=READ))
+        if not list(folder.glob("*.safetensors")):
+            download(allow_patterns=["pytorch_model*.bin"])
+    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{name} cannot be downloaded: {reason} Check name, revision and connection.") from error
+    return str(folder)
+
+
+def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """Loads the configuration of a folder or Hub id.
+
+    Raises ValueError where its code would be needed and `trust_remote_code` is False, and what transformers raises.
+    """
+    if trust_remote_code:
+        return AutoConfig.from_pretrained(path, trust_remote_code=True)
+    found, _ = PreTrainedConfig.get_config_dict(path)
+    entries = found.get("auto_map")
+    if (model_type := found.get("model_type")) in MODEL_TYPES:
+        _name_other_code(path, entries)
+        return _as_installed(config_class(model_type).from_pretrained(path))
+    if files := _code_files(path, entries):
+        if model_type not in CONFIG_MAPPING:
+            raise _needs_code(path, f"a model of type {model_type!r}", files)
+        _notice(f"{path} brings code that is not run: {', '.join(files)}. {REMEDY}")
+    return AutoConfig.from_pretrained(path, trust_remote_code=False)
+
+
+def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
+    """Loads the tokenizer of a folder or Hub id. Raises as `load_config`."""
+    if trust_remote_code:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=True)
+    settings = get_tokenizer_config(path)
+    name = (settings.get("tokenizer_class") or "").removesuffix("Fast")
+    if name == "ErnieMTokenizer":
+        from .tokenization_ernie_m import ErnieMTokenizer
+
+        _name_other_code(path, settings.get("auto_map"))
+        return ErnieMTokenizer.from_pretrained(path)
+    if files := _code_files(path, settings.get("auto_map")):
+        if not any(tokenizer_class_from_name(name + end) for end in ("", "Fast")):
+            raise _needs_code(path, f"the tokenizer {name}", files)
+        _notice(f"{path} brings code that is not run: {', '.join(files)}. {REMEDY}")
+    of_ours = {}
+    with contextlib.suppress(OSError):  # a tokenizer may lie by itself
+        if PreTrainedConfig.get_config_dict(path)[0].get("model_type") in MODEL_TYPES:
+            of_ours = {"config": load_config(path)}  # the library knows none of that type
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
+
+
+def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False, **options: Any) -> Any:
+    """Loads the model of a folder or Hub id that `auto_class` (AutoModel, ...) stands for, with from_pretrained's
+    `options`. Returns what from_pretrained returns, and raises as `load_config`."""
+    if trust_remote_code:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+        if (code := (getattr(config, "auto_map", None) or {}).get(auto_class.__name__)) is not None:
+            # an Auto class gives a folder the code of another one that it met before, if both have the same name
+            return get_class_from_dynamic_module(code, path).from_pretrained(path, **options)
+        return auto_class.from_pretrained(path, trust_remote_code=True, **options)
+    found, _ = PreTrainedConfig.get_config_dict(path)
+    if found.get("model_type") not in MODEL_TYPES:
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+    loaded = installed_class(found["model_type"], auto_class.__name__).from_pretrained(path, **options)
+    _as_installed((loaded[0] if isinstance(loaded, tuple) else loaded).config)
+    return loaded
+
+
+def installed_class(model_type: str, auto_class: str) -> Any:
+    """Returns the installed class that an Auto class, given by its name, stands for.
+
+    Raises ValueError where the model type has none.
+    """
+    entries = _auto_map(config_class(model_type))
+    if auto_class not in entries:
+        raise ValueError(f"A model of type {model_type!r} is no {auto_class}: it is {', '.join(entries)}.")
+    module, _, name = entries[auto_class].partition(".")
+    return getattr(importlib.import_module(f"{__package__}.{module}"), name)
+
+
+def _auto_map(cls: type[PreTrainedConfig]) -> dict[str, str]:
+    return full_auto_map(cls.model_type, cls.class_prefix, cls.further_heads)
+
+
+def _as_installed(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration, naming the installed code: that is what a later save writes beside it."""
+    config.auto_map = _auto_map(type(config))
+    config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+    return config
+
+
+@functools.cache
+def _notice(line: str) -> None:
+    """Logs a line, once in a process: configuration, tokenizer and weights are often read one after the other."""
+    logger.warning(line)
+
+
+def _needs_code(path: str, what: str, files: list[str]) -> ValueError:
+    return ValueError(f"{path} has {what}, which needs code of its own: {', '.join(files)}. {REMEDY}")
+
+
+def _entries(entries: Any) -> Iterator[tuple[str, str]]:
+    """(repository or empty, module) of an `auto_map`: `module.Class`, `owner/name--module.Class`, or lists of them."""
+    if isinstance(entries, dict):
+        entries = list(entries.values())
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if isinstance(entry, list):
+            yield from _entries(entry)
+        elif isinstance(entry, str):
+            repository, _, name = entry.rpartition("--")
+            yield repository, name.partition(".")[0]
+
+
+def _code_files(path: str, entries: Any) -> list[str]:
+    """The files of code that an `auto_map` names, each with the repository that it is of."""
+    found = {f"{module}.py of {repository or path}": None for repository, module in _entries(entries)}
+    return list(found)
+
+
+@functools.cache
+def _installed_code(name: str) -> str | None:
+    file = Path(__file__).with_name(name)
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def _name_other_code(path: str, entries: Any) -> None:
+    """Logs one line where a checkpoint of ours brings other code than the installed one, which is used."""
+    waiting, seen, others = [*_entries(entries)], set(), []
+    while waiting:
+        repository, module = waiting.pop(0)
+        name = f"{module}.py"
+        if (repository, name) in seen:
+            continue
+        seen.add((repository, name))
+        if repository and repository != path:
+            others.append(f"{name} of {repository}")
+            continue
+        file = cached_file(
+            path,
+            name,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        if file is None:  # offline, or not there: then nobody could run it
+            continue
+        if Path(file).read_text(encoding="utf-8", errors="replace") != _installed_code(name):
+            others.append(name)
+        else:
+            waiting += [("", imported) for imported in get_relative_imports(file)]
+    if others:
+        what = "brings code that differs from the installed modeling/ and is not run"
+        _notice(f"{path} {what}: {', '.join(others)}. {REMEDY}")

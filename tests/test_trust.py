@@ -1,0 +1,259 @@
+"""Whose code runs: none of a checkpoint's own unless it is trusted, whatever command reads the checkpoint."""
+
+import importlib
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from modeling import checkpoints
+from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
+
+CODE = """
+import pathlib
+from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaForTokenClassification, XLMRobertaModel
+from transformers import XLMRobertaTokenizer
+pathlib.Path({marker!r}).touch()
+class StrangerConfig(XLMRobertaConfig):
+    model_type = "stranger"
+class StrangerModel(XLMRobertaModel):
+    config_class = StrangerConfig
+class StrangerForMaskedLM(XLMRobertaForMaskedLM):
+    config_class = StrangerConfig
+class StrangerForTokenClassification(XLMRobertaForTokenClassification):
+    config_class = StrangerConfig
+class StrangerTokenizer(XLMRobertaTokenizer):
+    pass
+"""
+CLASSES = ("Config", "Model", "ModelForMaskedLM", "ModelForTokenClassification")
+RECIPE = "finetuning/recipes/xlm_align/sample.yaml"
+PHASE = "{name: all, steps: 1, learning_rate: 1e-4, objectives: {mlm: {batch_size: 2}}}"
+TEXT = "[{language: en, path: sample_corpus, config: en}]"
+
+
+def edit(file: Path, **fields) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+@pytest.fixture
+def stranger(sample_tokenizer, tmp_path):
+    """`stranger(part, repository="")` -> a folder whose `model` or `tokenizer` needs code, of its own or of another
+    repository, and the file that this code makes when it runs."""
+    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
+
+    def made(part: str, repository: str = "") -> tuple[Path, Path]:
+        folder, marker = tmp_path / f"stranger-{part}" / "weights", tmp_path / f"{part}-ran"
+        sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+        XLMRobertaForMaskedLM(XLMRobertaConfig(vocab_size=len(sample_tokenizer), **sizes)).save_pretrained(folder)
+        sample_tokenizer.save_pretrained(folder)
+        (folder / "stranger_code.py").write_text(CODE.format(marker=str(marker)))
+        module = f"{repository}--stranger_code" if repository else "stranger_code"
+        if part == "model":
+            entries = {f"Auto{name}": f"{module}.Stranger{name.removeprefix('Model') or 'Model'}" for name in CLASSES}
+            edit(folder / "config.json", model_type="stranger", auto_map=entries)
+        else:
+            entry = {"AutoTokenizer": [None, f"{module}.StrangerTokenizer"]}
+            edit(folder / "tokenizer_config.json", tokenizer_class="StrangerTokenizer", auto_map=entry)
+        return folder, marker
+
+    return made
+
+
+@pytest.fixture
+def notices(caplog):
+    """`notices()`: what was logged of code that is not run."""
+    caplog.set_level(logging.WARNING, logger=checkpoints.__name__)
+    return lambda: [record.getMessage() for record in caplog.records if record.name == checkpoints.__name__]
+
+
+# ---- what is loaded
+
+
+@pytest.mark.parametrize("part", ["model", "tokenizer"])
+@pytest.mark.parametrize("repository", ["", "owner/other"])
+def test_code_of_a_checkpoint_is_refused_by_name(stranger, part, repository):
+    folder, marker = stranger(part, repository)
+    load = load_config if part == "model" else load_tokenizer
+    with pytest.raises(ValueError, match=f"stranger_code.py of {repository or folder}"):
+        load(str(folder))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("part", ["model", "tokenizer"])
+def test_code_that_is_trusted_runs(stranger, part):
+    folder, marker = stranger(part)
+    config = load_config(str(folder), trust_remote_code=True)
+    tokenizer = load_tokenizer(str(folder), trust_remote_code=True)
+    model = load_auto_model(AutoModel, str(folder), trust_remote_code=True)
+    assert marker.exists()
+    found = [type(config), type(model)] if part == "model" else [type(tokenizer)]
+    assert all(cls.__module__.startswith("transformers_modules.") for cls in found)
+
+
+@pytest.mark.parametrize("part", ["model", "tokenizer"])
+def test_code_of_a_second_repository_runs_where_it_is_trusted(stranger, hub, part):
+    folder, marker = stranger(part, "owner/other")
+    hub.create("owner/other")
+    hub.edit("owner/other", {"stranger_code.py": (folder / "stranger_code.py").read_text()})
+    load = load_config if part == "model" else load_tokenizer
+    with pytest.raises(ValueError, match="owner/other"):
+        load(str(folder))
+    assert not marker.exists()
+    load(str(folder), trust_remote_code=True)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm", "metaxlm on modernbert"])
+def test_models_of_the_zoo_are_loaded_by_the_installed_code(zoo_model_dir, tmp_path, notices, model_type):
+    folder, marker = zoo_model_dir(model_type, copy=True), tmp_path / "ran"
+    assert load_config(str(folder)).model_type == model_type.partition(" ")[0] and not notices()
+    expected = load_auto_model(AutoModelForMaskedLM, str(folder), trust_remote_code=True).eval()
+    for file in folder.glob("*.py"):
+        file.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n" + file.read_text())
+    load_config(str(folder))
+    (said,) = notices()
+    assert f"modeling_{model_type.partition(' ')[0]}.py" in said
+    model, tokenizer = load_auto_model(AutoModelForMaskedLM, str(folder)).eval(), load_tokenizer(str(folder))
+    assert type(model).__module__.startswith("modeling.") and not marker.exists()
+    batch = tokenizer(["The house is small.", "Ein Haus"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, expected(**batch).logits)
+    model.save_pretrained(tmp_path / "saved")  # with the code that it was loaded by
+    assert load_config(str(tmp_path / "saved")).auto_map == load_config(str(folder)).auto_map
+    assert len(notices()) == 1
+
+
+def test_a_map_to_another_repository_is_not_carried_on(zoo_model_dir, tmp_path, notices):
+    folder = zoo_model_dir("veco", copy=True)
+    entries = json.loads((folder / "config.json").read_text())["auto_map"]
+    edit(folder / "config.json", auto_map={name: f"owner/other--{value}" for name, value in entries.items()})
+    load_auto_model(AutoModel, str(folder)).save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["auto_map"] == entries
+    load_config(str(folder))
+    assert "modeling_veco.py of owner/other" in notices()[0]
+
+
+def test_code_of_a_type_that_transformers_knows_is_left_out_in_a_line(stranger, notices):
+    folder, marker = stranger("model")
+    edit(folder / "config.json", model_type="xlm-roberta")
+    assert load_config(str(folder)).model_type == "xlm-roberta"
+    assert type(load_auto_model(AutoModel, str(folder))).__module__.startswith("transformers.models.")
+    assert "stranger_code.py" in notices()[0] and not marker.exists()
+
+
+def test_a_class_that_a_model_has_not_is_an_error(zoo_model_dir):
+    from transformers import AutoModelForSeq2SeqLM
+
+    with pytest.raises(ValueError, match="AutoModelForSeq2SeqLM"):
+        load_auto_model(AutoModelForSeq2SeqLM, str(zoo_model_dir("metaxlm")))
+
+
+# ---- owner/name@revision
+
+
+def test_a_revision_is_pinned(hub, zoo_model_dir):
+    first, second = zoo_model_dir("metaxlm", copy=True), zoo_model_dir("metaxlm", copy=True)
+    edit(second / "config.json", layer_norm_eps=0.5)
+    hub.create("owner/pinned")
+    hub.edit("owner/pinned", {file.name: file.read_bytes() for file in first.iterdir()})
+    commit = hub.head("owner/pinned")
+    hub.edit("owner/pinned", {file.name: file.read_bytes() for file in second.iterdir()})
+    assert load_config("owner/pinned").layer_norm_eps == 0.5
+    there = download_pinned(f"owner/pinned@{commit}")
+    assert load_config(there).layer_norm_eps == load_config(str(first)).layer_norm_eps != 0.5
+    assert len(load_tokenizer(there)) == len(load_tokenizer(str(first)))
+    load_auto_model(AutoModel, there)
+    with pytest.raises(ValueError, match="owner/pinned@nowhere"):
+        download_pinned("owner/pinned@nowhere")
+    assert download_pinned("owner/pinned") == "owner/pinned"
+
+
+def test_a_folder_may_have_an_at_in_its_name(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "model@2").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert download_pinned("runs/model@2") == "runs/model@2"
+
+
+# ---- every command
+
+
+def word_align(*options):
+    return lambda folder, work: ("finetuning.align.command", ["--model", folder, *options, "--quiet"])
+
+
+def fine_tune(*options):
+    return lambda folder, work: (
+        "finetuning.run",
+        [*options, f"model={folder}", f"output_dir={work / 'run'}"],
+    )
+
+
+def pre_train(**fields):
+    def arguments(folder, work):
+        values = {"model.type": "metaxlm", "monolingual": TEXT, "phases": f"[{PHASE}]", "output_dir": work / "run"}
+        values |= {name.replace("__", "."): folder for name in fields}
+        return "pretraining.run", [f"{name}={value}" for name, value in values.items()]
+
+    return arguments
+
+
+COMMANDS = {
+    "links of two sentences": word_align("A house", "Ein Haus"),
+    "links of a file": word_align("pairs.txt"),
+    "gold links": word_align("pairs.txt", "--gold", "gold.txt"),
+    "layers": word_align("pairs.txt", "--gold", "gold.txt", "--sweep-layers"),
+    "adapt": word_align("--adapt", "many.txt", "--output", "adapted"),
+    "project": word_align("--project", "labels.conll", "de.txt"),
+    "fine-tuning": fine_tune("--config", RECIPE),
+    "data": fine_tune("--config", RECIPE, "--check_data"),
+    "vectors": fine_tune("--config", "finetuning/recipes/sample_retrieval.yaml"),
+    "a suite": fine_tune("--suite", "sample"),
+    "a start": pre_train(model__start_from=None),
+    "a model of one language": pre_train(model__meta_pretrained__path=None, tokenizer=None),
+    "supported": lambda folder, work: ("pretraining.supported", [folder]),
+    "sentence-transformers": lambda folder, work: ("hub_cards.sentence_transformer", ["--model", folder]),
+    "attention": lambda folder, work: (
+        "finetuning.results.attention_map",
+        ["--model", folder, "--source", "A house", "--target", "Ein Haus", "--output", str(work / "a.png")],
+    ),
+    "labels": lambda folder, work: (
+        "finetuning.data.label_text",
+        ["--model", folder, "--languages", "de", "--input", str(work / "de.txt"), "--output", str(work / "o.jsonl")],
+    ),
+}
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A folder with small inputs, which is the current one."""
+    (tmp_path / "pairs.txt").write_text("A house ||| Ein Haus\n")
+    (tmp_path / "many.txt").write_text("A house ||| Ein Haus\n" * 60)
+    (tmp_path / "gold.txt").write_text("0-0 1-1\n")
+    (tmp_path / "labels.conll").write_text("Anna\tB-PER\n\n")
+    (tmp_path / "de.txt").write_text("Anna\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("part", ["model", "tokenizer"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_runs_code_that_is_not_trusted(stranger, work, capfd, name, part):
+    folder, marker = stranger(part)
+    module, arguments = COMMANDS[name](str(folder), work)
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(module).main(arguments)
+    # pre-training starts from known model types alone, and says which
+    named = "'stranger'" if part == "model" and name in ("a start", "supported") else "stranger_code.py"
+    assert ended.value.code == 2 and named in capfd.readouterr().err and not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["links of a file", "data", "vectors", "supported"])
+def test_a_command_runs_the_code_where_it_is_trusted(stranger, work, name):
+    folder, marker = stranger("tokenizer")
+    module, arguments = COMMANDS[name](str(folder), work)
+    recipe = any("model=" in argument for argument in arguments)
+    importlib.import_module(module).main([*arguments, "trust_remote_code=true" if recipe else "--trust-remote-code"])
+    assert marker.exists()
