@@ -36,6 +36,7 @@ from omegaconf.errors import OmegaConfBaseException
 from zoo_core.provenance import written_aside
 from zoo_core.recipe_files import nearest, read_chain
 
+UNIONS = (Union, types.UnionType)
 LIST_ITEM = "N"  # stands for a position of a list in the names of --help
 DICT_KEY = "NAME"  # stands for a key of a dictionary there
 PLAIN_TYPES = {
@@ -241,6 +242,11 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
             hint = nearest(str(value), choices)
             raise ValueError(f"{origin}: {name} is {value!r}, it must be one of {', '.join(map(str, choices))}. {hint}")
         return value
+    if kind in UNIONS:
+        for choice in typing.get_args(expected):
+            with contextlib.suppress(ValueError):
+                return convert(choice, value, name, origin)
+        _require(False, name, value, _type_name(expected), origin)
     accepted, wanted = PLAIN_TYPES[kind]
     _require(isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)), name, value, wanted, origin)
     return kind(value)
@@ -287,12 +293,11 @@ def _field_types(recipe_class: type) -> dict[str, Any]:
 
 
 def _optional(expected: Any) -> tuple[Any, bool]:
-    """(X, True) for Optional[X], (X, False) for X."""
-    if typing.get_origin(expected) in (Union, types.UnionType):
-        arguments = [item for item in typing.get_args(expected) if item is not type(None)]
-        if len(arguments) == 1:
-            return arguments[0], True
-        return Any, True  # several types
+    """(X, True) for Optional[X], (X, False) for X; X may be a Union of several types."""
+    if typing.get_origin(expected) in UNIONS:
+        arguments = typing.get_args(expected)
+        kept = [item for item in arguments if item is not type(None)]
+        return functools.reduce(operator.or_, kept), type(None) in arguments
     return expected, False
 
 
@@ -306,6 +311,8 @@ def _type_name(expected: Any) -> str:
     kind = typing.get_origin(inner)
     if kind is Literal:
         name = " | ".join(map(str, typing.get_args(inner)))
+    elif kind in UNIONS:
+        name = " | ".join(map(_type_name, typing.get_args(inner)))
     elif kind is list:
         name = f"list of {_type_name(_argument(inner, 0))}"
     elif kind is dict:

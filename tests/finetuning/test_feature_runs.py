@@ -76,6 +76,17 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     assert ("lower is better" in page) == (facts.metric == "aer")
 
 
+@pytest.mark.parametrize(("depth", "layer"), [(12, 6), (24, 12), (5, 2)])
+def test_the_middle_layer_is_that_of_the_model(depth, layer, feature_recipe, zoo_model_dir, tmp_path):
+    model = zoo_model_dir("xlm_align", num_hidden_layers=depth)
+    main([*feature_recipe("retrieval", tmp_path), f"model={model}", "pairs.0.languages=[de]", "layer=middle"])
+    results = read_results(tmp_path / "out")
+    assert (results["protocol"]["layer"], results["protocol"]["depth"]) == (layer, depth)
+    assert results["protocol"]["selection"] == {"rule": "the middle layer", "data": None}
+    assert results.languages["de-en"] == results.of("de-en", layer=layer)
+    assert f"layer: {layer} of {depth} (the middle layer)" in (tmp_path / "out" / "results.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_card_has_the_scores(kind, feature_run, tiny_model, tmp_path):
     out = feature_run(kind)[0]
@@ -159,6 +170,8 @@ def test_seeds_have_to_be_of_one_depth(feature_recipe, two_seeds, tmp_path, refu
         (["pairs=[]"], "`pairs:`"),
         (["pairs.0.languages=[de, de]"], "de-en"),
         (["layer=3"], "layer has 3"),
+        (["layer=last"], "layer is 'last'"),
+        (["layer=middle", "layers=[0, 2]"], "layer that is reported is 1 of 2"),
         (["layers=[0, 7]"], "layers has 7"),
         (["layers=[0, 2]"], "layers is [0, 2]"),
         (["layer=1", "layers=[0, 2]"], "layer is 1"),

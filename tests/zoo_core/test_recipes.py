@@ -63,6 +63,7 @@ class Recipe:
     config: dict[str, Any] = option({}, "anything")
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic")
     shuffle: bool = option(True, "whether to shuffle")
+    depth: int | Literal["half"] | None = option(None, "layers")
     stage: Stage = field(default_factory=Stage)
 
 
@@ -163,6 +164,8 @@ def test_mutable_defaults_are_not_shared():
         ("stages.0.steps=null", "stages.0.steps is nothing"),
         ("stages.0.steps.x=1", "stages.0.steps is int, it has no fields"),
         ("shuffle=3", "It must be true or false"),
+        ("depth=all", r"depth is 'all' \(str\). It must be int \| half"),
+        ("depth=1.5", r"depth is 1.5 \(float\)"),
         ("betas=3", "It must be a list of float"),
         ("betas=[a]", "betas.0 is 'a'"),
         ("config=3", "It must be a mapping of names to values"),
@@ -323,6 +326,7 @@ def test_help_lists_every_field_with_type_default_and_meaning():
         "betas  list of float  default [0.9, 0.98]",
         "precision  fp32 | bf16  default fp32",
         "shuffle  bool  default true",
+        "depth  int | half, optional  default: none",
         "Text of one language.",
     ):
         assert name in text, name

@@ -42,7 +42,10 @@ def describe_models(recipe: FeatureRecipe) -> dict[int, SeedModel]:
             f"The models of seeds {list(depths)} have {list(depths.values())} layers. Evaluate each kind in an "
             "output_dir of its own, and bring them together by compare_with."
         )
-    for field, layers in (("layer", [recipe.layer] if recipe.layer is not None else []), ("layers", recipe.layers)):
+    for field, layers in (
+        ("layer", [recipe.layer] if isinstance(recipe.layer, int) else []),
+        ("layers", recipe.layers),
+    ):
         if beyond := [layer for layer in layers if not 0 <= layer <= first]:
             raise ValueError(
                 f"{field} has {beyond[0]}, and {recipe.model} has {first} layers. Give 0 (the embeddings) to {first}."
@@ -52,19 +55,20 @@ def describe_models(recipe: FeatureRecipe) -> dict[int, SeedModel]:
 
 def layer_protocol(recipe: FeatureRecipe, depth: int) -> dict[str, Any]:
     """Which layers of a model of `depth` layers are scored, and which one is reported, for the protocol."""
-    layer = round(2 * depth / 3) if recipe.layer is None else recipe.layer
+    relative = {None: (round(2 * depth / 3), "two thirds of the layers"), "middle": (depth // 2, "the middle layer")}
+    layer, rule = relative.get(recipe.layer, (recipe.layer, "named in the recipe"))
     layers = sorted(set(recipe.layers)) or list(range(depth + 1))
     if layer not in layers:
         raise ValueError(
-            f"layers is {recipe.layers}, and the layer that is reported is {layer} of {depth}, at two thirds. Add it, "
-            "or name another one by `layer`."
+            f"layers is {recipe.layers}, and the layer that is reported is {layer} of {depth} ({rule}). Add it, or "
+            "name another one by `layer`."
         )
     return {
         "layer": layer,
         "layers": layers,
         "depth": depth,
         "selection": {
-            "rule": "two thirds of the layers" if recipe.layer is None else "named in the recipe",
+            "rule": rule,
             "data": None,  # no layer is ever chosen by the scores
         },
     }

@@ -41,8 +41,10 @@ class FeatureRecipe:
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as word_alignment")
-    layer: int | None = option(
-        None, "layer whose scores are the results, 0: embeddings; default: at two thirds of the layers, 8 of 12"
+    layer: int | Literal["middle"] | None = option(
+        None,
+        "layer whose scores are the results, 0: embeddings; middle: half of the layers, 6 of 12 and 12 of 24; default: "
+        "two thirds of the layers, 8 of 12",
     )
     layers: list[int] = option([], "layers that are scored; default: all, embeddings included", low=0)
     batch_size: int = option(64, "inputs in a forward pass", low=1)
@@ -74,7 +76,7 @@ def check_features(recipe: FeatureRecipe) -> None:
     names = recipe.pair_names
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"The pair {twice[0]} is evaluated twice. Remove one, or evaluate it in another output_dir.")
-    if recipe.layer is not None and recipe.layers and recipe.layer not in recipe.layers:
+    if isinstance(recipe.layer, int) and recipe.layers and recipe.layer not in recipe.layers:
         raise ValueError(
             f"layer is {recipe.layer}, and layers is {recipe.layers}. Add it, or leave layers out to score all."
         )
