@@ -11,6 +11,7 @@ from finetuning.experiments.suite import read_recipes
 from finetuning.experiments.suite_recipe import SUITES, load_suite
 from finetuning.results.table import load_results
 from finetuning.run import main
+from finetuning.tasks.features.models import layer_protocol
 from finetuning.tasks.registry import KINDS
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
@@ -267,6 +268,23 @@ def test_tasks_that_start_from_each_other_are_refused(tmp_path):
     path.write_text(f"name: circle\ntasks: [{', '.join(tasks)}]", encoding="utf-8")
     with pytest.raises(ValueError, match="Task a of suite circle starts from 'b'"):
         load_suite(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "depth", "layer"), [("ernie_m", "base", 12, 6), ("ernie_m_large", "large", 24, 12)]
+)
+def test_ernie_ms_suites_are_of_one_size_each(name, size, depth, layer):
+    """Tables 11 and 12, whose values differ for MLQA and PAWS-X; section 4.2: the middle layer."""
+    suite, path = load_suite(name)
+    recipes = suite_module.read_recipes(suite, path, ["model=m"], [task.name for task in suite.tasks])
+    assert size in suite.name and list(recipes) == ["xnli", "conll", "mlqa", "pawsx", "tatoeba"]
+    decays = {task: recipe.training.layerwise_decay for task, recipe in recipes.items() if task != "tatoeba"}
+    of_two = {"base": 0.8, "large": 0.9}[size]
+    assert decays == {"xnli": 0.8, "conll": 0.8, "mlqa": of_two, "pawsx": of_two}
+    assert layer_protocol(recipes["tatoeba"], depth)["layer"] == layer
+    for recipe in recipes.values():
+        for item in recipe.published if isinstance(recipe.published, list) else filter(None, [recipe.published]):
+            assert (" large" in item.row) == (size == "large")
 
 
 @pytest.mark.slow
