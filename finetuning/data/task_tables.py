@@ -236,8 +236,8 @@ def translation_table(table: "LabeledTable") -> Table:
 
 def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     """Languages of a training table; none where `language_column` tells them, or where they must be named."""
-    names_none = table.language_column or has_place_for_language(table)
-    if recipe.setting != "zero_shot" and not table.languages and names_none:
+    must_name = recipe.setting == "supervised" and has_place_for_language(table)
+    if recipe.setting != "zero_shot" and not table.languages and (table.language_column or must_name):
         return []
     return table.languages or [recipe.source_language]
 

@@ -169,6 +169,21 @@ def test_the_source_language_is_chosen_from_a_mixed_training_table(write):
     assert len(data.train) == 3
 
 
+def test_a_training_table_with_a_place_for_the_language_is_of_the_source_where_none_is_named(write, tmp_path):
+    path = str(tmp_path / "train.{language}.parquet")
+    for language, labels in (("en", NLI), ("de", NLI[:2])):
+        write(f"train.{language}", rows(labels))
+    test = evaluated(write("test", rows(NLI)))
+    tables = f"train={json.dumps([{'path': path}, {'path': path, 'languages': ['de']}])}"
+    data = read({}, test, "setting=translate_train_all", "translations_from=someone", tables)
+    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"]]
+    assert len(data.train) == 5
+    with pytest.raises(ValueError, match="all training rows are en"):
+        read({"path": path}, test, "setting=translate_train_all", "translations_from=someone")
+    with pytest.raises(ValueError, match="`languages` is empty"):
+        read({"path": path}, test, "setting=supervised")
+
+
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
