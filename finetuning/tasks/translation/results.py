@@ -11,6 +11,11 @@ from finetuning.results.table import Results
 from finetuning.tasks.translation.recipe import TranslationRecipe
 
 METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenized, case-insensitive)", "chrf": "chrF"}
+# by score: which published one it stands for, and whether the two can be compared
+STANDS_FOR = {
+    "bleu": "stands for multi-bleu.perl -lc on Moses tokens, and is not comparable to a decimal, as its tokens are "
+    "sacreBLEU's: compare sacreBLEU where both are published"
+}
 RATIO_OF_ALARM = 0.5  # of the translations' length to the references': below, or above its inverse, something is wrong
 
 
@@ -30,7 +35,10 @@ def facts(recipe: TranslationRecipe, protocol: dict[str, Any], records: list[dic
             "updates": [record["steps"] for record in records],
         },
         "protocol": with_outcomes(
-            protocol, records, signatures={pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs}
+            protocol,
+            records,
+            signatures={pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs},
+            stands_for=STANDS_FOR,
         ),
         "curve": {str(record["seed"]): record["curve"] for record in records},
         "published": [published_figures(item, figures, pairs)] if item else [],
@@ -49,6 +57,8 @@ def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
         warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, drawn at random")
     if recipe.max_train_examples:
         warnings.append(f"at most {recipe.max_train_examples} training pairs were used, drawn at random")
+    if recipe.published and recipe.published.bleu:
+        warnings.append(f"BLEU (tokenized) beside published figures {STANDS_FOR['bleu']}")
     return warnings + published_notes([recipe.published] if recipe.published else [])
 
 
@@ -87,6 +97,7 @@ def protocol_lines(results: Results) -> list[str]:
     ]
     for pair, signatures in protocol["metric"]["signatures"].items():
         lines += [f"{METRICS[name]} {pair}: {signature}" for name, signature in signatures.items()]
+    lines += [f"{METRICS[name]} {words}" for name, words in protocol["metric"]["stands_for"].items()]
     return [*lines, f"weights at the start: {settings['initialize']}"]
 
 
