@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from safetensors import SafetensorError
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
 from zoo_core.console import without_load_report
@@ -16,6 +18,7 @@ from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary, longest_input
 
 TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
+CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
 
 
 def describe_model(
@@ -182,6 +185,12 @@ def readable_errors(name: str):
         ) from error
 
 
+def trainer_checkpoints(folder: Path) -> list[Path]:
+    """The Trainer's checkpoints in a folder, the oldest first. `checkpoint-12.bak` is none of them."""
+    found = (path for path in folder.glob("*") if re.fullmatch(CHECKPOINT, path.name) and path.is_dir())
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
 def last_complete_checkpoint(folder: Path) -> str | None:
     """The newest of the Trainer's checkpoints that was written to its end, which trainer_state.json marks."""
 
@@ -191,5 +200,5 @@ def last_complete_checkpoint(folder: Path) -> str | None:
         except (OSError, ValueError):
             return False
 
-    found = sorted(folder.glob("checkpoint-*"), key=lambda item: int(item.name.rpartition("-")[2]), reverse=True)
+    found = reversed(trainer_checkpoints(folder))
     return next((str(checkpoint) for checkpoint in found if is_complete(checkpoint)), None)

@@ -77,11 +77,14 @@ def main(argv: list[str] | None = None) -> None:
             from finetuning.data.data_report import report_data
 
             return report_data(recipe)
-        if arguments.sweep:
-            from finetuning.experiments import sweep
+        from zoo_core.run_folders import run_lock
 
-            return sweep.run(recipe, arguments.resume, command, kind.run_function)
-        kind.run_function(recipe, arguments.resume, command)
+        with run_lock(recipe.output_dir):
+            if arguments.sweep:
+                from finetuning.experiments import sweep
+
+                return sweep.run(recipe, arguments.resume, command, kind.run_function)
+            kind.run_function(recipe, arguments.resume, command)
 
 
 if __name__ == "__main__":

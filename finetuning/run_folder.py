@@ -11,10 +11,14 @@ from accelerate import PartialState
 
 from zoo_core.provenance import read_json, run_facts, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
+from zoo_core.run_folders import not_own
 
 # seeds may be added to a finished run; the others change no score
 MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name", "compare_with")
 MAY_CHANGE += ("tracker", "push_to_hub")
+# what a start that is killed leaves half written, and a sweep that chose the run's values (`sweep.py`)
+HALF_WRITTEN = r"\.(run|sweep)\.json\.\d+\.tmp"
+SWEEP = r"sweep(\.(json|md|csv|png))?"
 
 
 class RunFolder:
@@ -26,7 +30,8 @@ class RunFolder:
         self.facts: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output_dir {self.path} is a file. Name another one.")
-        if is_empty(self.path):
+        held = not_own(self.path, f"{HALF_WRITTEN}|{SWEEP}")
+        if not held:
             if resume and PartialState().is_main_process:
                 print(
                     f"nothing to resume in {self.path}: this is a new run (output_dir names an older run's folder)",
@@ -34,7 +39,7 @@ class RunFolder:
                 )
             return
         if not resume:
-            raise not_empty(self.path)
+            raise not_empty(self.path, held)
         if not (self.path / "recipe.yaml").is_file() or not (self.path / "run.json").is_file():
             raise ValueError(
                 f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). Name another folder."
@@ -81,16 +86,11 @@ class RunFolder:
         return read_json(self.path / f"seed-{seed}" / "scores.json", None)
 
 
-def is_empty(path: Path) -> bool:
-    """Whether a folder is not there or holds no run; a sweep that chose the run's values may be there (`sweep.py`)."""
-    return not path.exists() or all(item.name.partition(".")[0] == "sweep" for item in path.iterdir())
-
-
-def not_empty(path: Path) -> ValueError:
+def not_empty(path: Path, held: list[str]) -> ValueError:
     """The error of a new run's folder that holds something."""
     return ValueError(
-        f"output_dir {path} is not empty. Results of two runs would be mixed. Add --resume to go on with the run that "
-        "is there; else remove it, or name another `output_dir`."
+        f"output_dir {path} is not empty: it holds {held[0]}. Results of two runs would be mixed. Add --resume to "
+        "continue the run that is there, or name another `output_dir`."
     )
 
 

@@ -15,11 +15,12 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from finetuning.checkpoints import last_complete_checkpoint
+from finetuning.checkpoints import CHECKPOINT, last_complete_checkpoint, trainer_checkpoints
 from finetuning.results.files import run_name
 from zoo_core.console import RunBar
 from zoo_core.provenance import forget_machine, write_json
 from zoo_core.recording import PROJECT, CheckpointUploads
+from zoo_core.run_folders import remove_own
 
 METRICS = Path(__file__).parent / "metrics"
 # scores of development rows; those by language are in the results
@@ -142,13 +143,35 @@ class SeedProgress(TrainerCallback):
         self.is_training = False
 
 
-def train_or_resume(trainer: Trainer, recipe: Any, progress: SeedProgress, size: str, steps: int | None = None) -> None:
+class KeepCheckpoints(TrainerCallback):
+    """Removes the oldest checkpoints, but for `limit` of them, the present one and the best one.
+
+    In place of the Trainer's `save_total_limit`, which takes `checkpoint-12.bak` for a checkpoint and removes it.
+    """
+
+    def __init__(self, limit: int):
+        self.limit = limit
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            names = [f"{PREFIX_CHECKPOINT_DIR}-{step}" for step in (state.global_step, state.best_global_step)]
+            found = trainer_checkpoints(Path(args.output_dir))
+            others = [path for path in found if path.name not in names]
+            for path in others[: max(0, len(found) - self.limit)]:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def train_or_resume(
+    trainer: Trainer, recipe: Any, progress: SeedProgress, size: str, steps: int | None = None, keep: int = 1
+) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that one is of its last step.
 
-    `size` says what is trained on, `steps` how many a seed has, where that is known.
+    `size` says what is trained on, `steps` how many a seed has, where that is known, `keep` how many checkpoints stay
+    beside the best one.
     """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(progress)
+    trainer.add_callback(KeepCheckpoints(keep))
     if recipe.training.gradient_checkpointing:
         recompute_activations(trainer.model)
     resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
@@ -229,7 +252,7 @@ def finish(
         if save_model:
             forget_machine(folder / "model")
         write_json(folder / "scores.json", record)  # from here on the seed counts as finished
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        remove_own(folder / "checkpoints", CHECKPOINT)
     state.wait_for_everyone()
     if save_model:  # behind the barrier: others do not wait for an upload as long as it takes
         progress.uploads.finish(folder / "model", f"the model of step {outcome['selected_step']}")

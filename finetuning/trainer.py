@@ -293,7 +293,6 @@ def task_arguments(recipe: Recipe, kind: Kind, seed: int, folder: Path) -> Train
         save_strategy=strategy,
         eval_steps=recipe.evaluate_every_steps or None,
         save_steps=recipe.evaluate_every_steps or 500,
-        save_total_limit=1,  # beside the best one
         load_best_model_at_end=not is_last,
         metric_for_best_model=None if is_last else "eval_selection",
         greater_is_better=None if is_last else True,

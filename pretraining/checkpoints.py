@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -23,10 +24,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from pretraining.recipe import Recipe
 from zoo_core.provenance import forget_machine, read_json, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
+from zoo_core.run_folders import STEP, not_own, remove_own
 
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "checksums.json"
+# What a run that is killed leaves half written: in its folder, where a new run may still start if there is no more than
+# the first, and in checkpoints/.
+BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
+HALF_WRITTEN = rf"{BEGUN}|\.((run|not_finite|vocabulary_matching)\.json|events\.jsonl)\.\d+\.tmp|\.(model|push)\.tmp"
+HALF_A_CHECKPOINT = rf"\.(damaged-)?{STEP}(\.old)?\.tmp"
 THREADS = 4  # hashing lets go of the interpreter; weights and optimizer are two files
 # Fields that change what is seen or kept of a run, never what is learned: they may differ on resume.
 FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
@@ -44,14 +51,14 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
     fields), and for a run that is already finished.
     """
     folder = Path(recipe.output_dir)
-    # the lock, and what a killed start had begun to write, have a dot in front
-    is_empty = not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir())
-    if is_empty and resume:
+    held = not_own(folder, BEGUN)
+    if not held and resume:
         raise ValueError(f"there is nothing to resume: {str(folder)!r} is empty or missing.")
-    if is_empty:
+    if not held:
         return
     if not resume:
-        raise ValueError(f"{str(folder)!r} is not empty. Continue the run with --resume, or give another output_dir.")
+        advice = "Continue the run with --resume, or give another output_dir."
+        raise ValueError(f"{str(folder)!r} is not empty: it holds {held[0]}. {advice}")
     if not (folder / "recipe.yaml").exists():
         raise ValueError(f"{str(folder)!r} is not a run folder: it holds no recipe.yaml.")
     before = recipe_of_run(folder / "recipe.yaml", Recipe)
@@ -63,17 +70,17 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
 
 
 def start_run_folder(recipe: Recipe) -> None:
-    """Make the folder and write the resolved recipe."""
+    """Remove what a killed run left in the folder that `open_run_folder` has checked, and write the resolved recipe."""
     folder = Path(recipe.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in (*folder.glob("checkpoints/.*.tmp"), *folder.glob(".*.tmp")):  # of a run that was killed at it
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
+    remove_own(folder, HALF_WRITTEN)
     save_recipe(recipe, folder / "recipe.yaml")
 
 
 def checkpoints_of(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first. What is being written has another name until it is whole."""
-    return sorted(folder.glob("checkpoints/step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    found = (path for path in folder.glob("checkpoints/step-*") if re.fullmatch(STEP, path.name) and path.is_dir())
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -212,8 +219,11 @@ def publish_model(folder: Path, checkpoint: Path) -> None:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Take the name away first: a run that is killed in here leaves no half checkpoint that looks whole."""
-    if checkpoint.exists():
+    """Take the name away first: a run that is killed in here leaves no half checkpoint that looks whole.
+
+    Files and links of that name are no checkpoints of a run, and stay.
+    """
+    if checkpoint.is_dir() and not checkpoint.is_symlink():
         shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old.tmp")))
 
 

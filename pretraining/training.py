@@ -6,7 +6,6 @@ so sums are back-propagated and the gradients are scaled once, before clipping.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -35,7 +34,6 @@ from pretraining.interruption import Stopped, at_once, hold_signals, stop_all
 from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
 from pretraining.recipe import Recipe, loss_weights, scheduled_together, unused_losses
-from pretraining.run_lock import run_lock
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.sharding import ShardingAccelerator, all_finite, gradient_norm, local_parts, make_accelerator
 from pretraining.start.initialization import build_config, build_model, load_tokenizer
@@ -46,6 +44,7 @@ from pretraining.trainable import check_trainable, clear_gradients, is_trainable
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import check_shared_folder
 from zoo_core.recording import check_recording
+from zoo_core.run_folders import run_lock
 
 SCHEDULES = {"constant": "constant_with_warmup"}  # the others are called the same in transformers
 
@@ -57,8 +56,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     `open_run_folder`.
     """
     quiet_libraries()
-    writes = not dry_run and int(os.environ.get("RANK", 0)) == 0
-    with run_lock(Path(recipe.output_dir)) if writes else nullcontext():
+    with nullcontext() if dry_run else run_lock(recipe.output_dir):
         if not dry_run:
             open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)

@@ -8,7 +8,6 @@ with what --resume needs, the log and the curves.
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from modeling.backbone import ARCHITECTURES
 from modeling.configuration_encoder import LOADABLE
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
+from zoo_core.run_folders import STEP, remove_own, run_lock
 from zoo_core.vocabularies import longest_input
 
 RECIPE = "pretraining/recipes/xlm_align/aligner.yaml"
@@ -39,13 +39,19 @@ SECONDS_A_LOOK = 0.5
 def adapt(flags: argparse.Namespace) -> None:
     """Trains, measures and writes the folder.
 
-    Raises ValueError for too few pairs, an encoder of another shape, a folder that is there, and what pre-training
-    refuses.
+    Raises ValueError for too few pairs, an encoder of another shape, a folder that is there or that another command
+    works in, and what pre-training refuses.
     """
-    screen = make_screen(flags.quiet)
     output = Path(flags.output)
     work = Path(f"{output}.training")  # beside it, also where the name ends in a slash
     check_places(output, work, flags.resume)
+    with run_lock(work):
+        adapt_in(work, output, flags)
+
+
+def adapt_in(work: Path, output: Path, flags: argparse.Namespace) -> None:
+    """As `adapt`, in a folder for what --resume needs."""
+    screen = make_screen(flags.quiet)
     with screen.status(f"reading {flags.adapt}"):
         pairs, held_out = read_own_pairs(flags)
     of_text = argparse.Namespace(**vars(flags) | {"format": "auto", "keys": None, "languages": None})
@@ -53,7 +59,6 @@ def adapt(flags: argparse.Namespace) -> None:
     with screen.status(f"measuring {flags.model}"):
         length = check_encoder(flags)
         layer, *before = measure(flags, held_out, test)
-    work.mkdir(parents=True, exist_ok=True)
     write_pairs(work / "pairs.jsonl", pairs)
     model = work / "run" / "model"
     if not model.exists():
@@ -64,7 +69,7 @@ def adapt(flags: argparse.Namespace) -> None:
     config = read_json(model / "config.json")
     write_json(model / "config.json", config | {"word_alignment_layer": new_layer})
     model.rename(output)
-    shutil.rmtree(work / "run" / "checkpoints")
+    remove_own(work / "run" / "checkpoints", rf"(damaged-)?{STEP}")
     compared = f"{len(held_out):,} held-out pairs: told from mismatched ones by"
     print(f"{compared} {before[0]:.3f} before (layer {layer}), {after[0]:.3f} after (layer {new_layer})")
     if test:

@@ -25,6 +25,7 @@ from finetuning.results.table import FORMAT, Results, Summary, load_results, wit
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.recipes import load_recipe
+from zoo_core.run_folders import not_own, run_lock
 
 NAME = re.compile(r"[\w+][\w .+-]*")  # of a model, such as MetaXLM or +Dict: it names a folder
 OVERRIDE = re.compile(r"[\w.]+=")
@@ -140,8 +141,8 @@ def check_has_languages(options: argparse.Namespace) -> None:
 def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
     """Runs what is not finished, and returns the results of every run.
 
-    Raises ValueError for a finished run of another recipe or of other weights, for a model that is not there, and where
-    a run fails: with its name and its own message.
+    Raises ValueError for a finished run of another recipe or of other weights, for a model that is not there, where
+    another command is at work in `output`, and where a run fails: with its name and its own message.
     """
     from accelerate import PartialState
 
@@ -154,31 +155,33 @@ def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
     start_processes()
     first = runs[0].recipe
     check_hardware(getattr(first, "training", first).precision)
-    fingerprint = functools.cache(folder_fingerprint)  # each model is that of many runs
-    waiting = [(run, state) for run in runs if (state := state_of(run.recipe, fingerprint)) != FINISHED]
-    check = functools.cache(read_config)  # of all, before the first run, which may take days
-    for run, _ in waiting:
-        for path in models_of(run.recipe):
-            check(path, run.recipe.hub_root, run.recipe.trust_remote_code)
-    say = print if PartialState().is_main_process else lambda *_: None
-    say(f"{len(runs)} runs in {output}: {len(runs) - len(waiting)} finished before, {len(waiting)} to do")
-    for number, (run, state) in enumerate(waiting, start=1):
-        say(f"\n[{number}/{len(waiting)}] {run.name}: {run.recipe.output_dir}")
-        try:
-            execute(run.recipe, state, command, run.name)
-        except ValueError as error:
-            raise ValueError(
-                f"{run.name} ({run.recipe.output_dir}) failed: {error} The runs before it are kept: the same command "
-                "goes on here."
-            ) from error
-    PartialState().wait_for_everyone()
+    with run_lock(output):
+        fingerprint = functools.cache(folder_fingerprint)  # each model is that of many runs
+        waiting = [(run, state) for run in runs if (state := state_of(run.recipe, fingerprint)) != FINISHED]
+        check = functools.cache(read_config)  # of all, before the first run, which may take days
+        for run, _ in waiting:
+            for path in models_of(run.recipe):
+                check(path, run.recipe.hub_root, run.recipe.trust_remote_code)
+        say = print if PartialState().is_main_process else lambda *_: None
+        say(f"{len(runs)} runs in {output}: {len(runs) - len(waiting)} finished before, {len(waiting)} to do")
+        for number, (run, state) in enumerate(waiting, start=1):
+            say(f"\n[{number}/{len(waiting)}] {run.name}: {run.recipe.output_dir}")
+            try:
+                execute(run.recipe, state, command, run.name)
+            except ValueError as error:
+                raise ValueError(
+                    f"{run.name} ({run.recipe.output_dir}) failed: {error} The runs before it are kept: the same "
+                    "command goes on here."
+                ) from error
+        PartialState().wait_for_everyone()
     return [load_results(Path(run.recipe.output_dir) / "results.json") for run in runs]
 
 
 def execute(recipe: Any, state: str, command: list[str], name: str) -> None:
     """Runs a recipe, or goes on with it. Ends the program where the user interrupts it."""
     try:
-        KINDS[recipe.kind].run_function(recipe, state == BEGUN, command)
+        with run_lock(recipe.output_dir):
+            KINDS[recipe.kind].run_function(recipe, state == BEGUN, command)
     except KeyboardInterrupt:
         print(f"interrupted in {name}: the same command goes on here", file=sys.stderr)
         sys.exit(130)
@@ -190,10 +193,10 @@ def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
     Raises ValueError where the finished run is of another recipe, or its model has another `fingerprint` now.
     """
     from finetuning.checkpoints import best_seed, find_model
-    from finetuning.run_folder import check_same_recipe, check_same_start, check_same_weights
+    from finetuning.run_folder import HALF_WRITTEN, check_same_recipe, check_same_start, check_same_weights
 
     folder = Path(recipe.output_dir)
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or not not_own(folder, HALF_WRITTEN):
         return WAITING
     if not (folder / "results.json").is_file():
         return BEGUN

@@ -19,6 +19,7 @@ benchmark.
 import argparse
 import dataclasses
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import load_recipe, nearest, user_errors
+from zoo_core.run_folders import not_own, run_lock
 
 MARKER = "suite.json"  # in the folder of a suite: which one it is
 
@@ -164,7 +166,7 @@ def _refuse_what_the_suite_sets(task: SuiteTask, overrides: list[str]) -> None:
 def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], command: list[str]) -> None:
     """Runs what is not finished, and writes and shows the table of all that is.
 
-    Raises ValueError where a task has failed, after all others.
+    Raises ValueError where another command is at work in the folder, and where a task has failed, after all others.
     """
     from accelerate import PartialState
 
@@ -177,33 +179,34 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     is_main = PartialState().is_main_process
     fingerprint = functools.cache(folder_fingerprint)
     output = Path(next(iter(recipes.values())).output_dir).parent
-    check_folder(suite, output)
-    for name, recipe in recipes.items():
-        check_hardware(getattr(recipe, "training", recipe).precision)
-        check_length(name, recipe)
-        if (Path(recipe.output_dir) / "recipe.yaml").is_file():
-            check_same_recipe(Path(recipe.output_dir), recipe)
-    PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
-    if is_main:
-        write_json(output / MARKER, _names(suite))
-        show_plan(suite, recipes, left_out, output)
-    failed: dict[str, str] = {}
-    for number, (name, recipe) in enumerate(recipes.items(), start=1):
-        try:
-            if (source := source_of(recipe)) in failed:
-                raise ValueError(f"{name} starts from {source}, which has failed.")
-            state = state_of(recipe, fingerprint)
-            if is_main:
-                print(f"\n[{number}/{len(recipes)}] {name}, {state}: {recipe.output_dir}", flush=True)
-            if state != FINISHED:
-                execute(recipe, state, command, name)
-        except ValueError as error:
-            failed[name] = str(error)
-            if is_main:
-                print(f"{name} failed: {error}", file=sys.stderr)
-    PartialState().wait_for_everyone()
-    if is_main:
-        report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
+    with run_lock(output):
+        check_folder(suite, output)
+        for name, recipe in recipes.items():
+            check_hardware(getattr(recipe, "training", recipe).precision)
+            check_length(name, recipe)
+            if (Path(recipe.output_dir) / "recipe.yaml").is_file():
+                check_same_recipe(Path(recipe.output_dir), recipe)
+        PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
+        if is_main:
+            write_json(output / MARKER, _names(suite))
+            show_plan(suite, recipes, left_out, output)
+        failed: dict[str, str] = {}
+        for number, (name, recipe) in enumerate(recipes.items(), start=1):
+            try:
+                if (source := source_of(recipe)) in failed:
+                    raise ValueError(f"{name} starts from {source}, which has failed.")
+                state = state_of(recipe, fingerprint)
+                if is_main:
+                    print(f"\n[{number}/{len(recipes)}] {name}, {state}: {recipe.output_dir}", flush=True)
+                if state != FINISHED:
+                    execute(recipe, state, command, name)
+            except ValueError as error:
+                failed[name] = str(error)
+                if is_main:
+                    print(f"{name} failed: {error}", file=sys.stderr)
+        PartialState().wait_for_everyone()
+        if is_main:
+            report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
     if failed:
         raise ValueError(f"{', '.join(failed)} failed, as told above. The same command runs them alone again.")
 
@@ -222,7 +225,7 @@ def show_plan(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], o
 
 def check_folder(suite: Suite, output: Path) -> None:
     """Raises ValueError for a folder that holds something else than runs of this suite."""
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+    if not_own(output, rf"\.{re.escape(MARKER)}\.\d+\.tmp"):
         found = read_json(output / MARKER, None)
         if found != _names(suite):
             held = f"the suite {found['name']}: {', '.join(found['tasks'])}" if found else "something else"

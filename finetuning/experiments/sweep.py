@@ -14,7 +14,6 @@ import dataclasses
 import itertools
 import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,10 +53,12 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     """
     from accelerate import PartialState
 
+    from finetuning.checkpoints import CHECKPOINT
     from finetuning.recipe import check_values
-    from finetuning.run_folder import RunFolder, check_same_data, not_empty
+    from finetuning.run_folder import HALF_WRITTEN, RunFolder, check_same_data, not_empty
     from finetuning.seeds import Diverged
     from zoo_core.recording import check_recording
+    from zoo_core.run_folders import not_own, remove_own
 
     check_values(recipe)
     check_recording(recipe.tracker, recipe.push_to_hub)
@@ -65,8 +66,8 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     recipes = [recipe_of(recipe, point) for point in points]
     model = check_points(points, recipes)
     folder = Path(recipe.output_dir)
-    if not resume and folder.exists() and any(folder.iterdir()):
-        raise not_empty(folder)
+    if not resume and (held := not_own(folder, HALF_WRITTEN)):
+        raise not_empty(folder, held)
     earlier = read_earlier(folder, recipe, model)
     for point in points:  # all of them before the first is written
         point.diverged = earlier.get(point.name, {}).get("diverged", False)
@@ -96,7 +97,7 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
             point.diverged = True
             say(f"{place}: {error}")
         if state.is_main_process:
-            shutil.rmtree(path / f"seed-{own.seeds[0]}" / "checkpoints", ignore_errors=True)
+            remove_own(path / f"seed-{own.seeds[0]}" / "checkpoints", CHECKPOINT)
             write(recipe, model, points, None, folder)
         state.wait_for_everyone()
         if found := read_json(path / "run.json", {}):

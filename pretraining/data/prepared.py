@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -28,12 +29,16 @@ from pretraining.data.streams import no_text
 from pretraining.data.tokenized import TokenColumn, tokenize
 from pretraining.recipe import Bitext, Monolingual, Recipe, named_corpora
 from zoo_core.recipes import nearest, recipe_differences
+from zoo_core.run_folders import not_own, remove_own
 from zoo_core.tables import get_column
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
 MANIFEST, SHARDS = "prepared.json", "shards"
+# the names of a column, of a shard in it, and of what a killed process leaves in the folder
+COLUMN, SHARD = r"[0-9a-f]{32}", r"\d{5}-of-\d{5}|\d{12}-\d{12}(-last)?|alignment"
+HALF_WRITTEN = r"\.shard-\w{8}\.tmp|\.prepared\.json\.\d+\.tmp"
 COMMAND = "python -m pretraining.tools.prepare --config RECIPE --output"
 ROWS_OF_PROCESS = 1000  # or fewer are not worth another process
 NOT_OF_TEXT = ("name", "size", "size_source")  # fields of a corpus that do not change what it holds
@@ -57,6 +62,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         by = "version 0.1.0" if found == 1 else "another version"
         raise ValueError(f"{folder} is of format {found}, which {by} wrote: prepare another folder.")
     return manifest
+
+
+def others_in(folder: Path) -> list[str]:
+    """What keeps shards from being written into a folder: all that is not of `prepare`, where it has no manifest."""
+    if not folder.is_dir() or (folder / MANIFEST).is_file():
+        return []
+    shards = folder / SHARDS
+    found = not_own(shards, COLUMN) if shards.is_dir() and not shards.is_symlink() else []
+    return [*not_own(folder, f"{SHARDS}|{HALF_WRITTEN}"), *(f"{SHARDS}/{name}" for name in found)]
+
+
+def tidy(folder: Path, shards: list[str]) -> None:
+    """Removes the shards that the manifest no longer names, and what a killed process left."""
+    remove_own(folder, HALF_WRITTEN)
+    named = {folder / shard for shard in shards}
+    named |= {path.parent for path in named}  # a shard of a stream has one for each side
+    for column in (folder / SHARDS).iterdir():
+        if re.fullmatch(COLUMN, column.name):
+            remove_own(column, SHARD, named)
 
 
 def check_tokenizer(folder: Path, manifest: dict[str, Any], fingerprint: str) -> None:
@@ -274,7 +298,7 @@ class ShardWriter:
         """Saves what `make(file for its cache)` gives, where it is not there."""
         if (self.folder / shard).is_dir():
             return
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".tmp") as aside:
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".shard-", suffix=".tmp") as aside:
             make(f"{aside}/cache.arrow").save_to_disk(f"{aside}/shard")
             (self.folder / shard).parent.mkdir(parents=True, exist_ok=True)
             os.replace(f"{aside}/shard", self.folder / shard)
@@ -291,6 +315,8 @@ class ShardWriter:
         """The shards of a stream that follow one another from its start and are full, and how many rows they hold."""
         shards, rows = [], 0
         for path in sorted((self.folder / place).glob("*[0-9]")):
+            if not re.fullmatch(r"\d{12}-\d{12}", path.name):
+                continue
             first, stop = map(int, path.name.split("-"))
             if first == rows and (max_rows is None or stop <= max_rows):
                 shards.append(f"{place}/{path.name}")

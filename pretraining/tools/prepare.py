@@ -6,7 +6,6 @@ python -m pretraining.tools.prepare --config RECIPE.yaml --output DIR
 import functools
 import logging
 import os
-import shutil
 import signal
 import sys
 import time
@@ -76,14 +75,13 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
     from pretraining.data import prepared
     from pretraining.data.sources import open_sources
     from pretraining.data.tokenized import tokenizer_fingerprint
-    from pretraining.run_lock import run_lock
     from pretraining.start.initialization import load_tokenizer
     from zoo_core.provenance import write_json
+    from zoo_core.run_folders import run_lock
 
     folder, started = Path(output), time.perf_counter()
-    held = {path.name for path in folder.glob("[!.]*")}
-    if held and not held & {prepared.MANIFEST, prepared.SHARDS}:
-        raise ValueError(f"--output {folder} holds other files, such as {min(held)}: name an empty folder.")
+    if others := prepared.others_in(folder):
+        raise ValueError(f"--output {folder} holds other files, such as {others[0]}: name an empty folder.")
     with run_lock(folder):
         tokenizer = load_tokenizer(recipe)
         fingerprint = tokenizer_fingerprint(tokenizer)
@@ -114,7 +112,7 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
         }
         write_json(folder / prepared.MANIFEST, manifest)
         shards = [shard for column in columns.values() for shard in column["shards"]]
-        _tidy(folder, shards + [corpus["alignment"] for corpus in corpora + others if corpus["alignment"]])
+        prepared.tidy(folder, shards + [corpus["alignment"] for corpus in corpora + others if corpus["alignment"]])
     for corpus in corpora:
         rows, tokens = (sum(columns[key][name] for key in corpus["columns"]) for name in ("rows", "tokens"))
         print(f"{corpus['name']}: {rows:,} rows, {tokens:,} tokens")
@@ -136,17 +134,6 @@ def _check_flags(flags: Any, recipe: Recipe) -> tuple[str, int]:
     if flags.max_rows and not any(table.streaming for table in tables):
         raise ValueError(f"--max_rows is {flags.max_rows}, and the recipe streams no corpus: name a split.")
     return output, flags.num_workers or len(os.sched_getaffinity(0))
-
-
-def _tidy(folder: Path, shards: list[str]) -> None:
-    """Removes shards that the manifest no longer names, and what a killed process left."""
-    from pretraining.data.prepared import SHARDS
-
-    named = {folder / shard for shard in shards}
-    named |= {parent for path in named for parent in path.parents}
-    for path in [*folder.glob(".tmp*"), *(folder / SHARDS).glob("*"), *(folder / SHARDS).glob("*/*")]:
-        if path not in named:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 if __name__ == "__main__":

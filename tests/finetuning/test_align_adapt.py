@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from finetuning.align import adapt as adaptation
 from finetuning.align.command import main
+from zoo_core.run_folders import run_lock
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +148,9 @@ def test_too_few_pairs_and_places_that_are_taken(pairs, tiny_model, tmp_path, ca
     assert "--resume" in refused(capsys, model, f"--adapt={pairs}", f"--output={tmp_path / 'stopped'}")
     assert "resume" in refused(capsys, model, f"--adapt={pairs}", f"--output={tmp_path / 'a'}", "--resume")
     assert not (tmp_path / "a").exists()
+    with run_lock(tmp_path / "busy.training"):
+        said = refused(capsys, model, f"--adapt={pairs}", f"--output={tmp_path / 'busy'}", "--resume")
+    assert "busy.training" in said and "in use" in said
 
 
 def test_an_encoder_of_another_shape(pairs, sample_tokenizer, tmp_path, capsys):

@@ -25,6 +25,7 @@ from finetuning.run import main
 from finetuning.tasks.kind import mean_cross_entropy
 from finetuning.trainer import FineTuningTrainer
 from zoo_core.recipes import load_recipe
+from zoo_core.run_folders import LOCK, run_lock
 
 
 class Killed(Exception):
@@ -154,8 +155,39 @@ def test_half_written_checkpoints_are_passed_over(tmp_path):
         folder.mkdir()
         if state:
             (folder / "trainer_state.json").write_text(state)
+    for name in ("checkpoint-12.bak", "checkpoint-best", "my-checkpoint-14"):
+        shutil.copytree(tmp_path / "checkpoint-2", tmp_path / name)
+    (tmp_path / "checkpoint-13").touch()
     assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
     assert last_complete_checkpoint(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("name", [".git/config", ".notes.tmp", ".gitkeep", "sweep.txt", "sweeps/a", "seed-1/model/a"])
+def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(topics, tmp_path, refused, name):
+    file = tmp_path / "out" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("precious")
+    held = name.partition("/")[0]
+    assert f"is not empty: it holds {held}" in refused(topics)
+    assert "holds no run" in refused([*topics, "--resume"])
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [held] and file.read_text() == "precious"
+
+
+def test_a_folder_is_that_of_one_run_at_a_time(topics, tmp_path, refused):
+    with run_lock(tmp_path / "out"):
+        for arguments in ([], ["--resume"], ["--sweep", "sweep={max_length: [16, 24]}"]):
+            assert "in use" in refused([*topics, *arguments])
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path):
+    (tmp_path / "out").mkdir()
+    for name in (LOCK, ".run.json.71.tmp"):
+        (tmp_path / "out" / name).touch()
+    main([*topics, "seeds=[1]", "training.max_steps=1"])
+    assert (tmp_path / "out" / "results.json").exists() and not (tmp_path / "out" / LOCK).exists()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from finetuning.tasks.features.models import layer_protocol
 from finetuning.tasks.registry import KINDS
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
+from zoo_core.run_folders import run_lock
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "selection=last", "max_length=24")
 
@@ -221,6 +222,25 @@ def test_a_folder_of_something_else_is_left_alone(suite, failed, tmp_path, tiny_
     path.write_text("name: other\ntasks: [{name: b, category: c, recipe: retrieval.yaml}]", encoding="utf-8")
     message = refused(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"])
     assert "holds the suite two kinds" in " ".join(message.split())
+
+
+def test_a_folder_is_that_of_one_suite_at_a_time(failed, tmp_path):
+    (tmp_path / "out").mkdir()
+    with run_lock(tmp_path / "out"):
+        assert "in use" in failed()
+    (tmp_path / "out" / ".git").mkdir()
+    assert "something else" in failed()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".git"]
+
+
+@pytest.mark.slow
+def test_a_task_that_another_run_works_at_fails_and_the_others_are_run(suite, failed, tmp_path):
+    write_json(tmp_path / "out" / "suite.json", {"name": "two kinds", "tasks": ["further", "topics", "retrieval"]})
+    with run_lock(tmp_path / "out" / "retrieval"):
+        assert "retrieval failed" in (message := failed()) and "in use" in message
+    assert (tmp_path / "out" / "further" / "results.json").exists()
+    suite()
+    assert (tmp_path / "out" / "retrieval" / "results.json").exists()
 
 
 def test_data_are_checked_without_training(suite, tmp_path, capsys):

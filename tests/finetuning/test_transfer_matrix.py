@@ -11,6 +11,7 @@ from finetuning.experiments.transfer_matrix import main, minus_first
 from finetuning.recipe import Recipe
 from finetuning.results.table import Results, read_results
 from zoo_core.recipes import load_recipe, save_recipe
+from zoo_core.run_folders import run_lock
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
 
@@ -66,6 +67,13 @@ def test_each_language_is_the_source_once(recipe, tiny_model, tmp_path, capsys, 
     capsys.readouterr()
     main([*asked, "training.learning_rate=1e-3"])
     assert "4 finished before, 0 to do" in capsys.readouterr().out
+
+
+def test_two_commands_do_not_share_an_output(refusal, tmp_path):
+    with run_lock(tmp_path / "matrix"):
+        assert "in use" in refusal("--languages", "zh", "en")
+    with run_lock(tmp_path / "matrix" / "XLM" / "from-zh"):
+        assert "XLM, from zh" in (message := refusal("--languages", "zh", "en")) and "in use" in message
 
 
 def test_differences_are_to_the_first_model():

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from finetuning.run import main
+from zoo_core.run_folders import run_lock
 
 # all rows at once, so that one process and two see the same examples in a step
 TOPICS = ["seeds=[1]", "selection=last", "max_train_examples=40", "training.batch_size=40", "training.max_steps=2"]
@@ -50,6 +51,7 @@ def runs(topics_recipe, captions_recipe, sample_corpus_dir, tiny_model, tmp_path
     (folder / "retrieval.yaml").write_text(RETRIEVAL.replace("CORPUS", str(sample_corpus_dir)), encoding="utf-8")
     (folder / "suite.yaml").write_text(SUITE, encoding="utf-8")
     arguments = [
+        [*topics_recipe(folder / "busy"), *TOPICS],
         [*topics_recipe(folder / "topics"), *TOPICS],
         [*captions_recipe(folder / "captions"), *CAPTIONS],
         ["--suite", str(folder / "suite.yaml"), f"model={tiny_model}", f"output_dir={folder / 'suite'}"],
@@ -58,7 +60,7 @@ def runs(topics_recipe, captions_recipe, sample_corpus_dir, tiny_model, tmp_path
         free.bind(("127.0.0.1", 0))
         shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
-    with (folder / "said").open("w+", encoding="utf-8") as said:
+    with run_lock(folder / "busy"), (folder / "said").open("w+", encoding="utf-8") as said:
         started = []
         for rank in ("0", "1"):
             own = {"RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"}
@@ -106,6 +108,7 @@ def test_translations_are_trained_and_scored_as_in_one_process(runs, dev_caption
 def test_what_the_main_process_alone_finds_out_the_other_one_knows(runs):
     """Or it would wait for ever."""
     folder, said = runs
-    assert "fails failed" in said and said.count("ended with 2") == 2
+    assert "fails failed" in said and said.count("in use by another run") == 2
+    assert said.count("ended with 2") == 4
     (run,) = json.loads((folder / "suite" / "results.json").read_text(encoding="utf-8"))["runs"].values()
     assert list(run["tasks"]) == ["works"]

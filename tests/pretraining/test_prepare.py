@@ -16,9 +16,9 @@ from datasets import load_from_disk
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
 from pretraining.data.prepared import MANIFEST, SHARDS
 from pretraining.data.tokenized import encode_texts
-from pretraining.run_lock import run_lock
 from pretraining.tools import prepare as command
 from pretraining.tools.prepare import prepare
+from zoo_core.run_folders import run_lock
 
 SMALL = 4096  # bytes of a shard
 WORDS = "rain sun snow wind cook house onion thin the a over under small water stone bird".split()
@@ -176,7 +176,7 @@ def test_killed_at_any_moment_it_goes_on(recipe, streamed, tmp_path, sample_toke
         kept = shards
     small(both, folder)
     assert kept and kept.items() <= shards_in(folder).items()
-    assert columns_of(folder) == wanted and not list(folder.glob(".tmp*"))
+    assert columns_of(folder) == wanted and not list(folder.glob(".shard-*"))
 
 
 def test_a_broken_shard_is_named_and_written_again(recipe, streamed, tmp_path, sample_tokenizer):
@@ -216,7 +216,16 @@ def test_a_stream_is_read_as_far_as_asked_and_further_later(streamed, tmp_path):
     folder = small(streamed, tmp_path / "shards", max_rows=77)
     assert [c["rows"] for c in json.loads((folder / MANIFEST).read_text())["columns"].values()] == [77] * 3
     before = shards_in(folder)
+    column = next(iter(before)).relative_to(folder).parts[1]
+    own = [
+        ".shard-0a1b2c3d.tmp",
+        f"{SHARDS}/{column}/00007-of-00009",
+    ]  # of a process that was killed, of a former recipe
+    others = [".tmp-mine", f"{SHARDS}/mine", f"{SHARDS}/{column}/000000000000-copy-2", f"{SHARDS}/{column}/notes"]
+    for name in (*own, *others):
+        (folder / name).mkdir()
     small(streamed, folder)
+    assert all((folder / name).exists() for name in others) and not any((folder / name).exists() for name in own)
     assert columns_of(folder) == wanted
     assert len(before.items() & shards_in(folder).items()) == len(before) - 3, "all but the last, which was cut short"
 
@@ -276,5 +285,12 @@ def test_folders_that_are_refused(recipe, tmp_path, sample_tokenizer):
         with pytest.raises(ValueError, match=str(place)):
             small(recipe, place)
     assert [path.name for path in thesis.iterdir()] == ["chapter.tex"]
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "mine" / SHARDS / "web").mkdir(parents=True)  # a data set of one's own, in a folder of the same name
+    for place, name in (("hidden", ".notes"), ("mine", f"{SHARDS}/web/1.tar")):
+        (tmp_path / place / name).write_text("precious")
+        with pytest.raises(ValueError, match="other files"):
+            small(recipe, tmp_path / place)
+        assert (tmp_path / place / name).read_text() == "precious"
     with run_lock(tmp_path / "busy"), pytest.raises(ValueError, match="busy"):
         small(recipe, tmp_path / "busy")

@@ -1,12 +1,21 @@
 """What a training run refuses, when it stops, and what it then leaves."""
 
+import os
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from transformers import T5Config
 
 from modeling.modeling_veco import VecoForConditionalGeneration
+from pretraining.checkpoints import (
+    checkpoints_of,
+    newest_checkpoint,
+    open_run_folder,
+    save_checkpoint,
+    start_run_folder,
+)
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from pretraining.start.initialization import build_config
@@ -29,6 +38,60 @@ def test_run_folder_errors(train, fails, recipe_file, tmp_path):
         assert "mine" in fails(f"output_dir={tmp_path / 'mine'}", *arguments)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     assert "recipe.yaml, which is a file" in fails(f"output_dir={recipe_file}", "--dry_run")
+
+
+@pytest.mark.parametrize(
+    "name", [".git/", ".mine.tmp/", ".notes.tmp", ".gitkeep", ".recipe.yaml.swp", "thesis.txt", "model/"]
+)
+def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(tmp_path, name):
+    recipe = Recipe(output_dir=str(tmp_path / "run"))
+    (tmp_path / "run" / name).mkdir(parents=True) if name.endswith("/") else (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name / "file" if name.endswith("/") else tmp_path / "run" / name).write_text("precious")
+    with pytest.raises(ValueError, match=re.escape(f"not empty: it holds {name.rstrip('/')}")):
+        open_run_folder(recipe, resume=False)
+    with pytest.raises(ValueError, match="no recipe.yaml"):
+        open_run_folder(recipe, resume=True)
+    assert os.listdir(tmp_path / "run") == [name.rstrip("/")]
+
+
+def test_leftovers_are_removed_by_their_own_names(tmp_path):
+    """A start that was killed before it had a recipe has left no run."""
+    folder = tmp_path / "run"
+    own = [".recipe.yaml.71.tmp", ".run.json.71.tmp", ".model.tmp", ".push.tmp", "checkpoints/.step-4.tmp"]
+    own += ["checkpoints/.step-2.old.tmp", "checkpoints/.damaged-step-2.old.tmp"]
+    others = [".mine.tmp", ".recipe.yaml.tmp", "checkpoints/.step-4.bak.tmp", "checkpoints/.mine.tmp", ".git"]
+    folder.mkdir()
+    for name in (".lock", ".recipe.yaml.71.tmp"):
+        (folder / name).touch()
+    open_run_folder(Recipe(output_dir=str(folder)), resume=False)
+    for name in (*own[1:], *others):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").touch()
+    start_run_folder(Recipe(output_dir=str(folder)))
+    left = sorted(str(path.parent.relative_to(folder)) for path in folder.rglob("file"))
+    assert left == sorted(others) and not (folder / ".recipe.yaml.71.tmp").exists()
+
+
+def test_what_is_called_like_a_checkpoint_is_none(tmp_path):
+    """It neither stops a resume nor counts among the checkpoints that are kept, nor is it removed."""
+    others = ["step-12.bak", "step-abc", "step-", "step-6-copy", "my-step-2"]
+    for name in others:
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / "file").touch()
+    (tmp_path / "checkpoints" / "step-7").touch()
+    accelerator = SimpleNamespace(
+        is_main_process=True, wait_for_everyone=lambda: None, save_state=lambda to: open(f"{to}/state", "x").close()
+    )
+    for step in (1, 2, 3, 10):
+        save_checkpoint(accelerator, tmp_path, {"step": step}, keep=2)
+    assert [path.name for path in checkpoints_of(tmp_path)] == ["step-3", "step-10"]
+    assert newest_checkpoint(tmp_path).name == "step-10"
+    kept = {*others, "step-7", "step-3", "step-10"}
+    assert set(os.listdir(tmp_path / "checkpoints")) == kept
+    assert all((tmp_path / "checkpoints" / name / "file").exists() for name in others)
+    with pytest.raises(ValueError, match="step 7"):
+        save_checkpoint(accelerator, tmp_path, {"step": 7}, keep=2)
+    assert (tmp_path / "checkpoints" / "step-7").is_file()
 
 
 MLM = "learning_rate: 0.1, steps: 2, objectives: {mlm: {batch_size: 4}}"

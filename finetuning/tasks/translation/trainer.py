@@ -177,7 +177,6 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
         save_strategy="steps",
         eval_steps=evaluate_every,
         save_steps=recipe.save_every_steps or evaluate_every,
-        save_total_limit={"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2),
         metric_for_best_model={"dev_loss": "eval_loss", "dev_bleu": "eval_bleu"}.get(recipe.selection),
         greater_is_better=recipe.selection == "dev_bleu",
     )
@@ -223,7 +222,8 @@ def run_seed(
         layout=layout,
     )
     total = total_updates(recipe, plan)
-    train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", total)
+    keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
+    train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", total, keep)
     PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
     steps = selected_steps(recipe, plan, trainer.state, seed)
     average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
