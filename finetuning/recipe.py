@@ -7,18 +7,25 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING
 
 from finetuning.results.files import run_name
-from zoo_core.recipes import PUSH_TO_HUB, TRACKER, TRUST_REMOTE_CODE, check_bounds, option, out_of_range
+from zoo_core.recipes import (
+    PUSH_TO_HUB,
+    TRACKER,
+    TRUST_REMOTE_CODE,
+    add_resolver,
+    check_bounds,
+    option,
+    out_of_range,
+)
 from zoo_core.tables import Table
 
 OUTPUT_DIR = "runs/${model_name:${model}}/${task}"  # so that two models, or two tasks, do not share a folder
-OmegaConf.register_resolver("model_name", run_name, replace=True)
-OmegaConf.register_resolver(
+add_resolver("model_name", run_name)
+add_resolver(
     "setting_suffix",
     lambda setting, plug_in: "_plug_in" if plug_in else "" if setting == "zero_shot" else f"_{setting}",
-    replace=True,
 )
 
 INIT_FROM = (

@@ -44,6 +44,12 @@ SECRETS = re.compile(
     r"(?<![A-Za-z0-9])((hf|api_org)_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|AKIA[0-9A-Z]{16})"
     r"(?![A-Za-z0-9])|-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^\s/:@\"]+:[^\s/:@\"]+@"
 )
+# Variables of the environment whose values are secrets: HF_TOKEN, WANDB_API_KEY, but not TOKENIZERS_PARALLELISM.
+SECRET_NAMES = re.compile(
+    r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|(TOKEN|KEY|AUTH|PASS|PWD)S?(?![A-Z])|(^|_)PAT(?![A-Z])", re.IGNORECASE
+)
+NO_SECRETS = re.compile(r"[\d\s.,:;+-]+|(~|\.\.?)/.*|\w+://[^@]*", re.DOTALL)  # numbers, paths, addresses
+SHORTEST_SECRET = 8  # characters; shorter values stand in any text
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
 # What hub_cards.sentence_transformer writes; other modules of that library may name code of their own.
@@ -64,7 +70,8 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.what}"
+        """Shows no secret of the environment, be it the name of the file."""
+        return _without_secrets(f"{self.file}: {self.what}")
 
 
 def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
@@ -136,6 +143,8 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
     """What is wrong with one file, by its name and by what stands in it; None where nothing is."""
     file, parts = folder / path, PurePosixPath(path).parts
     name, suffix = parts[-1], PurePosixPath(path).suffix.lower()
+    if variable := _variable_in(path):
+        return f"its name holds the value of the environment variable {variable}. Give it another name."
     if file.is_symlink() or not file.is_file():
         return "it is a link or no regular file. Put the file itself there (cp -L)."
     if TRAINING_STATES.match(name) or any(map(STEP_FOLDERS.fullmatch, parts[:-1])):
@@ -147,7 +156,7 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
     if suffix == ".safetensors":
         try:
             with safe_open(file, framework="numpy") as weights:
-                return _fault_of_text(str(weights.metadata() or {}))
+                return _fault_of_text(json.dumps(weights.metadata() or {}))
         except (SafetensorError, OSError) as error:
             return f"it is no whole safetensors file: {error}. Save or copy it again."
     if suffix in BINARY:
@@ -171,11 +180,42 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
 
 def _fault_of_text(text: str) -> str | None:
     """Secrets, and paths that only this machine has."""
+    if name := _variable_in(text):
+        return (
+            f"it holds the value of the environment variable {name}. Remove it, and revoke it if others have seen it; "
+            "where it is no secret, unset the variable."
+        )
     if secret := SECRETS.search(text):
         return f"it holds what looks like a secret, {secret[0][:6]}... Remove it, and revoke it where it was made."
     if found := ABSOLUTE.search(text) or WINDOWS_PATH.search(text):
         return f"it holds a path of a machine, {found[0]!r}. Take it out."
     return None
+
+
+def _variable_in(text: str) -> str | None:
+    """The name of an environment variable that looks like a secret and whose value is in a text, plain or as JSON."""
+    return next((name for name, form in _secrets() if form in text), None)
+
+
+def _secrets() -> Iterator[tuple[str, str]]:
+    """(name, value) of the environment's variables that look like secrets, the value in each form that a file has."""
+    for name, value in os.environ.items():
+        value = value.strip()
+        is_path = os.path.exists(value.split(os.pathsep)[0])
+        if (
+            len(value) >= SHORTEST_SECRET
+            and SECRET_NAMES.search(name)
+            and not NO_SECRETS.fullmatch(value)
+            and not is_path
+        ):
+            for form in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
+                yield name, form
+
+
+def _without_secrets(text: str) -> str:
+    for name, form in _secrets():
+        text = text.replace(form, f"${name}")
+    return text
 
 
 def _fault_of_bytes(file: Path) -> str | None:

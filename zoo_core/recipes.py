@@ -1,8 +1,9 @@
 """Typed recipes: a YAML file and `key=value` overrides, checked against a dataclass.
 
 A recipe class is a plain dataclass whose fields are made with `option(default, help)`. OmegaConf reads and writes YAML
-and resolves `${names}`; `convert` makes the dataclasses, so that every error names the field, the file or override it
-came from, and the nearest right key. OmegaConf's structured configs do that too, in five times the time.
+and resolves `${names}` of fields, but no environment variables. `convert` makes the dataclasses, so that every error
+names the field, the file or override it came from, and the nearest right key. OmegaConf's structured configs do that
+too, in five times the time.
 
     @dataclass
     class Recipe:
@@ -22,10 +23,12 @@ import functools
 import json
 import operator
 import os
+import re
 import sys
 import time
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union
 
@@ -52,6 +55,8 @@ TRUST_REMOTE_CODE = (
     "code, others by transformers, and what needs code of its own is refused"
 )
 PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
+FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
+RESOLVERS: set[str] = set()  # the functions that recipes may call, see `add_resolver`
 BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
 
 
@@ -70,6 +75,12 @@ def option(default: Any, help: str, **bounds: float) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def add_resolver(name: str, function: Callable[..., str]) -> None:
+    """Lets recipes write `${name:arguments}`, where `function` makes text of other fields."""
+    OmegaConf.register_resolver(name, function, replace=True)
+    RESOLVERS.add(name)
+
+
 def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) -> Any:
     """Reads a recipe: the defaults of `recipe_class`, then the YAML file `config`, then the overrides, in order.
 
@@ -78,8 +89,8 @@ def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) ->
     `corpora=null` all of them. The text after `=` is YAML, except that a field of type str takes it literally.
 
     Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for `extends` in a circle, an unknown
-    key, a wrong type, a list position past the end, an override without `=`, and for fields that have no value (all of
-    them together).
+    key, a wrong type, a list position past the end, an override without `=`, an environment variable in a value
+    (`${oc.env:NAME}`), and for fields that have no value (all of them together).
     """
     values: dict[str, Any] = {}
     if config is not None:
@@ -113,12 +124,27 @@ def _overridden(recipe_class: type, values: dict, overrides: list[str], config: 
             f"The recipe has no value for: {', '.join(missing)}. Set them {source}on the command line as "
             f"`{missing[0]}=...`."
         )
-    if any(isinstance(value, str) and "${" in value for value in _flatten(values).values()):
+    if texts := {name: value for name, value in _flatten(values).items() if isinstance(value, str) and "${" in value}:
+        _check_interpolations(texts)
         try:
             values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
         except OmegaConfBaseException as error:
             raise ValueError(f"The recipe cannot be resolved: {str(error).splitlines()[0]}.") from None
     return convert(recipe_class, values, "", "the recipe")
+
+
+def _check_interpolations(texts: dict[str, str]) -> None:
+    """Raises ValueError for a field with anything in `${}` but another field or one of `RESOLVERS`: an environment
+    variable, which may be a secret, would be written into recipe.yaml and the model's card."""
+    for name, text in texts.items():
+        for begin in re.finditer(r"\$\{", text):
+            found = FIELD_OR_CALL.match(text, begin.start())
+            if not found or (found[2] == ":" and found[1] not in RESOLVERS):
+                raise ValueError(
+                    f"{name} is {text!r}, and recipes insert the values of their own fields alone, as in ${{task}}: an "
+                    "environment variable would be written into recipe.yaml and the model's card. Write the value, and "
+                    "leave keys and tokens to the environment, where trackers and the Hub's client read them."
+                )
 
 
 def read_yaml(path: str | os.PathLike) -> dict[str, Any]:

@@ -157,6 +157,64 @@ def test_a_tampered_folder_is_refused(ready_folder, tampered):
     assert file in {problem.file for problem in check_folder(folder, load=False)}
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("WANDB_API_KEY", "0123456789abcdef"),
+        ("my_token", "plain-words-alone"),
+        ("GITHUB_PAT", "11AA/bb+cc=="),
+        ("DB_PASSWORD", 'with "quotes" \\ and \n lines'),
+        ("CLIENT_SECRET_OF_MINE", "hf0000aa"),
+        ("OAUTH2_CREDENTIALS", "übergeheim7"),
+    ],
+)
+@pytest.mark.parametrize("file", ["config.json", "notes.yaml", "model.safetensors"])
+def test_a_secret_of_the_environment_is_found_and_not_shown(ready_folder, monkeypatch, name, value, file):
+    folder = ready_folder()
+    if file == "config.json":
+        setting(file, trained_with={"keys": [f"a {value} b"]})(folder)
+        write_anew(folder)
+    elif file == "notes.yaml":
+        (folder / file).write_text(f"command: train --key={value}\n", encoding="utf-8")
+    else:
+        tensors = load_file(folder / file)
+        save_file(tensors, folder / file, {"format": "pt", "command": f"--key={value}"})
+        write_anew(folder)
+    assert check_folder(folder, load=False) == []
+    monkeypatch.setenv(name, value)
+    problems = {problem.file: problem.what for problem in check_folder(folder, load=False)}
+    assert name in problems[file] and value not in str(problems)
+
+
+def test_a_secret_in_the_name_of_a_file_is_not_shown_either(ready_folder, monkeypatch):
+    folder = ready_folder()
+    (folder / "notes-0123456789abcdef.md").write_text("nothing")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    (problem,) = check_folder(folder, load=False)
+    assert "WANDB_API_KEY" in problem.what and "0123456789abcdef" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("TOKENIZERS_PARALLELISM", "xlm-roberta"),
+        ("KEYBOARD_LAYOUT", "xlm-roberta"),
+        ("AUTHOR", "xlm-roberta"),
+        ("MY_KEY", "xlm-rob"),
+        ("MY_KEY", "12345678"),
+        ("MY_TOKEN_FILE", "./runs/xlm-roberta"),
+        ("MY_KEY_FOLDER", "hub_cards"),
+        ("MY_TOKEN_URL", "https://huggingface.co/xlm-roberta"),
+        ("PLAIN", "xlm-roberta"),
+    ],
+)
+def test_what_is_no_secret_of_the_environment_may_stand_there(ready_folder, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    folder = ready_folder()
+    (folder / "notes.md").write_text(f"xlm-roberta, {value}\n")
+    assert check_folder(folder, load=False) == []
+
+
 def test_code_that_is_not_ours_is_never_run(ready_folder, tmp_path):
     folder = ready_folder()
     appending("modeling_xlm_align.py", f"\nopen({str(tmp_path / 'ran')!r}, 'w')\n")(folder)

@@ -1,13 +1,17 @@
 import dataclasses
 import io
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from omegaconf import MISSING
+import yaml
+from omegaconf import MISSING, OmegaConf
 from rich.console import Console
 
 from zoo_core.recipes import (
+    add_resolver,
     change_recipe,
     check_bounds,
     load_recipe,
@@ -179,6 +183,41 @@ def test_mutable_defaults_are_not_shared():
 def test_wrong_overrides_are_named(recipe_file, override, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         load_recipe(Recipe, recipe_file, [override])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${oc.env:MY_API_KEY}",
+        "runs/${ oc.env:MY_API_KEY,none }/x",
+        "${oc.decode:${oc.env:MY_API_KEY}}",
+        "${oc.${config.name}:MY_API_KEY}",  # the name of the function is in another field
+        "${${config.name}:MY_API_KEY}",
+        r"\${oc.env:MY_API_KEY}",  # as it is read again from recipe.yaml, it is no longer escaped
+        r"${oc.decode:'$\{oc.env:MY_API_KEY\}'}",
+        "${oc.select:stages}",
+        "${somebody_elses:a}",
+    ],
+)
+@pytest.mark.parametrize("field", ["output_dir", "corpora.0.path", "config.b", "stages.0.steps", "precision"])
+def test_environment_variables_are_not_inserted(recipe_file, monkeypatch, field, text):
+    monkeypatch.setenv("MY_API_KEY", "0123456789")
+    OmegaConf.register_resolver("somebody_elses", lambda text: text, replace=True)
+    overrides = ["config.name=oc.env" if "${$" in text else "config.name=env", f"{field}={text}"]
+    with pytest.raises(ValueError, match=re.escape(field)) as raised:
+        load_recipe(Recipe, recipe_file, overrides)
+    assert "0123456789" not in str(raised.value)
+    path = Path(recipe_file).with_name("child.yaml")
+    path.write_text(yaml.safe_dump({"extends": recipe_file, "config": {"deep": [{"token": text}]}}))
+    with pytest.raises(ValueError, match="config.deep.0.token"):
+        load_recipe(Recipe, str(path), [overrides[0], "output_dir=a"])
+
+
+def test_fields_are_inserted_into_others_and_by_functions_that_were_added(recipe_file):
+    add_resolver("upper", str.upper)
+    texts = ["${output_dir}/a", "${ corpora[0].path }", "${corpora.1.path}", "${upper:${corpora.1.path}}"]
+    recipe = load_recipe(Recipe, recipe_file, ["output_dir=a", f"config.all={texts}".replace("'", '"')])
+    assert recipe.config["all"] == ["a/a", "a.txt", "b.txt", "B.TXT"]
 
 
 @pytest.mark.parametrize(
