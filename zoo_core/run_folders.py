@@ -25,7 +25,7 @@ def run_lock(folder: str | Path) -> Iterator[None]:
     """
     folder = Path(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock, is_first, refused = FileLock(folder / LOCK, blocking=False), int(os.environ.get("RANK", 0)) == 0, None
+    lock, is_first, refused = FileLock(folder / LOCK), int(os.environ.get("RANK", 0)) == 0, None
     if is_first:
         try:
             _acquire(lock, folder)
@@ -52,7 +52,7 @@ def _acquire(lock: FileLock, folder: Path) -> None:
     if file.is_file() and file.stat().st_size:  # ours is empty
         raise ValueError(f"{str(folder)!r} is not empty: its {LOCK} is another program's. Name another folder.")
     try:
-        lock.acquire()
+        lock.acquire(blocking=False)
     except Timeout as error:
         raise ValueError(
             f"the folder {str(folder)!r} is in use by another run, which holds its {LOCK}: wait until that run ends, "
