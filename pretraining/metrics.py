@@ -31,13 +31,16 @@ class LossMeter:
             self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
             self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
 
-    def means(self, accelerator) -> tuple[dict[str, float], float]:
-        """Means by `<objective>/<corpus>` and the mean of all, over all processes; then start anew."""
+    def means(self, accelerator) -> tuple[dict[str, float], float | None]:
+        """Means by `<objective>/<corpus>` and the mean of all, over all processes; then start anew.
+
+        There is no mean over no predictions.
+        """
         sums, counts = accelerator.reduce(self.sums_2K, reduction="sum").tolist()
         self.sums_2K.zero_()
         rows = zip(self.keys, sums, counts, strict=True)
         means = {f"{loss}/{corpus}": total / count for (loss, corpus), total, count in rows if count}
-        return means, sum(sums) / max(1.0, sum(counts))
+        return means, sum(sums) / sum(counts) if any(counts) else None
 
 
 class StepLog:
@@ -69,9 +72,10 @@ class StepLog:
         seconds = time.perf_counter() - self.seconds
         shortened = zip(self.shortened, counts, strict=True)
         return {
-            "loss": loss,
+            **({} if loss is None else {"loss": loss}),
             **{f"loss/{key}": value for key, value in means.items()},
-            "grad_norm": grad_norm if math.isfinite(grad_norm) else None,  # fp16 skips such a step
+            # fp16 skips a step whose norm is not finite; a step without predictions has none
+            "grad_norm": grad_norm if math.isfinite(grad_norm) else None,
             "predictions": int(predictions),
             "tokens_per_second": tokens / seconds,
             "steps_per_second": (phase_step - self.since) / seconds,

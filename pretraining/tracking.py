@@ -38,9 +38,10 @@ class RunReport:
     repository. Only the main process does; in others all of this does nothing.
 
     events.jsonl has a JSON object a line, each with `step` (steps done in all phases) and `phase`. Training lines carry
-    `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before; an objective of several
-    terms has `<objective>.<term>`), `learning_rate`, `grad_norm`, `tokens_per_second` (real tokens, padding left out),
-    `predictions` and `memory_gib`; evaluation lines `held_out/<objective>/<corpus>`,
+    `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before, left out where there was no
+    prediction; an objective of several terms has `<objective>.<term>`), `learning_rate`, `grad_norm`,
+    `tokens_per_second` (real tokens, padding left out), `predictions` and `memory_gib`; evaluation lines
+    `held_out/<objective>/<corpus>`,
     `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`, `retrieval_chance/<pair>`, `alignment_joint/<pair>`,
     `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`),
     `self_labels/<pair>`, `self_labels_per_token/<pair>`, `back_translation/<source>-><target>`. A pair of several
@@ -84,10 +85,13 @@ class RunReport:
     def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
         """Write the figures of a log line, and show them."""
         self._write(step=step, phase=phase, **figures, learning_rate=learning_rate)
-        self.bar.note(f"loss {figures['loss']:.3f}  {figures['tokens_per_second']:,.0f} tokens/s")
+        loss = f"loss {figures['loss']:.3f}" if "loss" in figures else "no predictions"
+        self.bar.note(f"{loss}  {figures['tokens_per_second']:,.0f} tokens/s")
 
     def evaluation(self, step: int, phase: str, figures: dict) -> None:
         """Write what an evaluation found, and show the means over corpora."""
+        if not figures:
+            return self.say(f"step {step}  the held-out text has no masked token: nothing was evaluated")
         self._write(step=step, phase=phase, **figures)
         shown = defaultdict(list)
         for key, value in figures.items():
@@ -109,8 +113,11 @@ class RunReport:
         if self.is_main:
             plot_curves(self.folder)
 
-    def finish(self, step: int, stopped_by: str | None = None, is_kept: bool = True) -> None:
-        """The run has ended at `step`, or a signal has stopped it: `is_kept` where there is a checkpoint to resume."""
+    def finish(self, step: int, stopped_by: str | None = None, is_kept: bool = True, empty_steps: int = 0) -> None:
+        """The run has ended at `step`, or a signal has stopped it: `is_kept` where there is a checkpoint to resume.
+
+        `empty_steps`: how many steps of the run, resumed or not, predicted nothing.
+        """
         if self.is_main:
             self.record.finish(step, stopped_by)
         if stopped_by:
@@ -118,6 +125,8 @@ class RunReport:
             self.say(f"stopped by {stopped_by} at step {step}{nothing}: continue with --resume")
         else:
             self._draw()
+            if empty_steps:
+                self.say(f"{empty_steps:,} of {step:,} steps predicted nothing and changed no weights")
             self.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
 
     def upload(self, step: int) -> None:
@@ -149,7 +158,9 @@ def _keep_events(folder: Path, progress: dict) -> None:
     """Drop the lines of steps that a resumed run does again, and that of an evaluation which it makes again."""
     step, kept = progress["step"], []
     for line in read_events(folder) if step else []:
-        is_of_checkpoint = line["step"] == step and ("loss" in line or not progress.get("evaluation_due", True))
+        is_of_checkpoint = line["step"] == step and (
+            "learning_rate" in line or not progress.get("evaluation_due", True)
+        )
         if line["step"] < step or is_of_checkpoint:
             kept.append(line)
     with written_aside(folder / "events.jsonl") as file:

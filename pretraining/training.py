@@ -124,6 +124,7 @@ class Training:
         self.languages = Languages.of(model.config, corpora, recipe.alpha)
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(accelerator), None
         self.index = self.phase_step = self.step = 0
+        self.empty_steps = 0  # those that predicted nothing
 
     def run(self, checkpoint: Path | None = None) -> None:
         """Train from the start or from `checkpoint` to the end, and leave the result in `<output_dir>/model`.
@@ -145,7 +146,7 @@ class Training:
                 self._run_phase()
             if is_main:
                 publish_model(self.folder, self.folder / "checkpoints" / f"step-{self.step}")
-            self.report.finish(self.step)
+            self.report.finish(self.step, empty_steps=self.empty_steps)
             self.accelerator.wait_for_everyone()
             self.report.upload(self.step)
 
@@ -215,7 +216,7 @@ class Training:
             if is_logged := self._is_due(recipe.log_every_steps):
                 figures = log.line(self.phase_step, predictions, grad_norm)
                 self.report.log(self.step, phase.name, figures, self.optimizer.param_groups[0]["lr"])
-            if not self.optimizer.step_was_skipped:  # by fp16's loss scaling
+            if not predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
                 self.scheduler.step()
             self._stop_if_asked(totals[2:])
             if self._is_due(recipe.save_every_steps):
@@ -243,11 +244,17 @@ class Training:
         return output
 
     def _step(self, predictions: float) -> float:
-        """Scale the summed gradients, clip, step; returns the gradient norm before clipping."""
+        """Scale the summed gradients, clip, step; returns the gradient norm before clipping.
+
+        Without predictions there is no gradient (NaN): weights, moments and Adam's step counter stay as they are.
+        """
         accelerator = self.accelerator
         if not predictions:
-            advice = "Raise batch_size or mask_probability, or leave out texts of a word or two."
-            raise ValueError(f"step {self.step + 1} predicts nothing: no token of its batch was masked. {advice}")
+            self.empty_steps += 1
+            self.optimizer.zero_grad()
+            self.optimizer.optimizer.step()  # without gradients it does nothing, but the scheduler expects the call
+            clear_gradients(self.model, self.optimizer)
+            return math.nan
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         # DDP and FSDP2 have averaged over processes what the rule sums
@@ -290,6 +297,7 @@ class Training:
             raise stop_all(ValueError(error), self.accelerator.is_main_process)
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
+        progress |= {"empty_steps": self.empty_steps}
         save_checkpoint(self.accelerator, self.folder, progress, self.recipe.keep_checkpoints)
         self.report.saved(self.step)
 
@@ -297,6 +305,7 @@ class Training:
         self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
+        self.empty_steps = progress.get("empty_steps", 0)
         if progress["num_processes"] != self.accelerator.num_processes:
             self.report.say(
                 f"the run had {progress['num_processes']} processes and has {self.accelerator.num_processes} now: data "

@@ -1,6 +1,7 @@
 """The loop: the same step however it is split, phases, resume in the middle of a phase."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -31,6 +32,74 @@ def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recip
     loader = training_batches(load_corpora(recipe, tokenizer), recipe.phases[0], recipe, 0, tokenizer, 0, 1, 0)
     counts = [int(batch["mlm"]["labels"].ne(-100).sum()) for batch in loader]
     assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
+
+
+def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
+    train, difference, cut_back, assert_same_run, files, tmp_path, capsys
+):
+    """Texts of two words in batches of two: a step has a masked token or not."""
+    words = "the house is small and we go home today with many people".split()
+    path = files.lines("short.txt", [" ".join(words[i : i + 2]) for i in range(len(words) - 1)] * 4)
+    objective = "{mlm: {batch_size: 2, max_length: 16}}"
+    settings = [f"monolingual=[{{language: en, path: {path}}}]", "bitext=[]", f"phases.0.objectives={objective}"]
+    settings += ["phases.0.steps=8", "phases.0.schedule=linear", "optimizer.weight_decay=0.1"]
+    settings += ["save_every_steps=1", "keep_checkpoints=0", "evaluation.held_out_fraction=0"]
+    train(*settings)
+    said, events = capsys.readouterr().err, read_events(tmp_path / "run")
+    assert [event["step"] for event in events] == list(range(1, 9))
+    empty = [event["step"] for event in events if not event["predictions"]]
+    assert 2 <= len(empty) <= 6 and empty[0] > 1
+    assert re.search(rf"\b{len(empty)} of 8\b", said)
+    rates = [event["learning_rate"] for event in events]
+    assert rates == pytest.approx([1e-3 * (1 - step / 8) for step in range(8)])  # of the schedule, whatever is empty
+
+    def checkpoint(step):
+        return tmp_path / "run" / "checkpoints" / f"step-{step}"
+
+    for event in events[1:]:
+        is_empty, step = event["step"] in empty, event["step"]
+        assert ("loss" in event) != is_empty and (event["grad_norm"] is None) == is_empty
+        assert (difference(checkpoint(step), checkpoint(step - 1)) == 0) == is_empty
+    state = torch.load(checkpoint(8) / "optimizer.bin", weights_only=True)["state"]
+    assert {int(entry["step"]) for entry in state.values()} == {8 - len(empty)}
+
+    resumed = cut_back(tmp_path / "run", empty[0], tmp_path / "resumed")
+    train(*settings, f"output_dir={resumed}", "--resume")
+    assert_same_run(resumed, tmp_path / "run")
+    assert re.search(rf"\b{len(empty)} of 8\b", capsys.readouterr().err)
+
+
+MLM_TLM = {name: {"batch_size": 4, "max_length": 64, "mask_probability": 1e-9} for name in ("mlm", "tlm")}
+EMPTY = {  # model type -> objectives beside, or in place of, these
+    "veco": dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), MLM_TLM["mlm"]),
+    "ernie_m": dict.fromkeys(("camlm", "btmlm"), MLM_TLM["mlm"]),
+    "xlm_align": {"dwa": {}},
+    "metaxlm": {"kd": {}},
+}
+
+
+@pytest.mark.parametrize("model_type", EMPTY)
+def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teacher_dir, tmp_path, capsys):
+    """Training and held-out evaluation, of every objective."""
+    objectives = json.dumps(MLM_TLM | EMPTY[model_type])
+    settings = [f"model.type={model_type}", f"phases.0.objectives={objectives}", "phases.0.steps=2"]
+    settings += ["evaluation={held_out_fraction: 0.1, max_examples: 9}", "gradient_accumulation_steps=2"]
+    if model_type == "metaxlm":
+        settings.append(f"teacher={{path: {teacher_dir}, language: en}}")
+    train(*settings, "evaluation.every_steps=1")
+    *events, _ = read_events(tmp_path / "run")
+    assert [event["predictions"] for event in events if "predictions" in event] == [0, 0]
+    assert not [key for event in events for key in event if key.startswith(("loss", "held_out", "unigram"))]
+    assert re.search(r"\b2 of 2\b", capsys.readouterr().err)
+
+
+def test_a_run_without_any_figure_draws_all_the_same(train, tmp_path):
+    """Evaluated and saved before the first line is logged."""
+    objectives = json.dumps({"mlm": MLM_TLM["mlm"]})
+    settings = ["bitext=[]", f"phases.0.objectives={objectives}", "evaluation={held_out_fraction: 0.1, every_steps: 1}"]
+    train(*settings, "phases.0.steps=2", "save_every_steps=1", "log_every_steps=10")
+    assert [event["step"] for event in read_events(tmp_path / "run")] == [2]
+    assert (tmp_path / "run" / "curves.png").is_file()
 
 
 def test_predictions_among_the_tokens_of_the_text(train, tmp_path, sample_tokenizer):
