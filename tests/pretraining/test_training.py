@@ -157,6 +157,35 @@ def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
         assert [event["step"] for event in read_events(resumed)] == [event["step"] for event in events]
 
 
+def test_a_carried_optimizer_keeps_what_both_phases_train(train, tmp_path):
+    """Both second phases begin with the same weights and take the same gradient g: Adam's moments are b m + (1 - b) g
+    where the moments m are carried, and (1 - b) g where they are fresh."""
+    common = "objectives: {mlm: {batch_size: 8, max_length: 64}}"
+    schedule = "learning_rate: 1.0e-3, schedule: constant"
+    first = f"{{name: a, trainable: ['*word_embeddings.weight'], steps: 2, {schedule}, {common}}}"
+    runs = {"carried": "optimizer: carried", "fresh": schedule}
+    every = ["optimizer.betas=[0.9, 0.98]", "save_every_steps=1", "keep_checkpoints=0"]
+    for name, settings in runs.items():
+        second = f"{{name: b, steps: 1, {settings}, {common}}}"
+        train(f"phases=[{first}, {second}]", f"output_dir={tmp_path / name}", *every)
+
+    def state(run, step):
+        file = tmp_path / run / "checkpoints" / f"step-{step}" / "optimizer.bin"
+        return list(torch.load(file, weights_only=True)["state"].values())
+
+    (before,) = state("carried", 2)  # the table of the vocabulary alone
+    shape = before["exp_avg"].shape
+    of_both = {run: [entry for entry in state(run, 3) if entry["exp_avg"].shape == shape] for run in runs}
+    (carried,), (fresh,) = of_both.values()
+    assert (int(before["step"]), int(carried["step"]), int(fresh["step"])) == (2, 3, 1)
+    for moment, beta in (("exp_avg", 0.9), ("exp_avg_sq", 0.98)):
+        assert fresh[moment].any() and not torch.equal(carried[moment], fresh[moment])
+        torch.testing.assert_close(carried[moment], beta * before[moment] + fresh[moment])
+    for run in runs:  # what the first phase did not train begins anew in both
+        others = [entry for entry in state(run, 3) if entry["exp_avg"].shape != shape]
+        assert others and {int(entry["step"]) for entry in others} == {1}
+
+
 @pytest.mark.slow
 def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_path):
     """Two phases have the learning rates of one as long as both, also where the second is resumed in its midst."""
