@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
+from modeling.fresh_weights import fresh_weights
 from zoo_core.console import without_load_report
 from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import nearest
@@ -145,16 +146,12 @@ def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool
 def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
     """The model of a folder in evaluation mode, every weight read from it but a pooler's; `options`: from_pretrained's.
 
-    It computes nothing at padding where it can.
+    It computes nothing at padding where it can. Raises ValueError as `fresh_weights`.
     """
+    report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     with readable_errors(name), without_load_report():
-        model, info = load_auto_model(auto_class, path, trust_remote_code, output_loading_info=True, **options)
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
-    if missing:
-        raise ValueError(
-            f"{name} lacks {len(missing)} weights of {type(model).__name__} ({missing[0]}, ...): random numbers would "
-            "stand in for them, and would be what is seen. Name a folder that has them."
-        )
+        model, info = load_auto_model(auto_class, path, trust_remote_code, **report, **options)
+    fresh_weights(model, info, name, is_whole=True)
     return without_padding(model).eval()
 
 

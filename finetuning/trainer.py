@@ -25,6 +25,7 @@ from finetuning.tasks.kind import Kind
 from finetuning.tasks.registry import task_module
 from finetuning.used_rows import TrainsUsedRows
 from modeling.checkpoints import load_auto_model, load_config
+from modeling.fresh_weights import fresh_weights
 from zoo_core.console import without_load_report
 from zoo_core.masking import IGNORED
 
@@ -259,14 +260,7 @@ def load_model(
             **kind.head(data),
             **options,
         )
-    prefix = f"{model.base_model_prefix}."
-    fresh = sorted({*info["missing_keys"], *(item[0] for item in info["mismatched_keys"])})
-    unread = [name for name in fresh if name.startswith(prefix) and ".pooler." not in name]
-    if unread:
-        raise ValueError(
-            f"{path} lacks {len(unread)} weights of the encoder of {type(model).__name__}, such as {unread[0]}. The "
-            "checkpoint is of another architecture: check its config.json."
-        )
+    fresh = fresh_weights(model, info, path)
     model.config.fine_tuned_on = trained_on
     if "label_subword" in data.protocol:  # whoever reads the labels has to know where they are
         model.config.label_subword = data.protocol["label_subword"]

@@ -65,6 +65,8 @@ ARCHITECTURES = {
 BERT_NAMES = {
     r"^bert\.": "roberta.",
     r"^cls\.predictions\.transform\.dense\.": "lm_head.dense.",
+    r"^cls\.predictions\.transform\.LayerNorm\.gamma$": "lm_head.layer_norm.weight",  # of the checkpoints of 2018
+    r"^cls\.predictions\.transform\.LayerNorm\.beta$": "lm_head.layer_norm.bias",
     r"^cls\.predictions\.transform\.LayerNorm\.": "lm_head.layer_norm.",
     r"^cls\.predictions\.decoder\.": "lm_head.decoder.",
     r"^cls\.predictions\.bias$": "lm_head.bias",

@@ -30,6 +30,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention_masks import prepare_attention_mask
 from .embeddings import position_ids_of
 from .encoder import EncoderLayer, EncoderPreTrainedModel
+from .fresh_weights import fresh_weights
 from .masked_lm import LMHeadModel
 
 logger = logging.getLogger(__name__)
@@ -324,16 +325,17 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, output_loading_info=False, **kwargs):
-        """As everywhere; a folder without a decoder is an error, since a random one would translate at random."""
+        """As everywhere; a folder that lacks a weight is an error, since a random decoder would translate at random."""
         model, report = super().from_pretrained(
             pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
         )
         missing = sorted(key for key in report["missing_keys"] if key.startswith("decoder."))
-        if missing:
+        if missing and not any(key.startswith("roberta.") for key in report["missing_keys"]):
             raise ValueError(
                 f"{pretrained_model_name_or_path} lacks {len(missing)} weights of its decoder ({missing[0]}, ...): it "
                 f"was saved from an encoder, which {cls.__name__}.from_encoder makes a translation model of."
             )
+        fresh_weights(model, report, pretrained_model_name_or_path, is_whole=True)
         if model.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
             model.generation_config = model.translation_settings()
         return (model, report) if output_loading_info else model
@@ -363,8 +365,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
 
         Raises:
             ValueError: n below 1 or above the encoder's layers; an unknown selection; a folder that is a translation
-                model already, or no model of XLM-R's shape; a configuration field that follows from the decoder, or
-                that the folder's weights fix.
+                model already, no model of XLM-R's shape, or without a weight of the encoder; a configuration field that
+                follows from the decoder, or that the folder's weights fix.
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
         overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
@@ -393,14 +395,9 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             pretrained_model_name_or_path,
             config=encoder_config,
             output_loading_info=True,
-            **kwargs,
+            **kwargs | {"ignore_mismatched_sizes": True},
         )
-        fresh = {key for key in report["missing_keys"] if ".crossattention." in key or key.startswith("lm_head.")}
-        if lacking := sorted(report["missing_keys"] - fresh):
-            raise ValueError(
-                f"{pretrained_model_name_or_path} lacks {len(lacking)} weights of the encoder ({lacking[0]}, ...): "
-                "name a VECO or XLM-R folder, or say random=True."
-            )
+        fresh = fresh_weights(encoder, report, pretrained_model_name_or_path)
         model = cls._from_config(config, dtype=encoder.dtype, attn_implementation=encoder.config._attn_implementation)
         model.load_state_dict(decoder_state(encoder.state_dict(), indices))
         report_fresh_weights(fresh, call, indices)
@@ -469,7 +466,7 @@ def decoder_state(encoder_state: dict[str, torch.Tensor], indices: list[int]) ->
     return state
 
 
-def report_fresh_weights(missing_keys: set[str], call: str, indices: list[int]):
+def report_fresh_weights(missing_keys: list[str], call: str, indices: list[int]):
     """Log which weights of a new translation model were drawn, in words."""
     layers = [
         index

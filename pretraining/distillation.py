@@ -284,10 +284,5 @@ def _load(
         raise ValueError(f"the tokenizer of {field} {name!r} has no mask token. Take a masked language model's.")
     config = read_config(teacher.path, "teacher.path", hub_root, trust_remote_code)
     check_vocabulary(tokenizer, config, name, teacher.path, "Name the teacher's own tokenizer as teacher.tokenizer.")
-    model, absent = read_masked_lm(teacher.path, "teacher.path", hub_root, config, trust_remote_code)
-    if absent:
-        raise ValueError(
-            f"the teacher {teacher.path!r} lacks {len(absent)} weights of a masked language model ({min(absent)}, "
-            "...), or has them in another shape. Take a checkpoint with a masked-LM head."
-        )
+    model, _ = read_masked_lm(teacher.path, "teacher.path", hub_root, config, trust_remote_code, is_whole=True)
     return tokenizer, model.eval().requires_grad_(False)

@@ -15,10 +15,11 @@ from rich.table import Table
 from transformers.utils import logging
 
 from modeling.backbone import honors_block_masks
+from modeling.fresh_weights import fresh_weights
 from pretraining.recipe import OBJECTIVES
 from pretraining.rows import specials_of
 from pretraining.start.initialization import model_class
-from pretraining.start.pretrained import existing_path, read_tokenizer
+from pretraining.start.pretrained import existing_path, listed, read_tokenizer
 from zoo_core.console import quiet_libraries
 from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
 
@@ -46,16 +47,16 @@ def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> No
         raise ValueError(rows[MODELS[0]])
     logging.set_verbosity_error()
     with contextlib.redirect_stderr(io.StringIO()):  # the library's bars
-        model, report = model_class("metaxlm").from_pretrained(path, output_loading_info=True)
-    config, fresh = model.config, sorted(report["missing_keys"])
+        model, report = model_class("metaxlm").from_pretrained(
+            path, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    config, fresh = model.config, fresh_weights(model, report, repr(name))
     encoder = "XLM-R's shape" if config.backbone_config is None else type(model.roberta.backbone).__name__
     depth = f"{config.num_hidden_layers} layers of {config.hidden_size}, up to {config.longest_input:,} positions"
     print(f"{name}: {encoder}, {depth}, {config.vocab_size:,} rows for {len(tokenizer):,} tokens")
     begin, middle, end = (" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in specials_of(tokenizer))
     print(f"a text: {begin} x {end}; a pair: {begin} x {middle} y {end}; mask: {tokenizer.mask_token}")
-    print(
-        f"fresh: {', '.join(fresh) or 'nothing'}; not used: {', '.join(sorted(report['unexpected_keys'])) or 'nothing'}"
-    )
+    print(f"fresh: {listed(fresh)}; not used: {listed(report['unexpected_keys'])}")
     table = Table("model.type", "objectives", "not", title_justify="left")
     for model_type, found in rows.items():
         can, cannot = ("", found) if isinstance(found, str) else found

@@ -12,9 +12,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import installed_class
+from modeling.fresh_weights import fresh_weights
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
-from pretraining.start.pretrained import existing_path, read_tokenizer
+from pretraining.start.pretrained import existing_path, listed, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching
 from zoo_core.recipes import nearest
 
@@ -238,11 +239,12 @@ def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # named below, in words of the recipe
     )
-    if report["mismatched_keys"]:
-        name = min(report["mismatched_keys"])
+    if report["mismatched_keys"]:  # of a head too: that of the checkpoint would be dropped
+        name = min(report["mismatched_keys"])[0]
         raise ValueError(
-            f"{name} of {start!r} has another shape than model.config asks for. Leave the sizes out of it."
+            f"{name} of model.start_from {start!r} has another shape than the configuration says. Leave sizes out of "
+            "model.config, or correct the checkpoint's config.json."
         )
-    if report["missing_keys"]:
-        logger.info("%d parameters are not in %s and start fresh.", len(report["missing_keys"]), start)
+    if fresh := fresh_weights(model, report, f"model.start_from {start!r}"):
+        logger.info("%s lacks %d weights, which start at random: %s", start, len(fresh), listed(fresh))
     return model

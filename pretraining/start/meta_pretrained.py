@@ -145,12 +145,6 @@ def load_source(start: MetaPretrained, hub_root: str | None, trust_remote_code: 
     """
     config, tokenizer = source_vocabulary(start, hub_root, trust_remote_code)
     model, absent = read_masked_lm(start.path, FIELD, hub_root, config, trust_remote_code)
-    lacking = sorted(name for key in absent if (name := our_name(key, model)).startswith("roberta."))
-    if lacking:
-        raise ValueError(
-            f"the checkpoint {start.path!r} lacks {len(lacking)} weights of its embeddings and layers, or has them in "
-            f"another shape than its config.json says ({lacking[0]}, ...). Name a folder that has them."
-        )
     weights = {our_name(key, model): value for key, value in model.state_dict().items() if key not in absent}
     return Source(start.path, weights, config, tokenizer)
 

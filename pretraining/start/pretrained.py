@@ -1,6 +1,8 @@
 """Checkpoints and tokenizers that a recipe names: read, or refused with the name of the field."""
 
 import pickle
+import re
+from collections.abc import Iterable
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +14,7 @@ from transformers import (
 )
 
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
+from modeling.fresh_weights import fresh_weights
 from zoo_core.console import without_load_report
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
@@ -89,12 +92,17 @@ def read_config(name: str, field: str, hub_root: str | None, trust_remote_code: 
 
 
 def read_masked_lm(
-    name: str, field: str, hub_root: str | None, config: PreTrainedConfig, trust_remote_code: bool = False
-) -> tuple[PreTrainedModel, set[str]]:
-    """A masked language model in float32, and the names of its parameters that the checkpoint lacks or has in another
-    shape: random numbers stand there.
+    name: str,
+    field: str,
+    hub_root: str | None,
+    config: PreTrainedConfig,
+    trust_remote_code: bool = False,
+    is_whole: bool = False,
+) -> tuple[PreTrainedModel, list[str]]:
+    """A masked language model in float32, and the names of its weights that are random: those of a head that the
+    checkpoint lacks, unless it has to be whole.
 
-    Raises ValueError for weights that cannot be read.
+    Raises ValueError for weights that cannot be read, and for what else it lacks (`fresh_weights`).
     """
     try:
         with without_load_report():  # the caller reports what is missing
@@ -109,7 +117,12 @@ def read_masked_lm(
             )
     except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:  # the last of a .bin
         raise ValueError(f"the weights of {field} {name!r} cannot be read: {_reason(error)}") from error
-    return model, {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
+    return model, fresh_weights(model, report, f"{field} {name!r}", is_whole)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names of weights in order, each once for all layers, whose number is `*`."""
+    return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in sorted(names))) or "nothing"
 
 
 def _reason(error: Exception) -> str:

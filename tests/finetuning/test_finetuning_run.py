@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
 
-from finetuning.checkpoints import last_complete_checkpoint
+from finetuning.checkpoints import last_complete_checkpoint, load_pretrained
 from finetuning.recipe import Recipe
 from finetuning.results.table import read_results
 from finetuning.run import main
@@ -251,8 +252,16 @@ def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sa
     shutil.copytree(tiny_model, foreign)
     tensors = load_file(foreign / "model.safetensors")
     renamed = {name.replace("roberta.encoder", "bert.encoder"): tensor for name, tensor in tensors.items()}
-    save_file(renamed, foreign / "model.safetensors", {"format": "pt"})
-    assert "lacks 32 weights of the encoder" in refused([*topics, f"model={foreign}"])
+    wrapped = {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
+    dense = "encoder.layer.1.output.dense.weight"
+    reshaped = tensors | {f"roberta.{dense}": torch.zeros(3, 3)}
+    for weights, count, named in ((renamed, 32, "bert.encoder."), (wrapped, 37, "_orig_mod."), (reshaped, 1, dense)):
+        save_file(weights, foreign / "model.safetensors", {"format": "pt"})
+        message = refused([*topics, f"model={foreign}"])
+        assert f"lacks {count} weight" in message and named in message
+        with pytest.raises(ValueError, match=f"^mine lacks {count} weight") as error:
+            load_pretrained(AutoModel, str(foreign), "mine")
+        assert named in str(error.value)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,7 +1,10 @@
 """Encoders of other architectures below the zoo's heads and objectives: exactly theirs, masks included."""
 
+import re
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -284,6 +287,13 @@ def test_bert_s_shape_becomes_xlm_r_s(tmp_path, sample_tokenizer):
         found = ours.eval()(**batch, token_type_ids=types).logits
         expected = theirs(**batch, token_type_ids=types).prediction_logits
     torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-5)
+    # the names of the checkpoints of 2018
+    weights, old = load_file(tmp_path / "model.safetensors"), {".weight": ".gamma", ".bias": ".beta"}
+    names = {name: re.sub(r"(?<=LayerNorm)\.\w+$", lambda part: old[part[0]], name) for name in weights}
+    save_file({names[name]: value for name, value in weights.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    with torch.no_grad():
+        same = XlmAlignForMaskedLM.from_pretrained(tmp_path).eval()(**batch, token_type_ids=types).logits
+    assert torch.equal(same, found)
     ours.save_pretrained(tmp_path / "saved")
     again = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     with torch.no_grad():

@@ -302,7 +302,7 @@ def of_another_script(folder):
 
 
 FAULTS = {  # what is done to the folder, and what the error names
-    "no head": (lambda folder: AutoModel.from_pretrained(folder).save_pretrained(folder), "masked language model"),
+    "no head": (lambda folder: AutoModel.from_pretrained(folder).save_pretrained(folder), "teacher.path"),
     "another shape": (lambda at: change_json(at / "config.json", lambda c: c.update(intermediate_size=48)), "shape"),
     "half a file": (lambda folder: (folder / "model.safetensors").write_bytes(b"half"), "teacher.path"),
     "fewer rows": (with_fewer_rows, "595"),

@@ -6,9 +6,11 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import T5Config
 
 from modeling.modeling_veco import VecoForConditionalGeneration
+from pretraining import supported
 from pretraining.checkpoints import (
     checkpoints_of,
     newest_checkpoint,
@@ -186,6 +188,30 @@ def test_a_translation_model_is_no_start(fails, zoo_model_dir, tmp_path):
     for config in ("{}", "{cross_attention: true}"):
         start = [f"model.start_from={tmp_path / 'translation'}", "model.type=veco", f"model.config={config}"]
         assert "translation model" in fails(*start)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "model.", ""])
+def test_a_start_that_lacks_weights_of_the_encoder_is_refused(
+    prefix, train, fails, zoo_model_dir, tmp_path, capsys, caplog
+):
+    """With the names of a wrapper, or without a layer; `supported` says so too. A head that is lacking is listed."""
+    folder = zoo_model_dir("xlm_align", copy=True)
+    settings = [f"model.start_from={folder}", "model.config={}", "phases.0.steps=1"]
+    weights = load_file(folder / "model.safetensors")
+    kept = {key: value for key, value in weights.items() if not key.startswith(("lm_head.", "q_linear."))}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    if not prefix:
+        caplog.set_level("INFO")
+        train(*settings, f"output_dir={tmp_path / 'begun'}")
+        assert "q_linear.weight" in caplog.text and "lm_head.layer_norm.bias" in caplog.text
+    kept = {prefix + key: value for key, value in kept.items() if prefix or ".layer.1." not in key}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    named = f"{prefix}roberta." if prefix else "roberta.encoder.layer.1."
+    message = fails(*settings)
+    assert named in message and "model.start_from" in message and not (tmp_path / "run").exists()
+    with pytest.raises(SystemExit) as stop:
+        supported.main([str(folder)])
+    assert stop.value.code == 2 and named in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -75,7 +75,8 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
         elif is_random:
             model = VecoForConditionalGeneration._from_config(VecoConfig.from_pretrained(path, **settings))
         else:
-            model = load_auto_model(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code, **settings)
+            options = {"ignore_mismatched_sizes": True, **settings}
+            model = load_auto_model(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code, **options)
     model.generation_config.update(**beam_search(recipe, recipe.generation.beams))
     return without_padding(model)
 

@@ -1,0 +1,131 @@
+"""Checkpoints that lack weights: what training adds may be fresh, anything else is refused."""
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from modeling.fresh_weights import fresh_weights
+from modeling.modeling_ernie_m import ErnieMForPreTraining
+from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
+from modeling.modeling_xlm_align import XlmAlignForPreTraining
+from tests.architectures import ARCHITECTURES
+
+SHAPE = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+KINDS = {"xlm-roberta": {}, "bert": {"eos_token_id": 2}} | ARCHITECTURES
+LAYER = re.compile(r"(layers?\.1\.)")
+FSDP = "_fsdp_wrapped_module."
+WORDS = re.compile(r"word_embeddings|tok_embeddings|embed_tokens")
+
+# how a checkpoint names its weights, or None where it does not have one, and what of that the error names
+CHANGES = {
+    "ddp": (lambda key: f"module.{key}", " module."),
+    "compiled": (lambda key: f"_orig_mod.{key}", " _orig_mod."),
+    "lightning": (lambda key: f"model.{key}", "model."),
+    "another": (lambda key: f"student.{key}", " student."),
+    "compiled under ddp": (lambda key: f"module._orig_mod.{key}", " module._orig_mod."),
+    "a compiled layer": (lambda key: LAYER.sub(r"\1_orig_mod.", key), ".1._orig_mod."),
+    "fsdp": (lambda key: FSDP + LAYER.sub(rf"\1{FSDP}", key), FSDP),
+    "a layer less": (lambda key: None if LAYER.search(key) else key, ".1."),
+    "no words": (lambda key: None if WORDS.search(key) else key, "lacks 1 weight"),
+}
+
+
+def change(folder, of):
+    """Renames the weights of a folder, or leaves them out."""
+    weights = load_file(folder / "model.safetensors")
+    changed = {of(key): value for key, value in weights.items() if of(key) is not None}
+    assert changed.keys() != weights.keys()
+    save_file(changed, folder / "model.safetensors", {"format": "pt"})
+
+
+def load(auto_class, folder, **options):
+    model, report = auto_class.from_pretrained(
+        folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    return fresh_weights(model, report, "mine", is_whole=auto_class is AutoModel)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    def save(kind, auto_class=AutoModelForMaskedLM):
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(kind, **SHAPE | dict(pad_token_id=1, bos_token_id=0) | KINDS[kind])
+        auto_class.from_config(config).save_pretrained(tmp_path)
+        return tmp_path
+
+    return save
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("auto_class", [AutoModelForMaskedLM, AutoModel])
+def test_heads_may_be_fresh_and_are_listed(kind, auto_class, checkpoint):
+    folder = checkpoint(kind, auto_class)
+    fresh = load(XlmAlignForPreTraining, folder)
+    assert {"q_linear.weight", "k_linear.weight"} <= set(fresh)
+    heads = {key.split(".")[0] for key in fresh} - {"q_linear", "k_linear"}
+    assert heads == ({"lm_head"} if auto_class is AutoModel else set())
+    assert all("pooler" in key for key in load(AutoModel, folder))
+    assert "classifier.weight" in load(AutoModelForSequenceClassification, folder) or kind == "xlm-roberta"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_encoder_must_be_whole(kind, name, checkpoint):
+    folder, (rename, named) = checkpoint(kind), CHANGES[name]
+    change(folder, rename)
+    classes = [XlmAlignForPreTraining, AutoModel]
+    if not (name == "lightning" and kind in ("modernbert", "eurobert")):  # there the library takes its own prefix off
+        classes.append(AutoModelForSequenceClassification)
+    for auto_class in classes:
+        with pytest.raises(ValueError, match=r"^mine lacks \d+ weight") as error:
+            load(auto_class, folder)
+        assert named in str(error.value)
+
+
+def test_the_prefix_of_modernbert_is_its_own(checkpoint):
+    """`model.` before the names of a bare encoder gives those of its masked LM."""
+    folder = checkpoint("modernbert", AutoModel)
+    change(folder, lambda key: f"model.{key}")
+    assert not [key for key in load(XlmAlignForPreTraining, folder) if key.startswith("roberta.")]
+
+
+def test_another_shape_is_no_weight_of_the_encoder(checkpoint):
+    folder = checkpoint("xlm-roberta")
+    weights = load_file(folder / "model.safetensors")
+    weights["roberta.encoder.layer.1.output.dense.weight"] = torch.zeros(3, 3)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    for auto_class in (XlmAlignForPreTraining, AutoModel, AutoModelForSequenceClassification):
+        with pytest.raises(ValueError, match=r"lacks 1 weight .*encoder\.layer\.1\.output\.dense\.weight.* shape"):
+            load(auto_class, folder)
+
+
+def test_what_the_models_add_may_be_fresh(checkpoint):
+    folder = checkpoint("xlm-roberta")
+    assert {".crossattention." in key for key in load(VecoForPreTraining, folder)} == {True}
+    languages = dict(languages=["en", "de"], mask_token_id=3)
+    assert load(ErnieMForPreTraining, folder, **languages) == ["roberta.language_embeddings.weight"]
+
+
+def test_a_head_that_is_there_under_a_wrapper_s_name_is_not_fresh(checkpoint):
+    folder = checkpoint("xlm-roberta")
+    change(folder, lambda key: key.replace("lm_head.", "lm_head._orig_mod."))
+    with pytest.raises(ValueError, match=r"lm_head\._orig_mod\."):
+        load(XlmAlignForPreTraining, folder)
+
+
+@pytest.mark.parametrize("name", ["compiled", "a layer less"])
+def test_translation_models_and_what_they_are_made_of(name, checkpoint, tmp_path):
+    folder = checkpoint("xlm-roberta")
+    VecoForConditionalGeneration.from_encoder(folder, decoder_layers=1, tie_decoder=False).save_pretrained(
+        tmp_path / "translation"
+    )
+    for broken, load_ in (
+        (folder, VecoForConditionalGeneration.from_encoder),
+        (tmp_path / "translation", VecoForConditionalGeneration.from_pretrained),
+    ):
+        change(broken, CHANGES[name][0])
+        with pytest.raises(ValueError, match=r"lacks \d+ weights"):
+            load_(broken)
