@@ -211,6 +211,27 @@ def test_grow_diag_final_and_takes_neighbors_then_what_is_alone():
     assert not found[0].any() and set(map(tuple, found[1].nonzero().tolist())) == links
 
 
+@pytest.mark.parametrize(
+    ("forward", "reverse", "links"),
+    [
+        # final-and takes (2, 2), whose words are both free; of (4, 2) and (2, 4) one alone still is
+        ([(0, 0), (2, 2)], [(0, 0), (4, 2), (2, 4)], {(0, 0), (2, 2)}),
+        # growth takes a neighbor of which the source, or the target, alone is free
+        ([(1, 1), (2, 1)], [(1, 1)], {(1, 1), (2, 1)}),
+        ([(1, 1)], [(1, 1), (1, 2)], {(1, 1), (1, 2)}),
+        # and none of which both are linked: (1, 0) touches (0, 0) and (1, 1)
+        ([(0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)], {(0, 0), (1, 1)}),
+    ],
+)
+def test_grow_diag_final_and_where_one_side_alone_is_free(forward, reverse, links):
+    """fast_align's `atools -c grow-diag-final-and` gives these links."""
+    directions = torch.zeros(2, 1, 5, 5, dtype=torch.bool)
+    for direction, of in zip(directions, (forward, reverse), strict=True):
+        direction[0][tuple(torch.tensor(of).T)] = True
+    found = grow_diag_final_and(*directions)
+    assert set(map(tuple, found[0].nonzero().tolist())) == links
+
+
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
 def test_itermax_is_simalign_s(kind):
     generator = np.random.default_rng(1)
