@@ -6,7 +6,7 @@ Each way to align is a process of its own, on one thread, from the files to the 
 of the processor and peak memory, start and loading included. Ours are `word-align` commands. simalign is its
 SentenceAligner at its defaults (layer 8, subwords). awesome-align's command reads checkpoints of BERT with a WordPiece
 tokenizer alone: its rule, `softmax`, is ours here, with the same links (bench.word_alignment). Words are those between
-white space.
+blanks.
 
 Writes bench/results/alignment_quality.json. A model that was adapted stands beside the first by `--also NAME FOLDER`.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 from bench._common import make_parser, show, write_results
 from finetuning.align.gold import fit_gold, read_gold
-from finetuning.align.pairs import PairReader, split_at_spaces
+from finetuning.align.pairs import PairReader
 from finetuning.tasks.word_alignment.layers import score
 from zoo_core.recipes import user_errors
 
@@ -55,7 +55,7 @@ def run_simalign(model: str, rule: str, output: str, *files: str) -> None:
 
     aligner = SentenceAligner(model, token_type="bpe", matching_methods=SIMALIGN[rule])
     with open(output, "w", encoding="utf-8") as stream:
-        for source, target in map(split_at_spaces, PairReader(list(files))):
+        for source, target in PairReader(list(files)):
             links = aligner.get_word_aligns(source, target)[rule] if source and target else []
             print(*(f"{i}-{j}" for i, j in links), file=stream)
 
@@ -67,13 +67,13 @@ def simalign_command(model: str, rule: str, output: str, files: list[str]) -> li
 
 def our_command(model: str, options: list[str], output: str, files: list[str]) -> list[str]:
     """Starts `word-align`."""
-    start = [sys.executable, "-m", "finetuning.align", *files, "--model", model, "--pre-split", "--quiet"]
+    start = [sys.executable, "-m", "finetuning.align", *files, "--model", model, "--quiet"]
     return [*start, *options, "--precision", "fp32", "--device", "cpu", "--output", output]
 
 
 def measure(command: Callable[..., list[str]], files: list[str], gold_file: str, base: int | None) -> dict[str, Any]:
     """Scores in percent, seconds of the processor and MiB of a command that writes links."""
-    pairs = [tuple(map(len, split_at_spaces(pair))) for pair in PairReader(files)]
+    pairs = [tuple(map(len, pair)) for pair in PairReader(files)]
     gold, _ = fit_gold(read_gold(gold_file, base=base), pairs, gold_file)
     with tempfile.TemporaryDirectory() as folder:
         output = str(Path(folder) / "links")

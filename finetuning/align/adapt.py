@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.inputs import read_pairs, read_with_gold
+from finetuning.align.inputs import read_pairs, read_with_gold, report_unspaced
 from finetuning.align.loading import load_aligner, memory_errors
-from finetuning.align.pairs import split_at_spaces
+from finetuning.align.pairs import Side
 from finetuning.align.screen import count_of, make_progress, make_screen
 from modeling.backbone import ARCHITECTURES
 from modeling.configuration_encoder import LOADABLE
@@ -53,7 +53,7 @@ def adapt_in(work: Path, output: Path, flags: argparse.Namespace) -> None:
     """As `adapt`, in a folder for what --resume needs."""
     screen = make_screen(flags.quiet)
     with screen.status(f"reading {flags.adapt}"):
-        pairs, held_out = read_own_pairs(flags)
+        pairs, held_out = read_own_pairs(flags, screen)
     of_text = argparse.Namespace(**vars(flags) | {"format": "auto", "keys": None, "languages": None})
     test = read_with_gold(flags, read_pairs(of_text)) if flags.gold else None
     with screen.status(f"measuring {flags.model}"):
@@ -87,12 +87,13 @@ def check_places(output: Path, work: Path, resume: bool) -> None:
         raise ValueError(f"{work} is there, of an earlier run. Add --resume if it was stopped, or remove it.")
 
 
-def read_own_pairs(flags: argparse.Namespace) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def read_own_pairs(flags: argparse.Namespace, screen: Any) -> tuple[list[tuple[Side, Side]], list[tuple[Side, Side]]]:
     """The pairs to train on, and those held out; of a long file an even sample. Raises ValueError for too few."""
-    reader = read_pairs(argparse.Namespace(**vars(flags) | {"files": [flags.adapt], "sentences": None}))
-    every = max(1, (reader.check() or 0) // MOST_PAIRS)
-    sides = (tuple(side if isinstance(side, str) else " ".join(side) for side in pair) for pair in reader)
-    pairs = [pair for pair in islice(sides, 0, None, every) if all(side.strip() for side in pair)]
+    reader = read_pairs(argparse.Namespace(**vars(flags) | {"files": [flags.adapt], "sentences": None, "gold": None}))
+    total = reader.check() or 0
+    every = max(1, total // MOST_PAIRS)
+    pairs = [pair for pair in islice(reader, 0, None, every) if all("".join(side).strip() for side in pair)]
+    report_unspaced(flags, reader, max(total, len(pairs)), screen)
     if len(pairs) < LEAST_PAIRS:
         found = f"{flags.adapt} has {count_of(len(pairs), 'pair')} with words on both sides"
         raise ValueError(f"{found}, and --adapt needs {LEAST_PAIRS} or more, better a thousand.")
@@ -115,14 +116,14 @@ def check_encoder(flags: argparse.Namespace) -> int:
 
 
 def measure(
-    flags: argparse.Namespace, held_out: list[tuple[str, str]], test: tuple[list, dict] | None
+    flags: argparse.Namespace, held_out: list[tuple[Side, Side]], test: tuple[list, dict] | None
 ) -> tuple[int, float, float | None]:
     """The layer that best tells the held-out pairs, its value, and its AER of the gold links."""
     from finetuning.tasks.word_alignment.layers import score
 
     aligner, _ = load_aligner(flags)
     with memory_errors():
-        values = aligner.compare_layers([split_at_spaces(pair) for pair in held_out] if flags.pre_split else held_out)
+        values = aligner.compare_layers(held_out)
         layer = aligner.layer = max(values, key=values.get)
         if not test:
             return layer, values[layer], None
@@ -131,9 +132,10 @@ def measure(
     return layer, values[layer], score(found, gold)["aer"]
 
 
-def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
+def write_pairs(path: Path, pairs: list[tuple[Side, Side]]) -> None:
     """Writes them as JSONL. A file that holds them stays as it is: a run that is resumed looks whether it does."""
-    rows = (json.dumps({"source": source, "target": target}, ensure_ascii=False) for source, target in pairs)
+    texts = ((side if isinstance(side, str) else " ".join(side) for side in pair) for pair in pairs)
+    rows = (json.dumps({"source": source, "target": target}, ensure_ascii=False) for source, target in texts)
     text = "".join(f"{row}\n" for row in rows)
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return

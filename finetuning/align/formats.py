@@ -12,6 +12,8 @@ from finetuning.align.pairs import Side
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
+ONE_FIELD = str.maketrans("\t\r\n", "   ")
+
 
 class Format:
     """What stands before the first pair, what each becomes, and what stands behind the last one.
@@ -65,7 +67,7 @@ class Words(Format):
     """Two linked words a line with a tab between them, and an empty line after each pair."""
 
     def record(self, number: int, pair: tuple[Side, Side], found: Any) -> str:
-        lines = ("\t".join(" ".join(field.split()) for field in row) + "\n" for row in self.rows(found))
+        lines = ("\t".join(field.translate(ONE_FIELD) for field in row) + "\n" for row in self.rows(found))
         return "".join(lines) + "\n"
 
 

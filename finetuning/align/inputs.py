@@ -4,9 +4,12 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain
+from typing import Any
 
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
-from finetuning.align.pairs import STDIN, PairReader, split_at_spaces
+from finetuning.align.pairs import STDIN, PairReader, Side, split_at_blanks
+from finetuning.align.screen import count_of
 from finetuning.align.xml_pairs import ROOTS
 
 
@@ -16,15 +19,17 @@ class GivenPair:
     files: list[str] = []
     format = "text"
     name = "two sentences"
+    unspaced = 0  # the words are seen
 
-    def __init__(self, sentences: tuple[str, str], languages: tuple[str, str] | None):
+    def __init__(self, sentences: tuple[str, str], languages: tuple[str, str] | None, split: bool | None):
         self.sentences, self.languages = sentences, languages
+        self.splits_text = split is not False
 
     def check(self) -> int:
         return 1
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        yield self.sentences
+    def __iter__(self) -> Iterator[tuple[Side, Side]]:
+        yield self.sentences if self.splits_text else split_at_blanks(self.sentences)
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
@@ -37,13 +42,15 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
 def read_pairs(flags: argparse.Namespace) -> PairReader | GivenPair:
     """The input. Raises ValueError for what `PairReader` refuses, and for keys and languages that would do nothing."""
     languages = flags.languages and tuple(flags.languages)
+    # gold links count words that the output does not show: those between blanks, wherever the text comes from
+    split = flags.split or (False if flags.pre_split or flags.gold else None)
     if flags.sentences:
         if flags.format not in ("auto", "text"):
             raise ValueError(f"--format is {flags.format}, and the input is two sentences. Leave it out.")
-        reader = GivenPair(flags.sentences, languages)
+        reader = GivenPair(flags.sentences, languages, split)
     else:
         keys = {"keys": tuple(flags.keys)} if flags.keys else {}
-        reader = PairReader(flags.files, flags.format, languages=languages, **keys)
+        reader = PairReader(flags.files, flags.format, languages=languages, split=split, **keys)
     if flags.keys and reader.format != "jsonl":
         raise ValueError(f"--keys is given with {reader.format} input ({reader.name}): only JSONL has keys.")
     to_tmx = flags.output_format == "tmx"
@@ -56,16 +63,26 @@ def read_pairs(flags: argparse.Namespace) -> PairReader | GivenPair:
     return reader
 
 
-def read_with_gold(
-    flags: argparse.Namespace, reader: PairReader
-) -> tuple[list[tuple[list[str], list[str]]], dict[int, Gold]]:
-    """All pairs, as words between white space, and the gold links that fit them; what does not fit is said.
+def report_unspaced(flags: argparse.Namespace, reader: PairReader | GivenPair, total: int, screen: Any) -> None:
+    """Says how many of the pairs that were read have a side that is written without blanks, and what to do."""
+    if reader.unspaced and not flags.pre_split:
+        screen.print(
+            f"{reader.unspaced:,} of {count_of(total, 'pair')}: no blanks between the words of a side (Chinese, "
+            "Japanese, Thai, ...), and each run of characters counts as one word. --split splits running text."
+        )
 
-    Gold links count words: a Chinese sentence that is one word in them is not to become characters.
-    """
+
+def read_with_gold(
+    flags: argparse.Namespace, reader: PairReader | GivenPair
+) -> tuple[list[tuple[Side, Side]], dict[int, Gold]]:
+    """All pairs, and the gold links that fit their words; what does not fit is said."""
+    from modeling.word_tokens import split_words
+
     links = read_gold(flags.gold, base=flags.gold_base)
-    pairs = [split_at_spaces(pair) for pair in reader]
-    gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in pairs], flags.gold)
+    pairs = list(reader)
+    words, _ = split_words(list(chain.from_iterable(pairs)))
+    lengths = [len(of_side) for of_side in words]
+    gold, left_out = fit_gold(links, list(zip(lengths[::2], lengths[1::2], strict=True)), flags.gold)
     for said in (describe_order(links, gold, flags.gold), describe_left_out(left_out, flags.gold)):
         if said:
             print(said, file=sys.stderr)

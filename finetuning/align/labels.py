@@ -19,7 +19,7 @@ from typing import Any
 
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
 from finetuning.align.output import require_writable
-from finetuning.align.pairs import PairReader
+from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import OUTSIDE, Span, mark_spans, project, project_spans, spans_of
 from finetuning.align.screen import make_progress, make_screen
 from zoo_core.provenance import written_aside
@@ -99,7 +99,7 @@ class LabeledWords:
                 "sentence n."
             )
         self.pairs: list[Any] = [
-            (source, text.split() if flags.pre_split else text) for source, text in zip(tokens, texts, strict=True)
+            split_at_blanks(pair) if flags.pre_split else pair for pair in zip(tokens, texts, strict=True)
         ]
         self.are_spans = mark_spans({label for labels in self.labels for label in labels} - {UNLABELED})
         if self.are_spans:

@@ -12,10 +12,10 @@ from typing import Any
 
 from finetuning.align.confidence import LOWEST, Confidence, cut, with_threshold
 from finetuning.align.formats import FORMATS
-from finetuning.align.inputs import read_pairs, read_with_gold
+from finetuning.align.inputs import GivenPair, read_pairs, read_with_gold, report_unspaced
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
 from finetuning.align.output import OutputFile, StandardOutput
-from finetuning.align.pairs import Side, split_at_spaces
+from finetuning.align.pairs import PairReader, Side
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen
 from finetuning.align.terminal import Drawing
 
@@ -39,9 +39,11 @@ def align(flags: argparse.Namespace) -> None:
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
     with screen.status("reading the pairs"):
         total = len(pairs) if flags.gold else reader.check()
+    report_unspaced(flags, reader, total or 0, screen)
     download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, settings = load_aligner(flags)
+    settings["split"] = reader.splits_text
     if flags.layer is None:
         pairs = choose_layer(aligner, pairs, output.layer, flags, screen)
         settings["layer"] = aligner.layer
@@ -74,7 +76,8 @@ def align(flags: argparse.Namespace) -> None:
             output.close(complete=False)
         if isinstance(error, BrokenPipeError):
             raise
-        kept = f"{flags.output} can be gone on with: {how_to_go_on(flags)}." if flags.output and output.lines else ""
+        how = how_to_go_on(flags, reader)
+        kept = f"{flags.output} can be gone on with: {how}." if flags.output and output.lines else ""
         if isinstance(error, KeyboardInterrupt):
             done = count_of(output.lines, "pair")
             screen.print(f"word-align: stopped after {done}. {kept}".rstrip())
@@ -86,6 +89,8 @@ def align(flags: argparse.Namespace) -> None:
         screen.print("two sentences: there are no files of these names")
     if not flags.sentences:
         tally.report(screen, flags.output, output.lines, aligner.window)
+        if total is None:  # a pipe could not be read beforehand
+            report_unspaced(flags, reader, output.lines, screen)
     if reader.format == "tmx" and not flags.languages:
         screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
     name = " and ".join(map(os.path.basename, reader.files)) or reader.name
@@ -107,15 +112,15 @@ def align(flags: argparse.Namespace) -> None:
         screen.print(f"plot: {flags.plot}")
 
 
-def how_to_go_on(flags: argparse.Namespace) -> str:
+def how_to_go_on(flags: argparse.Namespace, reader: PairReader | GivenPair) -> str:
     """The command that goes on with the file, in words: scores and a page are of whole runs only."""
     options = {"--gold": flags.gold, "--gold-base": flags.gold_base is not None, "--plot": flags.plot}
     options |= {"--html": flags.html, "--open": flags.open}
     dropped = [name for name, is_given in options.items() if is_given]
     if not dropped:
         return "the same command and --resume"
-    # words of scored sentences are those between white space
-    added = ["--pre-split"] if flags.gold else []
+    # without --gold, text is split
+    added = ["--pre-split"] if flags.gold and reader.format != "text" and not reader.splits_text else []
     return f"the same command without {' and '.join(dropped)}, and {' and '.join([*added, '--resume'])}"
 
 
@@ -128,7 +133,7 @@ def alignments(
     def taken() -> Iterator[tuple[Side, Side]]:
         for pair in pairs:
             waiting.append(pair)
-            yield split_at_spaces(pair) if flags.pre_split else pair
+            yield pair
 
     given = taken()
     shown = islice(given, LINES_ON_PAGE) if flags.html or flags.open else ()

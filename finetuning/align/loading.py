@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
-from finetuning.align.pairs import Side, split_at_spaces
+from finetuning.align.pairs import Side
 from finetuning.align.screen import count_of
 
 PAIRS_FOR_LAYER, LEAST_PAIRS_FOR_LAYER = 200, 20
@@ -45,7 +45,6 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "tokenizer": flags.tokenizer,
         **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap")},
         "matching": matching,
-        "pre_split": flags.pre_split or bool(flags.gold),
         "precision": precision,
         **{name: getattr(flags, name) for name in ("output_format", "probabilities", "languages")},
     }
@@ -101,8 +100,7 @@ def choose_layer(
         aligner.layer = earlier
         return pairs
     first = list(islice(pairs, PAIRS_FOR_LAYER))
-    usable = [pair for pair in first if all(map(any, split_at_spaces(pair)))]
-    usable = list(map(split_at_spaces, usable)) if flags.pre_split else usable
+    usable = [pair for pair in first if all("".join(side).strip() for side in pair)]
     if len(usable) < LEAST_PAIRS_FOR_LAYER:
         few = f"{count_of(len(usable), 'pair')} cannot tell the best"
         screen.print(f"layer {aligner.layer} {of}, at two thirds: {few} (--layer auto)")

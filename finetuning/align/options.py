@@ -29,9 +29,13 @@ so on. A pair with an empty side gives an empty line. Lines come out in blocks: 
   tsv          a row a link: sentence, source and target index (all from 0), source and target word
   tmx          the pairs as a translation memory, with their links as a property of each unit
 
-Text is split into words at Unicode's word boundaries (UAX #29): at white space and punctuation, but not inside of
-`don't`, `l'homme`, `3.5` or `example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. For words
-of your own segment the text first, and give --pre-split (what stands between white space) or lists in JSONL.
+Links count the words of the file, as in fast_align, eflomal, simalign and awesome-align: a line of text is words
+between spaces or tabs, with any punctuation that is glued to them. --split splits lines of running text.
+
+Two sentences, strings in JSONL, TMX and XLIFF are split into words, and --split does the same with lines: at Unicode's
+word boundaries (UAX #29), which are white space and punctuation, but not inside of `don't`, `l'homme`, `3.5` or
+`example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. --pre-split takes the words between
+spaces or tabs there too, and so does --gold; lists in JSONL are words as they are.
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 
@@ -118,7 +122,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="of TMX: en takes en-US too (default: the file's source language, and the first other one)",
     )
     group.add_argument(
-        "--pre-split", action="store_true", help="words are what stands between white space, punctuation and all"
+        "--split", action="store_true", help="split lines of running text into words at white space and punctuation"
+    )
+    group.add_argument(
+        "--pre-split",
+        action="store_true",
+        help="the words of sentences, JSON strings, TMX, XLIFF and --project's translations stand between spaces or "
+        "tabs, as those of lines do anyway",
     )
     group.add_argument(
         "--project", metavar="FILE", help="labeled source sentences, to carry their labels over to the translations"
@@ -288,11 +298,7 @@ def check_flags(flags: argparse.Namespace) -> None:
         (adapts and flags.layer not in (None, "auto"), "--adapt with --layer", "it chooses one"),
         (sweep and flags.layer not in (None, "auto"), "--sweep-layers with --layer", "it takes every layer"),
         (flags.plot and not flags.gold, "--plot without --gold", "it draws scores"),
-        (
-            flags.pre_split and flags.gold,
-            "--pre-split with --gold",
-            "gold links count words between white space anyway",
-        ),
+        (flags.split and flags.pre_split, "--split with --pre-split", "each says where words end"),
         (flags.gold_base is not None and not flags.gold, "--gold-base without --gold", "it says how to read it"),
     ]
     for is_broken, rule, reason in rules:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.align.formats import Format
-from finetuning.align.pairs import split_at_spaces
 from zoo_core.provenance import write_json
 from zoo_core.recipes import recipe_differences
 
@@ -157,4 +156,4 @@ class OutputFile:
 
 
 def _as_bytes(pair: Any) -> bytes:
-    return json.dumps(split_at_spaces(pair)).encode() + b"\n"  # words, as a run with gold has read them
+    return json.dumps(pair).encode() + b"\n"

@@ -2,7 +2,10 @@
 
     pairs = PairReader(["corpus.de", "corpus.en"])
     total = pairs.check()                          # the whole input once, before hours are spent on its first half
-    for source, target in pairs: ...               # strings, or lists of words where the JSONL has lists
+    for source, target in pairs: ...               # lists of words; strings where the input is text without words
+
+A line holds words, as for fast_align, eflomal, simalign and awesome-align: they stand between runs of space and tab; no
+other character separates them. JSON strings, TMX and XLIFF hold text, which the aligner splits.
 
 A name that ends in .gz is that of a gzip file. Lines end at "\\n" only: what else Unicode calls an end of line may
 stand inside a sentence. Memory does not grow with the input.
@@ -10,6 +13,7 @@ stand inside a sentence. Memory does not grow with the input.
 
 import gzip
 import json
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -20,7 +24,7 @@ from typing import BinaryIO
 from finetuning.align.xml_pairs import ROOTS, XmlPairs
 from zoo_core.recipes import nearest
 from zoo_core.table_files import decode_line
-from zoo_core.tables import PAIR_SEPARATOR, split_pair
+from zoo_core.tables import PAIR_SEPARATOR
 
 Side = str | list[str]
 
@@ -28,16 +32,29 @@ STDIN = "-"
 FORMATS = ("text", "jsonl", *ROOTS)
 SUFFIXES = {".jsonl": "jsonl", ".json": "jsonl", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff"}
 
+BLANKS = " \t"
+WORD = re.compile(f"[^{BLANKS}]+")
+SEPARATOR = re.compile(rf"(?<![^{BLANKS}]){re.escape(PAIR_SEPARATOR)}(?![^{BLANKS}])")
+# letters of the scripts without blanks between words: Thai, Lao, Burmese, Khmer; kana and Han
+UNSPACED = re.compile(
+    "[\u0e01-\u0e2e\u0e81-\u0eae\u1000-\u102a\u1780-\u17a2\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
+UNSPACED_LETTERS = 4  # of a word, on average over a sentence: segmented Chinese has 3.5 or less in 450 sentences
+
 
 class PairReader:
     """The sentence pairs of one or two files, or of standard input.
 
     files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format: of
     `FORMATS`, or "auto": by the ending of the file's name, see `SUFFIXES`, and text for all else. A line of text is
-    a pair by `|||` between white space or, where there is none, by a tab. keys: of source and target in a JSONL line,
+    a pair by `|||` between blanks or, where there is none, by a tab. keys: of source and target in a JSONL line,
     whose values are strings or lists of words. languages: see `XmlPairs`; those of the input once it has been read.
+    split: whether sentences come as strings, for the aligner to split, rather than as the words between blanks;
+    default: lines as words, all other text as strings. Lists of words stay as they are.
 
-    An empty line is a pair of empty sentences, so that lines keep their numbers.
+    An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs of the
+    last pass that have a side in a script without blanks (`is_unspaced`).
     """
 
     def __init__(
@@ -46,6 +63,7 @@ class PairReader:
         format: str = "auto",
         keys: tuple[str, str] = ("source", "target"),
         languages: tuple[str, str] | None = None,
+        split: bool | None = None,
     ):
         if len(files) > 2 or (len(files) == 2 and STDIN in files):
             raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
@@ -57,6 +75,8 @@ class PairReader:
         if format != "text" and len(self.files) == 2:
             raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
         self.format = format
+        self.splits_text = format != "text" if split is None else split
+        self.unspaced = 0
         self.keys, self.languages = keys, languages
         self.name = " and ".join(self.files) or "standard input"
 
@@ -68,14 +88,19 @@ class PairReader:
 
     def __iter__(self) -> Iterator[tuple[Side, Side]]:
         streams: list[BinaryIO] = [_open(name) for name in self.files] or [sys.stdin.buffer]
-        pair = None
+        pair, self.unspaced = None, 0
         try:
             if self.format in ROOTS:
                 pairs = self._parse_xml(streams[0])
             else:
                 pairs = map(self._parse, self._raw_lines(streams), count(1))
             for pair in pairs:
-                yield pair
+                if self.splits_text:
+                    yield pair
+                    continue
+                words = split_at_blanks(pair)
+                self.unspaced += any(isinstance(side, str) and is_unspaced(side) for side in pair)
+                yield words
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{self.name} cannot be read as gzip: {error}.") from None
         finally:
@@ -113,15 +138,15 @@ class PairReader:
             return "", ""
         if self.format == "jsonl":
             return self._parse_json(lines[0], number)
-        sides = split_pair(lines[0])
+        sides = SEPARATOR.split(lines[0])
         if len(sides) == 1:
-            sides = [side.strip() for side in lines[0].split("\t")]
+            sides = lines[0].split("\t")
         if len(sides) != 2:
             raise ValueError(
                 f"{self.name}, line {number}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: "
                 f"{_shorten(lines[0])}. JSONL needs --format jsonl."
             )
-        return sides[0], sides[1]
+        return sides[0].strip(BLANKS), sides[1].strip(BLANKS)
 
     def _parse_json(self, line: str, number: int) -> tuple[Side, Side]:
         where = f"{self.name}, line {number}"
@@ -139,16 +164,24 @@ class PairReader:
                 raise ValueError(f"{where}: no key {key!r}. {nearest(key, row)} --keys names the two of a pair.")
             value = row[key]
             words = value if isinstance(value, list) else [value]
-            if not all(isinstance(word, str) and (word is value or word.strip()) for word in words):
+            if not all(isinstance(word, str) and (word is value or word.strip(BLANKS)) for word in words):
                 shown = _shorten(json.dumps(value, ensure_ascii=False))
                 raise ValueError(f"{where}: {key!r} is {shown}, neither text nor a list of words.")
         return row[self.keys[0]], row[self.keys[1]]
 
 
-def split_at_spaces(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
-    """The pair as words, which are what stands between white space in Chinese and Japanese too."""
-    source, target = (side.split() if isinstance(side, str) else side for side in pair)
+def split_at_blanks(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
+    """The pair as words, which are what stands between spaces and tabs. Lists of words stay as they are."""
+    source, target = (WORD.findall(side) if isinstance(side, str) else side for side in pair)
     return source, target
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether a sentence in Chinese, Japanese, Thai, Lao, Khmer or Burmese looks as if no blanks separate its words."""
+    if not UNSPACED.search(text):
+        return False
+    letters = [len(found) for word in WORD.findall(text) if (found := UNSPACED.findall(word))]
+    return sum(letters) >= UNSPACED_LETTERS * len(letters)
 
 
 def _open(name: str) -> BinaryIO:

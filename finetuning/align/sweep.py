@@ -2,7 +2,7 @@
 
 import argparse
 
-from finetuning.align.inputs import read_pairs, read_with_gold
+from finetuning.align.inputs import read_pairs, read_with_gold, report_unspaced
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors
 from finetuning.align.screen import make_screen
 
@@ -14,6 +14,7 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     screen = make_screen(flags.quiet)
     reader = read_pairs(flags)
     pairs, gold = read_with_gold(flags, reader)
+    report_unspaced(flags, reader, len(pairs), screen)
     download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)

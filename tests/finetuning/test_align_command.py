@@ -109,7 +109,7 @@ def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_mo
     (tmp_path / "x.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in sides), encoding="utf-8")
     assert run(tmp_path / "x.tsv").out == expected
 
-    rows = [{"de": source.split(), "en": target} for source, target in sides]
+    rows = [{"de": source.split(), "en": target} for source, target in sides]  # its text has no punctuation to split
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     assert run(tmp_path / "x.jsonl", "--keys", "de", "en").out == expected
 
@@ -125,23 +125,84 @@ def test_json_and_probabilities(run, pairs):
     full = [json.loads(line) for line in run(pairs, "--output-format", "json", "--probabilities").out.splitlines()]
     assert rows[1]["source"] == ["zwei", "Hunde", "spielen"] and rows[3]["target"] == []
     assert [" ".join(f"{i}-{j}" for i, j in row["links"]) for row in rows] == plain
-    offsets = {"source_offsets", "target_offsets"}
-    assert all(row.keys() == {"source", "target", "links"} | offsets for row in rows)
+    assert all(row.keys() == {"source", "target", "links"} for row in rows)
+    split = [json.loads(line) for line in run(pairs, "--output-format", "json", "--split").out.splitlines()]
+    assert all(row.keys() - rows[0].keys() == {"source_offsets", "target_offsets"} for row in split)
     text = PAIRS[0].partition(" ||| ")[2]
-    assert [text[begin:end] for begin, end in rows[0]["target_offsets"]] == rows[0]["target"]
+    assert [text[begin:end] for begin, end in split[0]["target_offsets"]] == split[0]["target"]
     for row, links in zip(full, with_probabilities, strict=True):
         assert len(row["probabilities"]) == len(row["links"]) == len(links)
         assert [f"{i}-{j}:{p:.4f}" for (i, j), p in zip(row["links"], row["probabilities"], strict=True)] == links
 
 
-def test_text_is_split_unless_pre_split(run, tmp_path):
-    path = tmp_path / "zh.txt"
-    path.write_text("我们不相信。 ||| we don't believe it.\n", encoding="utf-8")
-    found = [run(path, "--output-format", "json", *more) for more in ((), ("--pre-split",))]
-    assert ["words:" in err for _, err in found] == [True, False]
-    rows = [json.loads(out) for out, _ in found]
-    assert [row["source"] for row in rows] == [list("我们不相信。"), ["我们不相信。"]]
-    assert rows[0]["target"] == ["we", "don't", "believe", "it", "."] and "source_offsets" not in rows[1]
+SPLIT = list("我们不相信。"), ["we", "don't", "believe", "it", "."]
+AS_IT_IS = ["我们不相信。"], ["we", "don't", "believe", "it."]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("x.txt", (), AS_IT_IS),
+        ("x.txt", ("--pre-split",), AS_IT_IS),
+        ("x.txt", ("--split",), SPLIT),
+        ("x.tsv", (), AS_IT_IS),
+        ("x.jsonl", (), SPLIT),
+        ("x.jsonl", ("--split",), SPLIT),
+        ("x.jsonl", ("--pre-split",), AS_IT_IS),
+        (None, (), SPLIT),
+        (None, ("--pre-split",), AS_IT_IS),
+    ],
+)
+def test_lines_are_words_and_other_text_is_split(run, tmp_path, name, options, words):
+    """Of pairs by `|||` or a tab, of JSON strings, and of two sentences."""
+    texts = "我们不相信。", "we don't believe it."
+    line = {"x.txt": " ||| ".join(texts), "x.tsv": "\t".join(texts)}
+    path = tmp_path / (name or "none")
+    path.write_text(line.get(name, json.dumps(dict(zip(("source", "target"), texts, strict=True)))) + "\n")
+    out, err = run(*((path,) if name else texts), *options, "--output-format", "json")
+    row = json.loads(out)
+    assert (row["source"], row["target"]) == words
+    assert ("source_offsets" in row) == (words is SPLIT)
+    assert ("words:" in err) == (words is SPLIT and name is not None)
+    assert ("--split splits" in err) == (words is AS_IT_IS and not options)
+
+
+def test_words_are_counted_alike_however_they_come(run, tmp_path):
+    """Links, scores, page and the file that a run leaves, with no-break spaces and punctuation glued to words."""
+    sides = [
+        (["10\u00a0000", "EUR,", "\u00a0", "Hund."], ["\u00a0", "dog", '"10\u00a0000"']),
+        (["Mann"], ["a", "man!"]),
+    ]
+    names = {
+        "x.txt": [" ||| ".join(map(" ".join, pair)) for pair in sides],
+        "x.tsv": ["\t".join(map(" ".join, pair)) for pair in sides],
+        "x.jsonl": [json.dumps({"source": source, "target": target}) for source, target in sides],
+        "strings.jsonl": [json.dumps({"source": " ".join(x), "target": " ".join(y)}) for x, y in sides],
+    }
+    (tmp_path / "gold").write_text("1 1 3 S\n1 4 2 S\n2 1 2 S\n")
+    found = []
+    for name, lines in names.items():
+        path, page, links = (tmp_path / f"{name}{ending}" for ending in ("", ".html", ".links"))
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        given = [path, "--layer", "1", "--gold", tmp_path / "gold", "--output-format"]
+        out, err = run(*given, "json", "--html", page)
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert [(row["source"], row["target"]) for row in rows] == sides
+        data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)[1])
+        assert [(pair["source"], pair["target"]) for pair in data["pairs"]] == sides
+        run(path, "--layer", "1", "--pre-split", "--output", links)
+        found.append((out, err[err.index("AER") :], links.read_text()))
+    assert all(one == found[0] for one in found) and "0-" in found[0][2]
+
+
+def test_gold_counts_the_words_that_lines_are_split_into(run, refused, tmp_path):
+    path, gold = tmp_path / "x.txt", tmp_path / "gold"
+    path.write_text("ein Mann, zwei Hunde. ||| a man, two dogs.\n")
+    gold.write_text("1 6 6 S\n")
+    assert "of 4 and 4 words" in refused(path, "--layer", "1", "--gold", gold)
+    out, err = run(path, "--layer", "1", "--gold", gold, "--split")
+    assert "not scored" not in err and out == run(path, "--layer", "1", "--split").out
+    assert "AER" in run(path, "--gold", gold, "--split", "--sweep-layers").out
 
 
 def test_pairs_longer_than_the_positions_are_split_and_counted(run, tmp_path):
@@ -327,9 +388,22 @@ def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, t
 def test_a_stopped_run_with_gold_is_gone_on_with_as_words(run, stop_after, many, tmp_path):
     (tmp_path / "gold.txt").write_text("1 1 1 S\n")
     arguments = (many, "--output", tmp_path / "links.txt", "--batch-size", "1")
+    assert "without --gold, and --resume" in stop_after(100, *arguments, "--gold", tmp_path / "gold.txt")
+    run(*arguments, "--resume")
+    assert (tmp_path / "links.txt").read_text() == run(many, "--batch-size", "1").out
+
+
+def test_a_stopped_run_of_texts_with_gold_is_gone_on_with_as_words(run, refused, stop_after, many, tmp_path):
+    texts = [
+        dict(zip(("source", "target"), line.split(" ||| "), strict=True)) for line in many.read_text().splitlines()
+    ]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    (tmp_path / "gold.txt").write_text("1 1 1 S\n")
+    arguments = (tmp_path / "x.jsonl", "--output", tmp_path / "links.txt", "--batch-size", "1")
     assert "--pre-split and --resume" in stop_after(100, *arguments, "--gold", tmp_path / "gold.txt")
+    assert "split: False -> True" in refused(*arguments, "--resume")
     run(*arguments, "--pre-split", "--resume")
-    assert (tmp_path / "links.txt").read_text() == run(many, "--pre-split", "--batch-size", "1").out
+    assert (tmp_path / "links.txt").read_text() == run(many, "--batch-size", "1").out
 
 
 def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_after, many, tmp_path, monkeypatch):
@@ -425,7 +499,7 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         ("--sweep-layers --gold x --layer 1", "--sweep-layers .* with --layer"),
         ("--plot x", "--plot .* without --gold"),
         ("--gold-base 1", "--gold-base .* without --gold"),
-        ("--pre-split --gold x", "--pre-split .* with --gold"),
+        ("--split --pre-split", "--split .* with --pre-split"),
         ("--keys de en", "--keys"),
         ("--languages de en", "--languages"),
         ("--output-format tmx", "--languages"),

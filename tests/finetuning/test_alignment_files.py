@@ -138,28 +138,83 @@ def read(*files, **settings):
 def test_pairs_of_one_file(file):
     content = "\ufeffdas Haus ||| the house\r\n\na ||| \n ||| b\nx\u2028y\x0bz ||| x\x85y\nkein|||Trenner ||| no\n"
     assert read(file(content)) == [
-        ("das Haus", "the house"),
-        ("", ""),
-        ("a", ""),
-        ("", "b"),
-        ("x\u2028y\x0bz", "x\x85y"),
-        ("kein|||Trenner", "no"),
+        (["das", "Haus"], ["the", "house"]),
+        ([], []),
+        (["a"], []),
+        ([], ["b"]),
+        (["x\u2028y\x0bz"], ["x\x85y"]),
+        (["kein|||Trenner"], ["no"]),
     ]
 
 
 def test_pairs_by_tabs(file):
     assert read(file("das Haus\tthe house\r\n\na\t\n\tb\nx ||| y\tz\nx|||y\tz")) == [
-        ("das Haus", "the house"),
-        ("", ""),
-        ("a", ""),
-        ("", "b"),
-        ("x", "y\tz"),
-        ("x|||y", "z"),
+        (["das", "Haus"], ["the", "house"]),
+        ([], []),
+        (["a"], []),
+        ([], ["b"]),
+        (["x"], ["y", "z"]),
+        (["x|||y"], ["z"]),
     ]
 
 
+@pytest.mark.parametrize("separator", [" ||| ", "\t", None])
+def test_words_of_lines_stand_between_spaces_and_tabs(file, separator):
+    """Other white space, control and invisible characters are part of a word, as in fast_align."""
+    source = ["10\u00a0000", "EUR,", "\u00a0", "l'a\u3000b", "\u2028", "\x0bx\x0c", "\x1c", "\x85", "a\rb", "\u200b"]
+    target = ["\u00a0", '"x."', "日本語。", "\ufeff", "|", "10\u202f000", "\u00a0"]
+    texts = "  ".join(source), (" " if separator == "\t" else "\t ").join(target)
+    lines = [separator.join(texts)] if separator else texts
+    files = [file(f" {line} \r\n", name) for line, name in zip(lines, "xy", strict=False)]
+    assert read(*files) == [(source, target)]
+    ((*sides,),) = read(*files, split=True)
+    assert [side.strip(" ") for side in sides] == list(texts)
+
+
+def test_text_that_is_no_line_has_no_words_unless_they_are_asked_for(file):
+    path = file('{"source": "10\u00a0000 EUR.", "target": ["one word", "\u00a0"]}\n', "x.jsonl")
+    lists = ["one word", "\u00a0"]
+    assert read(path) == read(path, split=True) == [("10\u00a0000 EUR.", lists)]
+    assert read(path, split=False) == [(["10\u00a0000", "EUR."], lists)]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_told"),
+    [
+        ("我们不相信。", True),
+        ("我用 Python 写了一个很短的程序", True),
+        ("猫が好きです。", True),
+        ("ฉันรักแมวมาก", True),
+        ("ຂ້ອຍຮັກແມວ", True),
+        ("ខ្ញុំស្រលាញ់ឆ្មា", True),
+        ("我们 不 相信 。", False),
+        ("弗拉基米尔 先生 说 ： 我们 不 相信 。", False),
+        ("猫 が 好き です 。", False),
+        ("ฉัน รัก แมว มาก", False),
+        ("나는 고양이를 좋아한다", False),  # Korean has blanks
+        ("Donaudampfschifffahrtsgesellschaft", False),
+        ("谢谢", False),  # may be a word
+        ("。！？", False),
+        ("", False),
+    ],
+)
+def test_a_side_without_blanks_between_its_words_is_counted(file, source, is_told):
+    lines = f"a ||| b\n{source} ||| x y\nx y ||| {source}\n"
+    reader = PairReader([file(lines)])
+    for _ in range(2):  # of a pass
+        assert reader.check() == 3
+        assert reader.unspaced == 2 * is_told
+    rows = [{"source": [source or "x"], "target": "b"}]
+    reader = PairReader([file("\n".join(map(json.dumps, rows)), "x.jsonl")])
+    assert reader.check() == 1 and not reader.unspaced  # lists are words
+
+
 def test_two_files_and_jsonl(file):
-    assert read(file("a b\n\nc ||| d", "x"), file("A B\nB\nC\n", "y")) == [("a b", "A B"), ("", "B"), ("c ||| d", "C")]
+    assert read(file("a b\n\nc ||| d", "x"), file("A B\nB\nC\n", "y")) == [
+        (["a", "b"], ["A", "B"]),
+        ([], ["B"]),
+        (["c", "|||", "d"], ["C"]),
+    ]
     rows = [{"source": "a b", "target": ["A", "B C"], "id": 1}, {"source": "", "target": []}]
     assert read(file("\n".join(map(json.dumps, rows)), "x.jsonl")) == [("a b", ["A", "B C"]), ("", [])]
     assert read(file('{"de": "a", "en": "b"}\n\n'), format="jsonl", keys=("de", "en")) == [("a", "b"), ("", "")]
@@ -170,7 +225,7 @@ def test_standard_input(monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a ||| b\n")))
         reader = PairReader(files)
         assert reader.check() is None
-        assert list(reader) == [("a", "b")]
+        assert list(reader) == [(["a"], ["b"])]
 
 
 @pytest.mark.parametrize(

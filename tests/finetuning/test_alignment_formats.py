@@ -1,5 +1,6 @@
 """The aligner's formats, read and written beside other tools that know them."""
 
+import csv
 import gzip
 import io
 import json
@@ -51,6 +52,18 @@ def test_word_pairs_have_an_empty_line_behind_each_sentence():
     expected = '"\tthe\nHaus\thouse\n🏠\thouse\n\nein Wort\tb\n\n\ne\u0301\té\nnein\tno\n\n'
     assert written("words") == expected
     assert written("words", probabilities=True).startswith('"\tthe\t0.9000\n')
+
+
+def test_a_word_comes_out_as_it_is():
+    """But for what ends a field or a line: there is a word more, or less, for whoever reads them."""
+    words = ["10\u00a0000", "\u00a0", "a\u3000b", "New  York", "a\tb\r\nc"]
+    found = WordAlignment(words, ["x"], [(i, 0) for i in range(5)], [0.9] * 5)
+    record = {name: FORMATS[name](False, lambda: None).record(0, (words, ["x"]), found) for name in FORMATS}
+    assert record["words"].split("\n")[:-2] == [f"{word}\tx" for word in [*words[:4], "a b  c"]]
+    assert [row[3] for row in csv.reader(io.StringIO(record["tsv"], newline=""), "excel-tab")] == words
+    row = json.loads(record["json"])
+    assert row["source"] == words
+    assert record["pharaoh"] == "0-0 1-0 2-0 3-0 4-0\n"
 
 
 def test_translate_toolkit_reads_the_translation_memory():

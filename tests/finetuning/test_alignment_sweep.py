@@ -10,7 +10,7 @@ from finetuning.tasks.word_alignment.layers import as_results, position_links, s
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
-PAIRS = [("a b", "x y"), ("not annotated", "at all"), (["c"], ["z", "z z"])]
+PAIRS = [(["a", "b"], ["x", "y"]), ("not annotated", "at all"), (["c"], ["z", "z z"])]
 
 
 class KnownAligner:
@@ -58,8 +58,7 @@ def test_one_forward_pass_serves_all_layers_and_methods(tiny_model, monkeypatch)
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
     for layer in (0, 2):  # as one layer and method at a time
         alone = WordAligner(model, aligner.tokenizer, "ot", layer, "joint", sinkhorn_iterations=5)
-        words = [tuple(s.split() if isinstance(s, str) else s for s in PAIRS[n]) for n in GOLD]
-        links = {n: found.links for n, found in zip(GOLD, alone.align(words), strict=True)}
+        links = {n: found.links for n, found in zip(GOLD, alone.align([PAIRS[n] for n in GOLD]), strict=True)}
         assert score(links, GOLD) == scores["ot"][layer]
 
 

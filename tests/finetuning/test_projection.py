@@ -130,6 +130,14 @@ def test_tags_of_tokens(run, links, words, tmp_path):
     assert "1 of 1 DET" in err
 
 
+def test_a_no_break_space_within_a_token_is_kept(run, tmp_path):
+    labels, texts = tmp_path / "labels.conll", tmp_path / "texts.txt"
+    labels.write_text("Preis\tNOUN\n10\u00a0000\tNUM\n\u00a0\tX\n", encoding="utf-8")
+    texts.write_text("price \u00a0\t10\u00a0000.\n", encoding="utf-8")
+    out = run("--project", labels, texts, "--pre-split").out
+    assert [line.split("\t")[0] for line in out.split("\n")] == ["price", "\u00a0", "10\u00a0000.", "", ""]
+
+
 def test_words_without_a_label_leave_spans_spans(run, words):
     labels, texts = words
     labels.write_text("zwei\tB-A\nHunde\tI-A\nspielen\t_\n\ndie\t_\nFrau\tB-B\n", encoding="utf-8")

@@ -16,7 +16,7 @@ from finetuning.run import main
 from finetuning.seeds import load_metric
 from finetuning.tasks.word_alignment import task as word_alignment
 from finetuning.tasks.word_alignment.layers import sweep
-from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
+from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
 from modeling.word_alignment import WordAligner, WordAlignment
 from zoo_core.recipes import load_recipe
 
@@ -33,7 +33,7 @@ def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_c
     results = read_results(tmp_path / "out")
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), "ot", 2, "joint", regularization=0.5)
-    pairs = [tuple(side.split() for side in p) for p in PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")])]
+    pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
     gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
     found = load_metric("aer").compute(
         predictions=[alignment.links for alignment in aligner.align(pairs)],
@@ -42,6 +42,21 @@ def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_c
     assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(found)
     assert results["protocol"]["options"]["regularization"] == 0.5
     assert results["protocol"]["selection"]["rule"] == "named in the recipe"
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl"])
+def test_gold_counts_the_words_between_spaces_and_tabs(tmp_path, name):
+    """A no-break space is part of one."""
+    sides = ["Preis 10\u00a0000 \u00a0 EUR.", "price\t10\u00a0000 EUR."]
+    text = " ||| ".join(sides) if name == "x.txt" else json.dumps({"source": sides[0], "target": sides[1]})
+    (tmp_path / name).write_text(f"{text}\r\n", encoding="utf-8")
+    (tmp_path / "gold").write_text("0-0 1-1 3-2\n")
+    files = dict(path=str(tmp_path), source=name, gold="gold")
+    pair = AlignedPairs(source_language="de", target_language="en", **files)
+    data = word_alignment.read(WordAlignmentRecipe(pairs=[pair]))
+    words = ["Preis", "10\u00a0000", "\u00a0", "EUR."], ["price", "10\u00a0000", "EUR."]
+    assert data.pairs["de-en"].sentences == [words]
+    assert data.pairs["de-en"].gold[0].sure == {(0, 0), (1, 1), (3, 2)} and not data.warnings
 
 
 def test_links_no_better_than_by_position_are_told(aligned, tmp_path, monkeypatch):

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from finetuning.align.gold import Gold
-from finetuning.align.pairs import split_at_spaces
+from finetuning.align.pairs import Side
 from finetuning.results.table import Results, rows_of_record
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 BY_POSITION = "position"  # links that know nothing of the words
 
-Pairs = Sequence[tuple[list[str] | str, list[str] | str]]
+Pairs = Sequence[tuple[Side, Side]]
 Scores = dict[str, dict[int, dict[str, float]]]  # by method, layer and name of the score
 
 
@@ -23,8 +23,8 @@ def sweep(
 ) -> Scores:
     """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
 
-    `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are sentences as lists of words, or as words between
-    white space, and `gold` holds links that fit them (`align.files.fit_gold`), by the sentence's position. Layers
+    `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are lists of words or texts, which the aligner
+    splits, and `gold` holds links that fit them (`align.files.fit_gold`), by the sentence's position. Layers
     count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
     """
     layers = list(range(aligner.num_layers + 1) if layers is None else layers)
@@ -34,7 +34,7 @@ def sweep(
         methods = {method: {} for method in methods}
     sentences = sorted(gold)
     found: dict[str, dict[int, dict]] = {method: {layer: {} for layer in layers} for method in methods}
-    wanted = (split_at_spaces(pairs[n]) for n in sentences)
+    wanted = (pairs[n] for n in sentences)
     for sentence, by_layer in zip(sentences, aligner.align_layers(wanted, layers, methods=methods), strict=True):
         for layer in layers:
             for method in methods:

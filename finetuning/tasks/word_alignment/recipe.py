@@ -25,7 +25,7 @@ class AlignedPairs(NamedPair):
         None, "folder in which the files below lie: a path, or an id (owner/name) that hub_root mirrors"
     )
     source: str = option(
-        MISSING, "file of the source sentences, one a line, words between spaces; or of pairs, by ` ||| ` or a tab"
+        MISSING, "file of the source sentences, one a line, words between blanks; or of pairs, by ` ||| ` or a tab"
     )
     target: str | None = option(None, "file of the target sentences; default: they stand in the file of the source")
     gold: str = option(MISSING, "file of the links made by hand")

@@ -41,7 +41,7 @@ def read(recipe: WordAlignmentRecipe) -> AlignmentData:
     pairs, entries, warnings = {}, [], []
     for pair in recipe.pairs:
         *files, gold_file = _files(pair, recipe.hub_root)
-        sentences = [tuple(_words(side) for side in sides) for sides in PairReader(files)]
+        sentences = list(PairReader(files, split=False))
         links = read_gold(gold_file, pair.gold_format, pair.gold_base)
         gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
         name = Path(gold_file).name
@@ -103,10 +103,6 @@ def _files(pair: AlignedPairs, hub_root: str | None) -> list[str]:
             f"({root}). Correct path, or set hub_root."
         )
     return [str(file) for file in pair.files(hub_root)]
-
-
-def _words(side: str | list[str]) -> list[str]:
-    return side.split() if isinstance(side, str) else side
 
 
 def _fingerprint(file: str) -> str:
