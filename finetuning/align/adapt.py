@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.align.inputs import read_pairs, read_with_gold, report_unspaced
-from finetuning.align.loading import load_aligner, memory_errors
+from finetuning.align.loading import load_aligner, memory_errors, report_precision
 from finetuning.align.pairs import Side
 from finetuning.align.screen import count_of, make_progress, make_screen
 from modeling.backbone import ARCHITECTURES
@@ -56,6 +56,7 @@ def adapt_in(work: Path, output: Path, flags: argparse.Namespace) -> None:
         pairs, held_out = read_own_pairs(flags, screen)
     of_text = argparse.Namespace(**vars(flags) | {"format": "auto", "keys": None, "languages": None})
     test = read_with_gold(flags, read_pairs(of_text)) if flags.gold else None
+    report_precision(flags, screen)
     with screen.status(f"measuring {flags.model}"):
         length = check_encoder(flags)
         layer, *before = measure(flags, held_out, test)

@@ -21,11 +21,12 @@ class Format:
     `record(number, pair, found)` gives the text of a pair: its number from 0, the pair as it was read, its
     `WordAlignment`.
 
-    languages: gives those of source and target, None where they are unknown; asked for when a pair has been read.
+    precision: of the encoder. languages: gives those of source and target, None where they are unknown; asked for when
+    a pair has been read.
     """
 
-    def __init__(self, probabilities: bool, languages: Callable[[], Sequence[str] | None]):
-        self.has_probabilities, self.languages = probabilities, languages
+    def __init__(self, probabilities: bool, precision: str, languages: Callable[[], Sequence[str] | None]):
+        self.has_probabilities, self.precision, self.languages = probabilities, precision, languages
 
     def header(self) -> str:
         return ""
@@ -52,7 +53,7 @@ class Pharaoh(Format):
 
 
 class Json(Format):
-    """An object a line: words, their offsets where a text was split, links."""
+    """An object a line: words, their offsets where a text was split, links, the precision that they were found in."""
 
     def record(self, number: int, pair: tuple[Side, Side], found: Any) -> str:
         fields = {"source": found.source, "target": found.target, "links": found.links}
@@ -60,6 +61,7 @@ class Json(Format):
             fields["probabilities"] = [round(probability, 6) for probability in found.probabilities]
         offsets = {"source_offsets": found.source_offsets, "target_offsets": found.target_offsets}
         fields |= {name: value for name, value in offsets.items() if value is not None}
+        fields["precision"] = self.precision
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
 

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.loading import choose_layer, load_aligner, memory_errors
+from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import OUTSIDE, Span, mark_spans, project, project_spans, spans_of
@@ -46,6 +46,7 @@ def project_labels(flags: argparse.Namespace) -> None:
     download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
+    report_precision(flags, screen)
     pairs = iter(given.pairs)
     if flags.layer is None:
         pairs = choose_layer(aligner, pairs, None, flags, screen)

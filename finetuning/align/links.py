@@ -13,7 +13,7 @@ from typing import Any
 from finetuning.align.confidence import LOWEST, Confidence, cut, with_threshold
 from finetuning.align.formats import FORMATS
 from finetuning.align.inputs import GivenPair, read_pairs, read_with_gold, report_unspaced
-from finetuning.align.loading import choose_layer, load_aligner, memory_errors
+from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
 from finetuning.align.output import OutputFile, StandardOutput
 from finetuning.align.pairs import PairReader, Side
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen
@@ -31,9 +31,9 @@ def align(flags: argparse.Namespace) -> None:
     reader = read_pairs(flags)
     is_calibrated = flags.method == "ot_words"
     if flags.is_drawn:
-        form = Drawing(flags.probabilities, is_calibrated)
+        form = Drawing(flags.probabilities, flags.precision, is_calibrated)
     else:
-        form = FORMATS[flags.output_format](flags.probabilities, lambda: reader.languages)
+        form = FORMATS[flags.output_format](flags.probabilities, flags.precision, lambda: reader.languages)
     output = OutputFile(flags.output, form, flags.resume) if flags.output else StandardOutput(form)
     page = Page(flags.html or new_page()) if flags.html or flags.open else None
     pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
@@ -43,6 +43,7 @@ def align(flags: argparse.Namespace) -> None:
     download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, settings = load_aligner(flags)
+    report_precision(flags, screen)
     settings["split"] = reader.splits_text
     if flags.layer is None:
         pairs = choose_layer(aligner, pairs, output.layer, flags, screen)
@@ -96,7 +97,7 @@ def align(flags: argparse.Namespace) -> None:
     name = " and ".join(map(os.path.basename, reader.files)) or reader.name
     if page is not None:
         facts = {"model": flags.model, "method": flags.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
-        page.write(name, facts | {"encoding": flags.encoding}, output.lines, threshold)
+        page.write(name, facts | {"encoding": flags.encoding, "precision": flags.precision}, output.lines, threshold)
         opened = " (opened in the browser)" if flags.open and open_page(page.path) else ""
         screen.print(f"page: {page.path}{opened}")
         if flags.quiet and not opened and not flags.html:  # nobody would find it

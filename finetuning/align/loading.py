@@ -24,7 +24,6 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     device = _device(flags.device)
-    precision = flags.precision or ("bf16" if multiplies_bf16(device) else "fp32")
     path, _, tokenizer, identity = describe_model(
         flags.model, flags.tokenizer, trust_remote_code=flags.trust_remote_code
     )
@@ -33,7 +32,7 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         path,
         flags.model,
         flags.trust_remote_code,
-        dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+        dtype=torch.bfloat16 if flags.precision == "bf16" else torch.float32,
     )
     given = {"symmetrization": flags.symmetrization, "threshold": flags.threshold}
     matching = {name: value for name, value in given.items() if value is not None}
@@ -45,8 +44,7 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "tokenizer": flags.tokenizer,
         **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap")},
         "matching": matching,
-        "precision": precision,
-        **{name: getattr(flags, name) for name in ("output_format", "probabilities", "languages")},
+        **{name: getattr(flags, name) for name in ("precision", "output_format", "probabilities", "languages")},
     }
     return aligner, settings
 
@@ -63,14 +61,12 @@ def _device(name: str | None) -> Any:
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None
 
 
-def multiplies_bf16(device: Any) -> bool:
-    """Whether the device multiplies bfloat16 by itself. Others convert it, and take longer than with float32."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    can = getattr(torch.cpu, "get_capabilities", dict)() if device.type == "cpu" else {}
-    return bool(can.get("avx512_bf16") or can.get("amx_bf16"))
+def report_precision(flags: argparse.Namespace, screen: Any) -> None:
+    """Says in which precision the encoder runs, and what follows from it."""
+    if not flags.sentences:
+        # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
+        effect = ": about 1 link in 200 depends on the other pairs of the batch" if flags.precision == "bf16" else ""
+        screen.print(f"precision {flags.precision}{effect} (--precision)")
 
 
 @contextlib.contextmanager

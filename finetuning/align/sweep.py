@@ -3,7 +3,7 @@
 import argparse
 
 from finetuning.align.inputs import read_pairs, read_with_gold, report_unspaced
-from finetuning.align.loading import choose_layer, load_aligner, memory_errors
+from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
 from finetuning.align.screen import make_screen
 
 
@@ -18,6 +18,7 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     download(flags.model, flags.quiet)
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
+    report_precision(flags, screen)
     if flags.layer is None:
         choose_layer(aligner, pairs, None, flags, screen)
 

@@ -13,8 +13,8 @@ SHADES = {0.9: "█", 0.75: "▓", 0.5: "▒", 0.0: "░"}
 class Drawing(Format):
     """For a terminal, see `draw`; with probabilities as a list."""
 
-    def __init__(self, probabilities: bool, is_calibrated: bool):
-        super().__init__(probabilities, lambda: None)
+    def __init__(self, probabilities: bool, precision: str, is_calibrated: bool):
+        super().__init__(probabilities, precision, lambda: None)
         self.is_calibrated = is_calibrated
 
     def record(self, number: int, pair: Any, found: Any) -> str:

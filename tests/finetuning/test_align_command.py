@@ -125,7 +125,7 @@ def test_json_and_probabilities(run, pairs):
     full = [json.loads(line) for line in run(pairs, "--output-format", "json", "--probabilities").out.splitlines()]
     assert rows[1]["source"] == ["zwei", "Hunde", "spielen"] and rows[3]["target"] == []
     assert [" ".join(f"{i}-{j}" for i, j in row["links"]) for row in rows] == plain
-    assert all(row.keys() == {"source", "target", "links"} for row in rows)
+    assert all(row.keys() == {"source", "target", "links", "precision"} for row in rows)
     split = [json.loads(line) for line in run(pairs, "--output-format", "json", "--split").out.splitlines()]
     assert all(row.keys() - rows[0].keys() == {"source_offsets", "target_offsets"} for row in split)
     text = PAIRS[0].partition(" ||| ")[2]
@@ -191,6 +191,7 @@ def test_words_are_counted_alike_however_they_come(run, tmp_path):
         data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)[1])
         assert [(pair["source"], pair["target"]) for pair in data["pairs"]] == sides
         run(path, "--layer", "1", "--pre-split", "--output", links)
+        assert "precision fp32" in err and "<dt>precision</dt><dd>fp32" in page.read_text(encoding="utf-8")
         found.append((out, err[err.index("AER") :], links.read_text()))
     assert all(one == found[0] for one in found) and "0-" in found[0][2]
 
@@ -225,8 +226,18 @@ def test_settings_reach_the_aligner(run, refused, pairs):
         ("--threshold", "0.3"),
     ):
         assert links(*arguments) != links(), arguments
-    assert run(pairs, "--batch-size", "1", "--precision", "bf16").out.count("\n") == 5
+    out, err = run(pairs, "--batch-size", "1", "--precision", "bf16")
+    assert out.count("\n") == 5 and re.search("precision bf16.* the other pairs", err)
     assert "layer is 9" in refused(pairs, "--layer", "9")
+
+
+def test_links_do_not_depend_on_the_other_pairs(run, many, tmp_path):
+    """Nor does a processor that multiplies bfloat16 change them: the precision is fp32 wherever none is named."""
+    together = run(many, "--layer", "2").out.splitlines()
+    for number, line in list(enumerate(many.read_text().splitlines()))[::20]:
+        (tmp_path / "one.txt").write_text(f"{line}\n")
+        out, err = run(tmp_path / "one.txt", "--layer", "2")
+        assert out.splitlines() == [together[number]] and "precision fp32" in err
 
 
 def test_the_layer_is_chosen_by_the_pairs_and_kept(run, tiny_model, pairs, many, tmp_path, monkeypatch):
@@ -259,6 +270,7 @@ def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
     state = json.loads((tmp_path / "links.txt.word-align.json").read_text())
     assert state["is_complete"] and state["lines"] == 5
     assert state["settings"]["layer"] == 1 and state["settings"]["method"] == "ot_words"
+    assert state["settings"]["precision"] == "fp32"
     assert f"{links} exists" in refused(pairs, "--output", links)
     assert "complete: 5 lines" in run(pairs, "--output", links, "--resume").err
     assert links.read_text() == run(pairs).out

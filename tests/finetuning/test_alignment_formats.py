@@ -32,7 +32,7 @@ FOUND = [
 
 
 def written(name, probabilities=False):
-    form = FORMATS[name](probabilities, lambda: ("de", "en"))
+    form = FORMATS[name](probabilities, "fp32", lambda: ("de", "en"))
     records = (form.record(number, *of) for number, of in enumerate(zip(PAIRS, FOUND, strict=True)))
     return "".join([form.header(), *records, form.footer()])
 
@@ -58,11 +58,11 @@ def test_a_word_comes_out_as_it_is():
     """But for what ends a field or a line: there is a word more, or less, for whoever reads them."""
     words = ["10\u00a0000", "\u00a0", "a\u3000b", "New  York", "a\tb\r\nc"]
     found = WordAlignment(words, ["x"], [(i, 0) for i in range(5)], [0.9] * 5)
-    record = {name: FORMATS[name](False, lambda: None).record(0, (words, ["x"]), found) for name in FORMATS}
+    record = {name: FORMATS[name](False, "bf16", lambda: None).record(0, (words, ["x"]), found) for name in FORMATS}
     assert record["words"].split("\n")[:-2] == [f"{word}\tx" for word in [*words[:4], "a b  c"]]
     assert [row[3] for row in csv.reader(io.StringIO(record["tsv"], newline=""), "excel-tab")] == words
     row = json.loads(record["json"])
-    assert row["source"] == words
+    assert row["source"] == words and row["precision"] == "bf16"
     assert record["pharaoh"] == "0-0 1-0 2-0 3-0 4-0\n"
 
 

@@ -127,7 +127,7 @@ def test_tags_of_tokens(run, links, words, tmp_path):
 
     out, err = run("--project", labels, texts, "--pre-split")
     assert [line.split("\t")[0] for line in out.split()[::2]] == ["two", "dogs", "play."]
-    assert "1 of 1 DET" in err
+    assert "1 of 1 DET" in err and "precision fp32" in err
 
 
 def test_a_no_break_space_within_a_token_is_kept(run, tmp_path):
