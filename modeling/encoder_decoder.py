@@ -177,23 +177,22 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         cache: EncoderDecoderCache | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        label_smoothing: float = 0.0,
         output_logits: bool | None = None,
         logits_to_keep: int = 0,
         **kwargs,
     ) -> Seq2SeqLMOutput:
-        """Mean cross-entropy of the labels, or logits.
+        """Logits, and the mean cross-entropy of the labels.
 
         Args:
             input_ids: (B, S) source, `<s> x </s>`; or `encoder_outputs`, whose first entry are its states (B, S, H).
             attention_mask: (B, S), 1 for tokens of the source and 0 for padding on either side.
             decoder_input_ids: (B, T), `</s> y_1 .. y_n`; by default made from the labels. With a cache: the new ones.
             decoder_attention_mask: (B, T), cached positions included.
-            labels: (B, T), `y_1 .. y_n </s>`, -100 for padding. The head then runs on the predicted positions only.
+            labels: (B, T), `y_1 .. y_n </s>`, -100 for padding. The loss runs the head on the predicted positions only.
             past_key_values, cache: keys and values of earlier positions, by the library's old name or by its new one.
             use_cache: return them; by default where there are no labels, outside training.
             label_smoothing: share of the target that is spread over the vocabulary, in the loss alone.
-            output_logits: return `logits` (B, T, V); by default only without labels.
+            output_logits: return `logits` (B, T, V); by default always but in training with labels.
             logits_to_keep: logits of the last so many positions only; 0: all.
 
         Raises:
@@ -201,6 +200,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
                 tokens than positions; a cache in training with gradient checkpointing, or with a mask of the new tokens
                 alone.
         """
+        # Not in the signature: Trainer would take it for a label without which nothing can be evaluated.
+        label_smoothing = kwargs.pop("label_smoothing", 0.0)
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError(
@@ -233,7 +234,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.lm_head.mean_loss(outputs.last_hidden_state, labels, label_smoothing)
-        wants_logits = labels is None if output_logits is None else output_logits
+        wants_logits = labels is None or not self.training if output_logits is None else output_logits
         return Seq2SeqLMOutput(
             loss=loss,
             logits=self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:]) if wants_logits else None,

@@ -308,13 +308,13 @@ class ForMaskedLM(LMHeadModel):
         output_logits: bool | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
-        """Mean cross-entropy of the predicted positions, or logits.
+        """Logits, and the mean cross-entropy of the predicted positions.
 
         Args:
-            labels: (B, T) gold tokens where a prediction is wanted, -100 elsewhere. The head then runs on the
+            labels: (B, T) gold tokens where a prediction is wanted, -100 elsewhere. The loss runs the head on the
                 predicted positions only.
-            output_logits: return `logits` (B, T, V). By default only without labels: at |V| = 250,002 the logits of 8
-                sentences of 128 tokens take a gigabyte that training has no use for.
+            output_logits: return `logits` (B, T, V). By default always but in training with labels: at |V| = 250,002
+                the logits of 8 sentences of 128 tokens take a gigabyte that training has no use for.
 
         Raises:
             ValueError: labels without a single predicted position (a mean over nothing), or of another shape.
@@ -329,7 +329,7 @@ class ForMaskedLM(LMHeadModel):
             **kwargs,
         )
         loss = None if labels is None else self.lm_head.mean_loss(outputs.last_hidden_state, labels)
-        wants_logits = labels is None if output_logits is None else output_logits
+        wants_logits = labels is None or not self.training if output_logits is None else output_logits
         return MaskedLMOutput(
             loss=loss,
             logits=self.lm_head(outputs.last_hidden_state) if wants_logits else None,

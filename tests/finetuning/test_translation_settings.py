@@ -55,6 +55,21 @@ def test_dev_and_test_are_searched_with_beams_of_their_own(dev_captions, tmp_pat
 
 
 @pytest.mark.slow
+def test_losses_are_computed_without_logits(dev_captions, monkeypatch):
+    found, forward = [], VecoForConditionalGeneration.forward
+
+    def watched(self, *args, **kwargs):
+        output = forward(self, *args, **kwargs)
+        if kwargs.get("labels") is not None:
+            found.append((self.training, output.logits))
+        return output
+
+    monkeypatch.setattr(VecoForConditionalGeneration, "forward", watched)
+    main([*dev_captions, "training.max_steps=1", "max_test_examples=1"])
+    assert {training for training, _ in found} == {True, False} and {logits for _, logits in found} == {None}
+
+
+@pytest.mark.slow
 def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
     rates, step = [], TranslationTrainer.training_step
 

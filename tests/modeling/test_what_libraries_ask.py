@@ -1,10 +1,20 @@
-"""What torch.compile and from_pretrained ask of every model."""
+"""What torch.compile, from_pretrained and Trainer ask of every model."""
 
 import importlib
 
+import numpy as np
 import pytest
 import torch
-from transformers import ElectraConfig, ElectraModel, XLMRobertaConfig, XLMRobertaForMaskedLM
+from transformers import (
+    ElectraConfig,
+    ElectraModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
 
 PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
@@ -14,6 +24,7 @@ LABELS = {
     "ForTokenClassification": {"labels": torch.tensor([[-100, 1, 0, 1, 1, -100], [-100, 1, 0, -100, -100, -100]])},
     "ForQuestionAnswering": {"start_positions": torch.tensor([1, 1]), "end_positions": torch.tensor([2, 2])},
 }
+HALVES = (slice(0, 2), slice(2, 4))  # batches of the trainer, of four rows
 CASES = [(name, "ForMaskedLM") for name in PREFIXES] + [("ernie_m", head) for head in LABELS if head != "ForMaskedLM"]
 
 
@@ -53,3 +64,65 @@ def test_only_weights_that_fit_are_loaded(model_type, tiny, tmp_path, caplog):
     model.save_pretrained(tmp_path / "ours")
     auto_map = other.from_pretrained(tmp_path / "ours").config.auto_map  # of its own files
     assert auto_map["AutoModel"] == f"{other.__module__.rpartition('.')[2]}.{other.__name__}"
+
+
+def evaluated(model, rows, trainer_class=Trainer, arguments_class=TrainingArguments, **options):
+    """The metrics of a stock trainer, and the predictions and labels that it hands to `compute_metrics`."""
+    seen = []
+    arguments = arguments_class("unused", use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2)
+    trainer = trainer_class(
+        model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {"rows": 1}, **options
+    )
+    return trainer.evaluate(), *seen
+
+
+def rows_of(**columns):
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@pytest.mark.parametrize("model_type", PREFIXES)
+def test_a_trainer_s_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattered, tmp_path):
+    theirs = scattered(XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny)))
+    theirs.save_pretrained(tmp_path)
+    ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path)
+    batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS["ForMaskedLM"]}
+    rows = rows_of(**batch)
+    (expected, their), (found, our) = evaluated(theirs, rows), evaluated(ours, rows)
+    assert found["eval_rows"] == 1 and found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
+    real = batch["attention_mask"].bool().numpy()
+    np.testing.assert_allclose(our.predictions[real], their.predictions[real], atol=1e-4)
+    np.testing.assert_array_equal(our.label_ids, their.label_ids)
+    with torch.no_grad():
+        as_tuple = ours.eval()(**batch, return_dict=False)
+        ours.set_skip_padding(True)
+        unpadded = ours(**batch)
+        ours.train()
+        trained = ours(**batch)
+    assert len(as_tuple) == 2 and torch.equal(as_tuple[1], torch.from_numpy(our.predictions))
+    torch.testing.assert_close(unpadded.logits[real], as_tuple[1][real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(unpadded.loss, as_tuple[0])
+    # at |V| = 250,002 they would be the largest tensor of a step, and nobody reads them
+    assert trained.logits is None and ours.eval()(**batch, output_logits=False).logits is None
+
+
+@pytest.mark.parametrize("head", [head for head in LABELS if head != "ForMaskedLM"])
+def test_a_trainer_evaluates_every_head(head, tiny):
+    cls = class_of("veco", head)
+    rows = rows_of(input_ids=IDS, attention_mask=IDS.ne(1).long(), **LABELS[head])
+    scores, found = evaluated(cls(cls.config_class(**tiny)), rows)
+    assert scores["eval_rows"] == 1 and scores["eval_loss"] > 0 and found.predictions is not None
+
+
+def test_a_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets):
+    model, (input_ids, attention_mask), labels = translation(veco_dir), sources(), targets()
+    rows = rows_of(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+    scores, found = evaluated(model, rows, Seq2SeqTrainer, Seq2SeqTrainingArguments)
+    with torch.no_grad():
+        halves = [model(input_ids[half], attention_mask[half], labels=labels[half]) for half in HALVES]
+        told = model(input_ids, attention_mask, model.prepare_decoder_input_ids_from_labels(labels)).logits
+    assert scores["eval_rows"] == 1
+    assert scores["eval_loss"] == pytest.approx(sum(half.loss.item() for half in halves) / 2, abs=1e-5)
+    np.testing.assert_allclose(found.predictions[0], told, atol=1e-5)
+    np.testing.assert_array_equal(found.label_ids, labels)
+    assert model.train()(input_ids, attention_mask, labels=labels).logits is None
+    assert model.eval()(input_ids, attention_mask, labels=labels, output_logits=False).logits is None

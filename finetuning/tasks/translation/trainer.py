@@ -94,7 +94,7 @@ class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
         """Mean cross-entropy of a batch's labels, from the model's fused loss, and the outputs."""
         if not inputs["labels"].ne(IGNORED).any():
             inputs = {**inputs, "labels": inputs["decoder_input_ids"]}  # any: the caller weighs this batch with zero
-        outputs = model(**inputs, label_smoothing=smoothing)
+        outputs = model(**inputs, label_smoothing=smoothing, output_logits=False)
         return outputs.loss, outputs
 
     def evaluate(
