@@ -187,6 +187,10 @@ def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
     kind.check_tokenizer(recipe, tokenizer)
     # heads read <s> at the first position, labels are counted from the left, and windows are cut from there
     tokenizer.padding_side = tokenizer.truncation_side = "right"
+    # BERT's tokenizer names the second text of a pair by a type, which a model of one type has no row for
+    if getattr(config, "type_vocab_size", 2) < 2:
+        names = tokenizer.model_input_names
+        tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
     return kind, path, config, tokenizer, identity
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_sliding_window_mask
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
@@ -135,6 +135,7 @@ class Packing:
     def pack(self, values_BT: torch.Tensor) -> torch.Tensor:
         """(B, T, ...) -> (P, W, ...), zeros where no text stands."""
         packed = values_BT.new_zeros(*self.shape, *values_BT.shape[2:])
+        values_BT = values_BT.expand(*self.is_real_BT.shape, *values_BT.shape[2:])  # of one row: for all of them
         return packed.index_put(self.places_F, values_BT[self.is_real_BT])
 
     def unpack(self, states_PWH: torch.Tensor) -> torch.Tensor:
@@ -154,28 +155,27 @@ class Packing:
 
 def run_backbone(
     model: PreTrainedModel,
-    config: PreTrainedConfig,
     skip_padding: bool,
     input_ids: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
+    token_type_ids: torch.Tensor | None,
     position_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor | None,
     num_layers: int | None,
     output_hidden_states: bool | None = None,
     **kwargs,
 ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-    """Encode, by the conventions of `EncoderModel.forward`, whose positions count from `config.pad_token_id + 1`.
+    """Encode, by the conventions of `EncoderModel.forward`; positions and token types are the library's own.
 
     Raises ValueError for a block mask that the architecture cannot honor.
     """
     packing = None
-    if position_ids is not None:
-        position_ids = (position_ids - config.pad_token_id - 1).clamp(min=0)
     if skip_padding and can_pack(model, attention_mask, kwargs):
         packing = Packing(attention_mask.bool())
         if packing.shape[0] < len(attention_mask):
             attention_mask = packing.mask()
             position_ids = packing.positions() if position_ids is None else packing.pack(position_ids)
+            token_type_ids = None if token_type_ids is None else packing.pack(token_type_ids)
             input_ids = None if input_ids is None else packing.pack(input_ids)
             inputs_embeds = None if inputs_embeds is None else packing.pack(inputs_embeds)
         else:
@@ -184,6 +184,8 @@ def run_backbone(
         if inputs_embeds is None:
             inputs_embeds, input_ids = model.get_input_embeddings()(input_ids), None
         attention_mask = block_mask(model, inputs_embeds, attention_mask)
+    if token_type_ids is not None:  # not every architecture has a name for them
+        kwargs["token_type_ids"] = token_type_ids
     outputs = model(
         input_ids=input_ids,
         attention_mask=attention_mask,

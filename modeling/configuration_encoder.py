@@ -33,6 +33,7 @@ SHAPE = (
     "pad_token_id",
     "bos_token_id",
     "eos_token_id",
+    "type_vocab_size",
     "tie_word_embeddings",
 )
 # Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
@@ -141,11 +142,17 @@ class EncoderConfig(PreTrainedConfig):
         return found, kwargs
 
     @property
+    def first_position(self) -> int:
+        """The position of an input's first token, as the library of the architecture counts: 0, or behind XLM-R's
+        padding row."""
+        if self.backbone_config is not None or self.positions_from_zero:
+            return 0
+        return self.pad_token_id + 1
+
+    @property
     def longest_input(self) -> int:
         """Longest input, special tokens included."""
-        if self.backbone_config is not None or self.positions_from_zero:
-            return self.max_position_embeddings
-        return self.max_position_embeddings - self.pad_token_id - 1
+        return self.max_position_embeddings - self.first_position
 
 
 def ids_of_tokenizer(checkpoint: str) -> dict[str, int]:

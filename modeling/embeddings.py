@@ -8,10 +8,16 @@ import torch
 from torch import nn
 
 
-def position_ids_of(input_ids_BT: torch.Tensor, padding_id: int) -> torch.Tensor:
-    """XLM-R's positions (B, T): tokens count from `padding_id + 1`, padding on either side stays at `padding_id`."""
-    is_token_BT = input_ids_BT.ne(padding_id).long()
-    return is_token_BT.cumsum(1) * is_token_BT + padding_id
+def count_positions(is_token_BT: torch.Tensor, first: int) -> torch.Tensor:
+    """Positions (B, T): tokens count from `first`, `config.first_position`; padding on either side is at the row
+    before it, XLM-R's padding row, or at row 0 where there is none."""
+    is_token_BT = is_token_BT.long()
+    return (is_token_BT.cumsum(1) * is_token_BT + first - 1).clamp(min=0)
+
+
+def position_ids_of(input_ids_BT: torch.Tensor, config) -> torch.Tensor:
+    """The positions (B, T) that a model of `config` gives these tokens by default."""
+    return count_positions(input_ids_BT.ne(config.pad_token_id), config.first_position)
 
 
 def grad_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
@@ -74,32 +80,31 @@ class Embeddings(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.padding_id = config.pad_token_id
-        self.longest_input = config.longest_input
-        self.word_embeddings = WordEmbeddings(config.vocab_size, config.hidden_size, padding_idx=self.padding_id)
-        self.from_zero = config.positions_from_zero
+        self.config = config
+        self.word_embeddings = WordEmbeddings(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.position_embeddings = nn.Embedding(
             config.max_position_embeddings,
             config.hidden_size,
-            padding_idx=None if self.from_zero else self.padding_id,
+            padding_idx=None if config.positions_from_zero else config.pad_token_id,
         )
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids_BT, position_ids_BT, token_type_ids_BT, inputs_embeds_BTH):
+        first, limit = self.config.first_position, self.config.longest_input
         if position_ids_BT is None:
             if input_ids_BT is not None:
-                position_ids_BT = position_ids_of(input_ids_BT, self.padding_id)
+                position_ids_BT = position_ids_of(input_ids_BT, self.config)
             else:
                 length = inputs_embeds_BTH.shape[1]
-                position_ids_BT = torch.arange(length, device=inputs_embeds_BTH.device)[None] + self.padding_id + 1
-        if position_ids_BT.shape[1] > self.longest_input:
+                position_ids_BT = torch.arange(first, first + length, device=inputs_embeds_BTH.device)[None]
+        if position_ids_BT.shape[1] > limit:
             # Only then can a position be out of range; looking costs a synchronization on a GPU.
-            longest = int(position_ids_BT.max()) - self.padding_id
-            if longest > self.longest_input:
+            longest = int(position_ids_BT.max()) - first + 1
+            if longest > limit:
                 raise ValueError(
-                    f"an input of {longest} tokens is longer than the model's {self.longest_input} positions: cut it "
+                    f"an input of {longest} tokens is longer than the model's {limit} positions: cut it "
                     "(truncation=True)."
                 )
         if inputs_embeds_BTH is None:
@@ -108,7 +113,5 @@ class Embeddings(nn.Module):
             token_type = self.token_type_embeddings.weight[0]
         else:
             token_type = self.token_type_embeddings(token_type_ids_BT)
-        if self.from_zero:
-            position_ids_BT = (position_ids_BT - self.padding_id - 1).clamp(min=0)
         summed_BTH = inputs_embeds_BTH + token_type + self.position_embeddings(position_ids_BT)
         return self.dropout(self.LayerNorm(summed_BTH))

@@ -318,7 +318,10 @@ class EncoderModel(EncoderPreTrainedModel):
             input_ids: (B, T) tokens, or `inputs_embeds` (B, T, H) in their place.
             attention_mask: (B, T), 1 for tokens and 0 for padding on either side; or boolean (B, T, T), True where the
                 row may attend to the column.
-            position_ids: (B, T), counting from `pad_token_id + 1`; by default tokens count up and padding is left out.
+            token_type_ids: (B, T), type 0 by default. An architecture without types reads none, as in its library.
+            position_ids: (B, T), as the library of the architecture counts them, from `config.first_position`: 0 of
+                BERT's shape and of a backbone, `pad_token_id + 1` of XLM-R's. By default tokens count up and padding is
+                left out; a backbone's are its library's.
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
             encoder_attention_mask: (B, S), or boolean (B, T, S).
             num_layers: layers to run, for those who want the states of a lower one: `last_hidden_state` is that of
@@ -338,8 +341,8 @@ class EncoderModel(EncoderPreTrainedModel):
             raise ValueError("encoder_hidden_states were given to a model without cross-attention.")
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
         if self.config.backbone_config is not None:
-            inputs = (input_ids, attention_mask, position_ids, inputs_embeds)
-            outputs = run_backbone(self.backbone, self.config, self.skip_padding, *inputs, num_layers, **kwargs)
+            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+            outputs = run_backbone(self.backbone, self.skip_padding, *inputs, num_layers, **kwargs)
         else:
             states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
             masks = (attention_mask, encoder_attention_mask)

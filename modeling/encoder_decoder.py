@@ -28,7 +28,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import prepare_attention_mask
-from .embeddings import position_ids_of
+from .embeddings import count_positions, position_ids_of
 from .encoder import EncoderLayer, EncoderPreTrainedModel
 from .fresh_weights import fresh_weights
 from .masked_lm import LMHeadModel
@@ -266,13 +266,13 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             )
 
     def decoder_positions(self, decoder_input_ids, decoder_attention_mask, cache):
-        """XLM-R's positions (B, T) of the new tokens, counted over the whole sequence with its cached beginning."""
-        padding_id, new = self.config.pad_token_id, decoder_input_ids.shape[1]
+        """Positions (B, T) of the new tokens, counted over the whole sequence with its cached beginning."""
+        new = decoder_input_ids.shape[1]
         past = cache.get_seq_length() if cache is not None else 0
         if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
-            is_token_BT = decoder_attention_mask.long()
-            return (is_token_BT.cumsum(1) * is_token_BT + padding_id)[:, -new:]
-        return position_ids_of(decoder_input_ids, padding_id) + past * decoder_input_ids.ne(padding_id)
+            return count_positions(decoder_attention_mask, self.config.first_position)[:, -new:]
+        is_token_BT = decoder_input_ids.ne(self.config.pad_token_id)
+        return position_ids_of(decoder_input_ids, self.config) + past * is_token_BT
 
     def generate(self, inputs=None, generation_config=None, logits_processor=None, **kwargs):
         """`GenerationMixin.generate` with lengths that suit a translation.

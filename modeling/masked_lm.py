@@ -355,7 +355,7 @@ class PreTrainingOutput(ModelOutput):
 
 
 # Fields of a set of inputs that the encoder reads; the rest (languages, segment_ids, ...) serve masks and logs.
-ENCODER_FIELDS = ("input_ids", "attention_mask", "position_ids")
+ENCODER_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
 
 class Predictions(NamedTuple):

@@ -86,7 +86,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         if language_ids is not None:
             self._check_languages(input_ids, inputs_embeds, language_ids)
             if position_ids is None:
-                position_ids = position_ids_of(input_ids, self.config.pad_token_id)
+                position_ids = position_ids_of(input_ids, self.config)
             carries_BT = input_ids.eq(self.config.mask_token_id) & language_ids.ge(0)
             inputs_embeds = self.get_input_embeddings()(input_ids)
             inputs_embeds = inputs_embeds + self.language_embeddings(language_ids.clamp(min=0)) * carries_BT[..., None]
@@ -186,7 +186,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
             raise ValueError("sub-batch 'btmlm' needs generation_mask (`btmlm_generation_mask`) and segment_ids.")
         if name == "btmlm":
             inputs.pop("language_ids", None)  # of the first step
-            inputs["position_ids"] = positions(batch, self.config.pad_token_id)
+            inputs["position_ids"] = positions(batch, self.config)
             inputs["input_ids"] = self.back_translate(batch, batch.get("temperature", 0.0))
         yield name, Predictions(self.roberta(**inputs).last_hidden_state, batch["labels"])
 
@@ -212,12 +212,12 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
                 )
             input_ids_BT = unmasked_ids(batch)
         with without_dropout(self):
-            return self.roberta(
-                input_ids_BT,
-                attention_mask=batch["generation_mask"],
-                position_ids=positions(batch, self.config.pad_token_id),
-                language_ids=batch["language_ids"],
-            ).last_hidden_state
+            inputs = inputs_with_languages(batch) | {
+                "input_ids": input_ids_BT,
+                "attention_mask": batch["generation_mask"],
+                "position_ids": positions(batch, self.config),
+            }
+            return self.roberta(**inputs).last_hidden_state
 
     @torch.no_grad()
     def back_translate(self, batch: dict, temperature: float = 0.0) -> torch.Tensor:
@@ -263,10 +263,10 @@ def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
     return inputs | {"language_ids": batch["language_ids"]} if "language_ids" in batch else inputs
 
 
-def positions(batch: dict, padding_id: int) -> torch.Tensor:
+def positions(batch: dict, config) -> torch.Tensor:
     """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps, whatever is generated."""
     given = batch.get("position_ids")
-    return position_ids_of(batch["input_ids"], padding_id) if given is None else given
+    return position_ids_of(batch["input_ids"], config) if given is None else given
 
 
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):

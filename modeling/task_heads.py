@@ -85,7 +85,7 @@ class HeadModel(EncoderPreTrainedModel):
             )
 
         x = {"input_ids": input_ids, **{name: kwargs.pop(name) for name in INPUT_FIELDS if name in kwargs}}
-        y = {"input_ids": translation["translation_input_ids"]}
+        y = {name: translation[f"translation_{name}"] for name in ("input_ids", "token_type_ids")}
         mask_x_BT = padding_mask("x", input_ids if input_ids is not None else x.get("inputs_embeds"), attention_mask)
         mask_y_BS = padding_mask("y", y["input_ids"], translation["translation_attention_mask"])
         if mask_x_BT.shape[0] != mask_y_BS.shape[0]:  # a `len` would be a fixed number in an export
@@ -97,8 +97,7 @@ class HeadModel(EncoderPreTrainedModel):
         alone_x_BTH = outputs.last_hidden_state
         alone_y_BSH = self.roberta(**y, attention_mask=mask_y_BS, return_dict=True).last_hidden_state
         features_x = torch.cat([alone_x_BTH, self.cross(x, mask_x_BT, alone_y_BSH, mask_y_BS)], dim=-1)
-        has_labels = set(given) - {"translation_input_ids", "translation_attention_mask"}
-        if not has_labels:
+        if not any(name.endswith(("_labels", "_positions")) for name in given):  # y has no label
             return outputs, features_x, None
         return outputs, features_x, torch.cat([alone_y_BSH, self.cross(y, mask_y_BS, alone_x_BTH, mask_x_BT)], dim=-1)
 
@@ -195,9 +194,13 @@ class ForSequenceClassification(HeadModel):
         self,
         input_ids=None,
         attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
         labels=None,
         translation_input_ids=None,
         translation_attention_mask=None,
+        translation_token_type_ids=None,
         **kwargs,
     ) -> SequenceClassifierOutput:
         """Logits (B, L) of x.
@@ -205,7 +208,8 @@ class ForSequenceClassification(HeadModel):
         Args:
             labels: (B,) class ids, (B, L) zeros and ones for several labels, or floats for regression;
                 `config.problem_type` says which, and is guessed from their type where it does not.
-            translation_input_ids, translation_attention_mask: (B, S), x's translation y; for plug-in, and only there.
+            translation_input_ids, translation_attention_mask, translation_token_type_ids: (B, S), x's translation y;
+                for plug-in, and only there.
             translation_labels: y's labels, as x's. The loss is the mean over the sides that have labels.
 
         Raises:
@@ -219,8 +223,12 @@ class ForSequenceClassification(HeadModel):
             dict(
                 translation_input_ids=translation_input_ids,
                 translation_attention_mask=translation_attention_mask,
+                translation_token_type_ids=translation_token_type_ids,
                 translation_labels=translation_labels,
             ),
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
             **kwargs,
         )
 
@@ -277,16 +285,21 @@ class ForTokenClassification(HeadModel):
         self,
         input_ids=None,
         attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
         labels=None,
         translation_input_ids=None,
         translation_attention_mask=None,
+        translation_token_type_ids=None,
         **kwargs,
     ) -> TokenClassifierOutput:
         """Logits (B, T, L) of x.
 
         Args:
             labels: (B, T), -100 where none is wanted (specials, later subwords, padding); without any, the loss is 0.
-            translation_input_ids, translation_attention_mask: (B, S), x's translation y; for plug-in, and only there.
+            translation_input_ids, translation_attention_mask, translation_token_type_ids: (B, S), x's translation y;
+                for plug-in, and only there.
             translation_labels: (B, S), y's labels. The loss is the mean over the sides that have labels.
 
         Raises:
@@ -299,8 +312,12 @@ class ForTokenClassification(HeadModel):
             dict(
                 translation_input_ids=translation_input_ids,
                 translation_attention_mask=translation_attention_mask,
+                translation_token_type_ids=translation_token_type_ids,
                 translation_labels=translation_labels,
             ),
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
             **kwargs,
         )
 
@@ -331,10 +348,14 @@ class ForQuestionAnswering(HeadModel):
         self,
         input_ids=None,
         attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
         start_positions=None,
         end_positions=None,
         translation_input_ids=None,
         translation_attention_mask=None,
+        translation_token_type_ids=None,
         translation_start_positions=None,
         translation_end_positions=None,
         **kwargs,
@@ -343,7 +364,8 @@ class ForQuestionAnswering(HeadModel):
 
         Args:
             start_positions, end_positions: (B,), those outside the input are ignored.
-            translation_input_ids, translation_attention_mask: (B, S), x's translation y; for plug-in, and only there.
+            translation_input_ids, translation_attention_mask, translation_token_type_ids: (B, S), x's translation y;
+                for plug-in, and only there.
             translation_start_positions, translation_end_positions: (B,), the answer in y. The loss is the mean over the
                 sides that have both positions.
 
@@ -356,9 +378,13 @@ class ForQuestionAnswering(HeadModel):
             dict(
                 translation_input_ids=translation_input_ids,
                 translation_attention_mask=translation_attention_mask,
+                translation_token_type_ids=translation_token_type_ids,
                 translation_start_positions=translation_start_positions,
                 translation_end_positions=translation_end_positions,
             ),
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
             **kwargs,
         )
 

@@ -103,7 +103,8 @@ class LayerStates:
     @property
     def has_token_types(self) -> bool:
         """Whether it tells the first sentence of a pair from the second (BERT), or has one type for all (XLM-R)."""
-        table = getattr(getattr(self.model, "embeddings", None), "token_type_embeddings", None)
+        embeddings = getattr(getattr(self.model, "backbone", self.model), "embeddings", None)
+        table = getattr(embeddings, "token_type_embeddings", None)
         return isinstance(table, nn.Embedding) and table.num_embeddings > 1
 
     @property

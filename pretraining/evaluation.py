@@ -290,7 +290,7 @@ def _encode(model, rows: list[list[np.ndarray]], tokenizer, accelerator, first: 
     batch = send_to_device(encode_rows(rows, tokenizer), accelerator.device)
     position_ids = None
     if first is not None:
-        position_ids = position_ids_of(batch["input_ids"], tokenizer.pad_token_id)
+        position_ids = position_ids_of(batch["input_ids"], model.config)
         position_ids += torch.tensor(first, device=accelerator.device)[:, None] * batch["attention_mask"]
     with accelerator.autocast():
         output = model.roberta(

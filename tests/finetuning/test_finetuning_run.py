@@ -10,11 +10,14 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedTokenizerFast,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
@@ -148,6 +151,61 @@ def test_an_encoder_of_another_architecture_is_fine_tuned(name, topics, zoo_mode
     layers = {name for name in before if ".backbone." in name}
     assert layers <= after.keys() and any(not torch.equal(before[name], after[name]) for name in layers)
     assert results.languages["de"]["mean"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
+
+
+PARTS = (("train", "train"), ("evaluation", "test"))  # field of a recipe, name of its file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "plug_in"),
+    [
+        ("veco", {"type_vocab_size": 2}, False),
+        ("veco", {"type_vocab_size": 2}, True),
+        ("xlm_align on deberta-v2", {"type_vocab_size": 2}, False),
+        ("veco", {}, True),
+        ("xlm_align on modernbert", {}, False),
+    ],
+)
+def test_the_types_of_a_pair_s_tokens_reach_a_model_that_has_them(
+    name, settings, plug_in, topics, zoo_model_dir, sample_tokenizer, tmp_path, monkeypatch
+):
+    encoder = zoo_model_dir(name, copy=True, **settings)
+    save_bert_s_pairs(sample_tokenizer, encoder)
+    rows = [{"a": f"house {i}", "b": "garden", "c": f"Haus {i}", "d": "Garten", "label": "xy"[i % 2]} for i in range(8)]
+    table = {"text_columns": ["a", "b"], "languages": ["en"]}
+    if plug_in:
+        table["translation_columns"] = ["c", "d"]
+    for _, part in PARTS:
+        lines = [json.dumps({**row, "a": f"{part} {row['a']}"}) for row in rows]
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    tables = [f"{name}={json.dumps([{'path': str(tmp_path / f'{part}.jsonl'), **table}])}" for name, part in PARTS]
+    seen, step = [], FineTuningTrainer.training_step
+
+    def watched(self, model, inputs, *args, **kwargs):
+        seen.append({name: values.clone() for name, values in inputs.items() if "token_type" in name})
+        return step(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", watched)
+    few = ["selection=last", "training.batch_size=4", "training.max_steps=1", "seeds=[1]", "evaluate_every_steps=0"]
+    setting = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"] if plug_in else []
+    main([*topics, f"model={encoder}", *tables, *few, *setting])
+    fields = {"token_type_ids"} | ({"translation_token_type_ids"} if plug_in else set())
+    (batch,) = seen
+    assert batch.keys() == (fields if settings else set())
+    assert all(set(values.flatten().tolist()) == {0, 1} for values in batch.values())
+
+
+def save_bert_s_pairs(tokenizer, folder):
+    """The tokenizer with types of tokens as BERT's: 1 for the second text, and among what it returns by default."""
+    definition = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    definition.post_processor = TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=special
+    )
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    settings = dict(tokenizer.special_tokens_map, model_input_names=names, model_max_length=tokenizer.model_max_length)
+    PreTrainedTokenizerFast(tokenizer_object=definition, **settings).save_pretrained(folder)
 
 
 def test_half_written_checkpoints_are_passed_over(tmp_path):

@@ -23,7 +23,15 @@ from modeling.backbone import Architecture, honors_block_masks, one_mask
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from modeling.modeling_xlm_align import XlmAlignForMaskedLM, XlmAlignForPreTraining, XlmAlignModel
+from modeling.modeling_xlm_align import (
+    XlmAlignForMaskedLM,
+    XlmAlignForPreTraining,
+    XlmAlignForQuestionAnswering,
+    XlmAlignForSequenceClassification,
+    XlmAlignForTokenClassification,
+    XlmAlignModel,
+)
+from modeling.word_alignment import LayerStates
 from tests.architectures import ARCHITECTURES
 
 SHAPE = dict(
@@ -44,15 +52,23 @@ WITH_MASKS = [
 ]
 
 
+# A DeBERTa of the kind that has what mDeBERTa has not: rows for two token types and for positions.
+WITH_TYPES = "deberta-v2 with types"
+SETTINGS = ARCHITECTURES | {
+    WITH_TYPES: ARCHITECTURES["deberta-v2"] | {"type_vocab_size": 2, "position_biased_input": True}
+}
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """`checkpoint(name)`: a folder of a small masked LM of an architecture, and the model."""
+    """`checkpoint(name)`: a folder of a small masked LM of one of `SETTINGS`, and the model."""
     made = {}
 
     def of(name):
         if name not in made:
             torch.manual_seed(0)
-            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(name, **SHAPE | ARCHITECTURES[name])).eval()
+            config = AutoConfig.for_model(name.split()[0], **SHAPE | SETTINGS[name])
+            model = AutoModelForMaskedLM.from_config(config).eval()
             for parameter in model.parameters():
                 nn.init.normal_(parameter, std=0.3)
             folder = tmp_path_factory.mktemp(name)
@@ -195,8 +211,7 @@ def test_block_masks_isolate_exactly(name, attention, checkpoint):
     ids, cut = batch_of(length=30)["input_ids"][:1], 18
     block = torch.zeros(1, 30, 30, dtype=torch.bool)
     block[:, :cut, :cut] = block[:, cut:, cut:] = True
-    first = model.config.pad_token_id + 1
-    positions = torch.cat([torch.arange(cut), torch.arange(30 - cut)])[None] + first
+    positions = torch.cat([torch.arange(cut), torch.arange(30 - cut)])[None]
     other = ids.clone()
     other[:, cut:] = ids[:, cut:].flip(1)
     with torch.no_grad():
@@ -228,6 +243,52 @@ def test_padding_left_out_changes_nothing(name, checkpoint):
     for own, other in zip(*states, strict=True):
         torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_token_types_and_positions_are_the_library_s(name, skips, checkpoint):
+    folder, theirs = checkpoint(name)
+    inputs = {field: value for field, value in batch_of().items() if field != "labels"}
+    inputs["attention_mask"][0, -16:] = 0  # so that both rows fit into one
+    real, types = inputs["attention_mask"].bool(), torch.arange(24).ge(7).long().expand(2, -1)
+    positions = torch.arange(24)[None].square() % 31
+    heads = (XlmAlignForSequenceClassification, XlmAlignForTokenClassification, XlmAlignForQuestionAnswering)
+    for given in ({"token_type_ids": types}, {"position_ids": positions}, {"position_ids": positions.expand(2, -1)}):
+        with torch.no_grad():
+            expected = theirs(**inputs, **given, output_hidden_states=True)
+        for cls in (XlmAlignModel, XlmAlignForMaskedLM, *heads):
+            model = cls.from_pretrained(folder).eval()
+            model.set_skip_padding(skips)
+            with torch.no_grad():
+                found = model(**inputs, **given, output_hidden_states=True)
+            torch.testing.assert_close(found.hidden_states[-1][real], expected.hidden_states[-1][real])
+            if cls is XlmAlignForMaskedLM:
+                torch.testing.assert_close(found.logits[real], expected.logits[real], atol=1e-5, rtol=1e-5)
+    if name == WITH_TYPES:  # far more than what the comparison forgives
+        with torch.no_grad():
+            plain, told = theirs(**inputs).logits, theirs(**inputs, token_type_ids=types).logits
+            moved = theirs(**inputs, position_ids=positions).logits
+        assert min((plain - other)[real].abs().max() for other in (told, moved)) > 1e-4
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_word_aligner_gives_token_types_where_the_library_s_model_reads_them(name, checkpoint):
+    folder, theirs = checkpoint(name)
+    has_types = LayerStates(XlmAlignModel.from_pretrained(folder)).has_token_types
+    assert has_types == LayerStates(theirs).has_token_types == (name == WITH_TYPES)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_embeddings_can_be_given_without_positions(name, checkpoint):
+    folder, theirs = checkpoint(name)
+    ids, mask = batch_of()["input_ids"], batch_of()["attention_mask"]
+    ours = XlmAlignForMaskedLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        words = theirs.get_input_embeddings()(ids)
+        expected = theirs.base_model(inputs_embeds=words, attention_mask=mask)[0]
+        found = ours.roberta(inputs_embeds=words, attention_mask=mask)[0]
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-5)
 
 
 def test_windows_hold_within_a_block_mask(checkpoint):
@@ -280,13 +341,18 @@ def test_bert_s_shape_becomes_xlm_r_s(tmp_path, sample_tokenizer):
         "pooler" in n or "seq_relationship" in n for n in report["unexpected_keys"]
     )
     assert ours.config.backbone_config is None and ours.config.pad_token_id == sample_tokenizer.pad_token_id != 0
-    batch = sample_tokenizer(["A house.", "The small house is warm today."], padding=True, return_tensors="pt")
+    batch = dict(sample_tokenizer(["A house.", "The small house is warm today."], padding=True, return_tensors="pt"))
     types = torch.randint(0, 2, batch["input_ids"].shape)
+    positions = torch.arange(types.shape[1])[None].square() % 31
     real = batch["attention_mask"].bool()
     with torch.no_grad():
-        found = ours.eval()(**batch, token_type_ids=types).logits
-        expected = theirs(**batch, token_type_ids=types).prediction_logits
-    torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-5)
+        words = theirs.get_input_embeddings()(batch["input_ids"])
+        embedded = {"inputs_embeds": words, "attention_mask": batch["attention_mask"]}
+        given = batch | {"token_type_ids": types, "position_ids": positions}
+        for inputs in (batch | {"token_type_ids": types}, given, embedded):
+            found, expected = ours.eval()(**inputs).logits, theirs(**inputs).prediction_logits
+            torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-5)
+        found = ours(**batch, token_type_ids=types).logits
     # the names of the checkpoints of 2018
     weights, old = load_file(tmp_path / "model.safetensors"), {".weight": ".gamma", ".bias": ".beta"}
     names = {name: re.sub(r"(?<=LayerNorm)\.\w+$", lambda part: old[part[0]], name) for name in weights}

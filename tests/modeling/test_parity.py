@@ -75,6 +75,24 @@ def test_hidden_states_loss_and_gradients_equal_xlmr(model_type, attention, padd
     assert_parity(reference, ours, padding, exact=True)  # the same operations in the same order
 
 
+@pytest.mark.parametrize("padding", ["right", "left"])
+@pytest.mark.parametrize("model_type", MODELS)
+def test_embeddings_alone_have_xlmrs_positions(model_type, padding, tmp_path):
+    reference = xlmr(**TINY)
+    reference.save_pretrained(tmp_path)
+    ours = model_class(model_type, "ForMaskedLM").from_pretrained(tmp_path).eval()
+    input_ids, attention_mask, _ = batch(padding, TINY["vocab_size"])
+    embedded = reference.get_input_embeddings()(input_ids)
+    real = attention_mask.bool()
+    with torch.no_grad():
+        for inputs in ({"inputs_embeds": embedded}, {"inputs_embeds": embedded, "attention_mask": attention_mask}):
+            torch.testing.assert_close(ours(**inputs).logits[real], reference(**inputs).logits[real])
+        ours.set_skip_padding(True)
+        torch.testing.assert_close(ours(**inputs).logits[real], reference(**inputs).logits[real], atol=1e-4, rtol=1e-4)
+    with pytest.raises(ValueError, match="38 positions"):
+        ours(inputs_embeds=embedded.repeat(1, 2, 1))
+
+
 @pytest.mark.slow
 def test_parity_at_base_size(tmp_path):
     base = dict(vocab_size=250002, max_position_embeddings=514)

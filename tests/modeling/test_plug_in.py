@@ -59,6 +59,9 @@ def gold(head, batch):
     )
 
 
+TYPES = ("token_type_ids", "translation_token_type_ids")
+
+
 def logits_of(output):
     return torch.stack([output.start_logits, output.end_logits], -1) if "start_logits" in output else output.logits
 
@@ -220,10 +223,21 @@ def test_further_inputs_and_outputs_belong_to_x():
     assert (shifted - plain(**one).logits).abs().max() > 1e-4
 
 
+def test_both_sides_have_token_types():
+    model, batch = make(type_vocab_size=2), sides()
+    x, y = ({name: torch.ones_like(batch[name.replace("token_type", "input")])} for name in TYPES)
+    plain, of_x, of_y, of_both = (model(**batch, **given).logits for given in ({}, x, y, x | y))
+    assert min((plain - other).abs().max() for other in (of_x, of_y, of_both)) > 1e-4
+    table = model.roberta.embeddings.token_type_embeddings.weight
+    with torch.no_grad():
+        table.copy_(table.flip(0))
+    torch.testing.assert_close(model(**batch).logits, of_both)
+
+
 def test_a_plug_out_head_is_xlm_r_s():
     model, batch = make(plug_in=False), sides()
     features = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-    output = model(batch["input_ids"], batch["attention_mask"], torch.tensor([0, 1, 2]))
+    output = model(batch["input_ids"], batch["attention_mask"], labels=torch.tensor([0, 1, 2]))
     assert torch.equal(output.logits, model.classifier(features[:, 0]))
     assert torch.equal(output.loss, cross_entropy(output.logits, torch.tensor([0, 1, 2])))
     assert model.classifier.dense.weight.shape == (32, 32)

@@ -57,6 +57,8 @@ class Encoder:
     follow each other); 2: as 0 for the first three tokens, all others share one vector; 3: a token lies nearest to the
     special tokens. Special tokens have vectors of their own."""
 
+    config = VecoConfig(pad_token_id=TOKENIZER.pad_token_id)
+
     def roberta(self, input_ids, attention_mask, position_ids, output_hidden_states):
         assert output_hidden_states and attention_mask.equal(input_ids.ne(TOKENIZER.pad_token_id).long())
         original = torch.where(input_ids >= 5 + TWIN, input_ids - TWIN, input_ids)
@@ -132,7 +134,8 @@ def test_a_pair_cut_to_an_odd_room_is_one_to_one_and_others_are_not():
     corpus.held_out[0].sides[0] = np.append(corpus.held_out[0].sides[0], 5)
     for encoding in ENCODINGS:
         model = SimpleNamespace(
-            roberta=lambda ids, **_: SimpleNamespace(hidden_states=(torch.eye(99)[torch.where(ids < 5, 98, ids)],))
+            config=Encoder.config,
+            roberta=lambda ids, **_: SimpleNamespace(hidden_states=(torch.eye(99)[torch.where(ids < 5, 98, ids)],)),
         )
         alignment_accuracy(model, corpus, recipe(4), TOKENIZER, ACCELERATOR, encoding)
         for pair in (([5, 6], [25, 26, 27]), ([5, 6, 7, 8], [25])):
