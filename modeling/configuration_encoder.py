@@ -53,7 +53,7 @@ class EncoderConfig(PreTrainedConfig):
     """What XLM-R's configuration holds; the defaults are those of `xlm-roberta-base`.
 
     With `backbone_config`, that of another architecture, the encoder is its library's class, and the fields of `SHAPE`
-    are its own.
+    are its own: they are read from there, and a change of one of them changes both.
 
     Raises `ValueError` where `hidden_size` is not a multiple of `num_attention_heads`, and for a backbone of a model
     with cross-attention; wrong types are refused by `@strict`.
@@ -112,6 +112,13 @@ class EncoderConfig(PreTrainedConfig):
             self.auto_map = full_auto_map(type(self).model_type, self.class_prefix, self.further_heads)
         if getattr(self, "custom_pipelines", None) is None and self.class_prefix:
             self.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        backbone = self.__dict__.get("backbone_config")
+        # `resize_token_embeddings`, say, knows this configuration alone, and a folder loads by the backbone's
+        if name in SHAPE and isinstance(backbone, PreTrainedConfig) and hasattr(backbone, name):
+            setattr(backbone, name, value)
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
