@@ -8,7 +8,6 @@ its own (VECO, ACL 2021, section 3.1).
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
 """
 
-import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -205,10 +204,6 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_BH))
 
 
-# Queries and values of attention, as `ARCHITECTURES` call them: what PEFT adapts where it is not told.
-BACKBONE_PROJECTIONS = ("Wqkv", "q_proj", "v_proj", "query_proj", "value_proj")
-
-
 class EncoderPreTrainedModel(PreTrainedModel):
     """What the library has to know of every model of the zoo. The prefix is XLM-R's."""
 
@@ -228,14 +223,6 @@ class EncoderPreTrainedModel(PreTrainedModel):
         "cross_attentions": CrossAttention,
     }
     skip_padding = False
-
-    def __init__(self, config):
-        super().__init__(config)
-        # PEFT knows which modules to adapt by tables of its own alone, and passes over names that a model does not have
-        if (peft := sys.modules.get("peft.utils.constants")) is not None:
-            for name, table in vars(peft).items():
-                if name.endswith("_TARGET_MODULES_MAPPING") and "xlm-roberta" in table:
-                    table.setdefault(config.model_type, [*table["xlm-roberta"], *BACKBONE_PROJECTIONS])
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):

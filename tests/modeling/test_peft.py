@@ -13,6 +13,13 @@ from peft import LoraConfig, get_peft_model  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 MODEL_TYPES = ("veco", "ernie_m", "xlm_align", "metaxlm")
+# Queries and values, as hub_cards/README.md names them: of XLM-R's shape, and of backbones.
+TARGETS = {
+    "": ["query", "value"],
+    "modernbert": ["Wqkv"],
+    "eurobert": ["q_proj", "v_proj"],
+    "deberta-v2": ["query_proj", "value_proj"],
+}
 BACKBONES = ("xlm_align on modernbert", "metaxlm on eurobert", "metaxlm on deberta-v2")
 # task -> Auto class, what is trained beside LoRA, labels of a row of T tokens
 HEADS = {
@@ -77,12 +84,13 @@ def folders(zoo_model_dir, sample_tokenizer, tmp_path_factory):
     return made
 
 
-def trained(folder, task, rows, out):
+def trained(name, folder, task, rows, out):
     """A model with LoRA after a few steps, saved; what moved is LoRA and the head."""
     auto_class, head, labels_of = HEADS[task]
     torch.manual_seed(0)
     base = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
-    model = get_peft_model(base, LoraConfig(task_type=task, r=2))  # PEFT's own choice of modules, as for XLM-R
+    targets = TARGETS[name.partition(" on ")[2]]
+    model = get_peft_model(base, LoraConfig(task_type=task, r=2, target_modules=targets))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert all("lora_" in name or "modules_to_save" in name for name in trainable)
@@ -105,6 +113,16 @@ def trained(folder, task, rows, out):
     return model.eval(), auto_class
 
 
+@pytest.mark.parametrize("name", MODEL_TYPES)
+def test_peft_is_told_which_modules_to_adapt(name, zoo_model_dir):
+    """Its own tables stay as they are, whatever was imported first."""
+    model = transformers.AutoModel.from_pretrained(zoo_model_dir(name), trust_remote_code=True)
+    with pytest.raises(ValueError, match="target_modules"):
+        get_peft_model(model, LoraConfig())
+    adapted = get_peft_model(model, LoraConfig(target_modules=TARGETS[""]))
+    assert any("lora_" in name for name, _ in adapted.named_parameters())
+
+
 @pytest.mark.slow
 def test_adapters_of_every_model_train_load_and_merge(folders, sample_tokenizer, fresh_process, tmp_path):
     texts = ["The house is small.", "Das Haus ist klein, und der Garten ist groß.", "x", "y z"]
@@ -115,7 +133,7 @@ def test_adapters_of_every_model_train_load_and_merge(folders, sample_tokenizer,
     expected, cases = {}, {}
     for name, task in CASES:
         case, out = f"{name} {task}", tmp_path / name / task
-        model, auto_class = trained(folders[name], task, rows, out)
+        model, auto_class = trained(name, folders[name], task, rows, out)
         further = {"decoder_input_ids": [[2, 5, 7]] * len(texts)} if task == "SEQ_2_SEQ_LM" else {}
         with torch.no_grad():
             expected[case] = model(**inputs, **{key: torch.tensor(value) for key, value in further.items()})[0]
