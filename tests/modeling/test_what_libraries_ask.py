@@ -66,10 +66,12 @@ def test_only_weights_that_fit_are_loaded(model_type, tiny, tmp_path, caplog):
     assert auto_map["AutoModel"] == f"{other.__module__.rpartition('.')[2]}.{other.__name__}"
 
 
-def evaluated(model, rows, trainer_class=Trainer, arguments_class=TrainingArguments, **options):
+def evaluated(folder, model, rows, trainer_class=Trainer, arguments_class=TrainingArguments, **options):
     """The metrics of a stock trainer, and the predictions and labels that it hands to `compute_metrics`."""
     seen = []
-    arguments = arguments_class("unused", use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2)
+    arguments = arguments_class(
+        str(folder), use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2
+    )
     trainer = trainer_class(
         model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {"rows": 1}, **options
     )
@@ -87,7 +89,7 @@ def test_a_trainer_s_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattere
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path)
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS["ForMaskedLM"]}
     rows = rows_of(**batch)
-    (expected, their), (found, our) = evaluated(theirs, rows), evaluated(ours, rows)
+    (expected, their), (found, our) = evaluated(tmp_path, theirs, rows), evaluated(tmp_path, ours, rows)
     assert found["eval_rows"] == 1 and found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
     real = batch["attention_mask"].bool().numpy()
     np.testing.assert_allclose(our.predictions[real], their.predictions[real], atol=1e-4)
@@ -106,17 +108,17 @@ def test_a_trainer_s_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattere
 
 
 @pytest.mark.parametrize("head", [head for head in LABELS if head != "ForMaskedLM"])
-def test_a_trainer_evaluates_every_head(head, tiny):
+def test_a_trainer_evaluates_every_head(head, tiny, tmp_path):
     cls = class_of("veco", head)
     rows = rows_of(input_ids=IDS, attention_mask=IDS.ne(1).long(), **LABELS[head])
-    scores, found = evaluated(cls(cls.config_class(**tiny)), rows)
+    scores, found = evaluated(tmp_path, cls(cls.config_class(**tiny)), rows)
     assert scores["eval_rows"] == 1 and scores["eval_loss"] > 0 and found.predictions is not None
 
 
-def test_a_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets):
+def test_a_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets, tmp_path):
     model, (input_ids, attention_mask), labels = translation(veco_dir), sources(), targets()
     rows = rows_of(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
-    scores, found = evaluated(model, rows, Seq2SeqTrainer, Seq2SeqTrainingArguments)
+    scores, found = evaluated(tmp_path, model, rows, Seq2SeqTrainer, Seq2SeqTrainingArguments)
     with torch.no_grad():
         halves = [model(input_ids[half], attention_mask[half], labels=labels[half]) for half in HALVES]
         told = model(input_ids, attention_mask, model.prepare_decoder_input_ids_from_labels(labels)).logits
