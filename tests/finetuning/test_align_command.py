@@ -440,7 +440,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
     with subprocess.Popen(
         [
             *(sys.executable, "-m", "finetuning.align", "--model", tiny_model, "--layer", "1", many),
-            *("--batch-size", "4", "--output-format", "json", "--probabilities"),
+            *("--batch-size", "4", "--output-format", "json", "--probabilities", "--quiet"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
