@@ -91,7 +91,7 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
 
     A tiny model with random weights (seed 0), its code, and the sample tokenizer. The same call gives the same folder,
     for reading alone; `copy=True` gives one of its own, to write into. "xlm_align on modernbert" is a model with a
-    backbone, one of ARCHITECTURES, whose configuration `config` is then.
+    backbone, one of ARCHITECTURES, with the fields that `backbone={...}` gives it.
     """
     made: dict[str, Path] = {}
 
@@ -108,8 +108,8 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
             shape = dict(vocab_size=len(sample_tokenizer), **TINY)
             if backbone:
                 ids = {name: getattr(sample_tokenizer, name) for name in SPECIAL_IDS}
-                own = shape | ids | ARCHITECTURES[backbone] | config
-                config = {"backbone_config": own | {"model_type": backbone}}
+                own = shape | ids | ARCHITECTURES[backbone] | config.pop("backbone", {})
+                config["backbone_config"] = own | {"model_type": backbone}
             generator = torch.random.get_rng_state()
             torch.manual_seed(0)
             model = cls(cls.config_class(**(shape | config)))

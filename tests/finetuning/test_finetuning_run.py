@@ -162,7 +162,7 @@ PARTS = (("train", "train"), ("evaluation", "test"))  # field of a recipe, name 
     [
         ("veco", {"type_vocab_size": 2}, False),
         ("veco", {"type_vocab_size": 2}, True),
-        ("xlm_align on deberta-v2", {"type_vocab_size": 2}, False),
+        ("xlm_align on deberta-v2", {"backbone": {"type_vocab_size": 2}}, False),
         ("veco", {}, True),
         ("xlm_align on modernbert", {}, False),
     ],

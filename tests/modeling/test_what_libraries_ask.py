@@ -66,14 +66,14 @@ def test_only_weights_that_fit_are_loaded(model_type, tiny, tmp_path, caplog):
     assert auto_map["AutoModel"] == f"{other.__module__.rpartition('.')[2]}.{other.__name__}"
 
 
-def evaluated(folder, model, rows, trainer_class=Trainer, arguments_class=TrainingArguments, **options):
+def evaluated(folder, model, rows, trainer_class=Trainer, arguments_class=TrainingArguments):
     """The metrics of a stock trainer, and the predictions and labels that it hands to `compute_metrics`."""
     seen = []
     arguments = arguments_class(
         str(folder), use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2
     )
     trainer = trainer_class(
-        model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {"rows": 1}, **options
+        model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {"rows": 1}
     )
     return trainer.evaluate(), *seen
 
