@@ -196,9 +196,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             logits_to_keep: logits of the last so many positions only; 0: all.
 
         Raises:
-            ValueError: neither labels nor decoder inputs; labels without a single prediction, or of another shape; more
-                tokens than positions; a cache in training with gradient checkpointing, or with a mask of the new tokens
-                alone.
+            ValueError: neither labels nor decoder inputs; labels of another shape; more tokens than positions; a cache
+                in training with gradient checkpointing, or with a mask of the new tokens alone.
         """
         # Not in the signature: Trainer would take it for a label without which nothing can be evaluated.
         label_smoothing = kwargs.pop("label_smoothing", 0.0)

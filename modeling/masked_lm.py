@@ -208,9 +208,10 @@ class LMHead(nn.Module):
         return weight_VH[self.candidates_C], bias_V[self.candidates_C]
 
     def mean_loss(self, states_BTH, labels_BT, label_smoothing=0.0):
-        """Mean loss of the positions whose label is not -100; the head runs on those only.
+        """Mean loss of the positions whose label is not -100; the head runs on those only. 0 where there is none: random
+        masks leave such batches of short texts, and the mean over nothing would be NaN and end up in the weights.
 
-        Raises `ValueError` where there is none (a mean over nothing), or the labels have another shape.
+        Raises `ValueError` where the labels have another shape.
         """
         if labels_BT.shape != states_BTH.shape[:2]:
             raise ValueError(
@@ -219,13 +220,14 @@ class LMHead(nn.Module):
             )
         if torch.compiler.is_compiling():  # shapes that depend on the labels would break the graph; all logits instead
             scores_BTV = self(states_BTH).float()
-            return nn.functional.cross_entropy(
-                scores_BTV.flatten(0, 1), labels_BT.flatten(), label_smoothing=label_smoothing
+            total = nn.functional.cross_entropy(
+                scores_BTV.flatten(0, 1), labels_BT.flatten(), reduction="sum", label_smoothing=label_smoothing
             )
+            return total / labels_BT.ne(-100).sum().clamp(min=1)
         predicted_BT = labels_BT.ne(-100)
         labels_N = labels_BT[predicted_BT]
         if not len(labels_N):
-            raise ValueError("labels hold no predicted position (all are -100), so that there is no mean loss.")
+            return 0.0 * states_BTH.sum()
         total, _ = self.loss(states_BTH[predicted_BT], labels_N, label_smoothing=label_smoothing)
         return total / len(labels_N)
 
@@ -317,7 +319,7 @@ class ForMaskedLM(LMHeadModel):
                 the logits of 8 sentences of 128 tokens take a gigabyte that training has no use for.
 
         Raises:
-            ValueError: labels without a single predicted position (a mean over nothing), or of another shape.
+            ValueError: labels of another shape than the inputs.
         """
         outputs = self.roberta(
             input_ids,

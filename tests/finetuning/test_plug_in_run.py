@@ -50,7 +50,7 @@ def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path
     assert data.protocol["plug_in"] is False and data.protocol["translations"] == "Anna"
     data = read([{**mixed, "languages": ["sw"]}], test, *ALL)
     assert len(data.train) == 4
-    with pytest.raises(ValueError, match="`languages`"):
+    with pytest.raises(ValueError, match="train.en.parquet does not exist"):
         read([gold, {"path": one_each["path"]}], test, *ALL)
     with pytest.raises(ValueError, match="setting is translate_train_all"):
         read([gold], test, *ALL)

@@ -161,7 +161,6 @@ def test_errors_of_forward(veco_dir, translation, sources, targets):
     step = text | {"decoder_input_ids": torch.full((4, 1), 7)}
     for named, fields in (
         ("decoder_input_ids", text),
-        ("-100", text | {"labels": torch.full((4, 3), -100)}),
         ("labels", text | {"labels": targets(), "decoder_input_ids": torch.full((4, 5), 7)}),
         ("label_smoothing is 1.5", text | {"labels": targets(), "label_smoothing": 1.5}),
         ("input_ids", {"labels": targets()}),
