@@ -208,8 +208,8 @@ class LMHead(nn.Module):
         return weight_VH[self.candidates_C], bias_V[self.candidates_C]
 
     def mean_loss(self, states_BTH, labels_BT, label_smoothing=0.0):
-        """Mean loss of the positions whose label is not -100; the head runs on those only. 0 where there is none: random
-        masks leave such batches of short texts, and the mean over nothing would be NaN and end up in the weights.
+        """Mean loss of the positions whose label is not -100; the head runs on those only. 0 where there is none:
+        random masks leave such batches of short texts, and a mean over nothing would be NaN.
 
         Raises `ValueError` where the labels have another shape.
         """
