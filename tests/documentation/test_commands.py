@@ -127,7 +127,7 @@ def planted(words: list[str]) -> None:
     from finetuning import running
 
     def run(recipe, resume: bool, command: list[str]) -> None:
-        shutil.copytree("runs/suite/topics", recipe.output_dir)
+        shutil.copytree("runs/suite/topics", recipe.output_dir, dirs_exist_ok=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "run_by_language", run)
