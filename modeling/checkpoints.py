@@ -32,7 +32,8 @@ MODEL_TYPES = ("ernie_m", "metaxlm", "veco", "xlm_align")
 PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
 # what from_pretrained reads of a repository, in its root; pickled weights only where there are no others
 READ = ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt"]
-REMEDY = "Read it, then run it by --trust-remote-code (in a recipe: trust_remote_code=true)."
+REMEDY = "Read it; --trust-remote-code (in a recipe: trust_remote_code=true) runs it."
+SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
 
 
 def config_class(model_type: str) -> type[PreTrainedConfig]:
@@ -68,16 +69,24 @@ def download_pinned(name: str) -> str:
     return str(folder)
 
 
+def _of_hub(path: str) -> tuple[str, dict[str, str]]:
+    """(repository, {"revision": commit}) of a folder in the Hub's cache, so that code of the same repository is of the
+    same commit; (path, {}) of any other folder and of an id."""
+    found = SNAPSHOT.fullmatch(Path(path).as_posix())
+    return (f"{found[1]}/{found[2]}", {"revision": found[3]}) if found else (path, {})
+
+
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Loads the configuration of a folder or Hub id.
 
     Raises ValueError where its code would be needed and `trust_remote_code` is False, and what transformers raises.
     """
     if trust_remote_code:
-        return AutoConfig.from_pretrained(path, trust_remote_code=True)
+        place, pinned = _of_hub(path)
+        return AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
     found, _ = PreTrainedConfig.get_config_dict(path)
     entries = found.get("auto_map")
-    if (model_type := found.get("model_type")) in MODEL_TYPES:
+    if (model_type := str(found.get("model_type"))) in MODEL_TYPES:
         _name_other_code(path, entries)
         return _as_installed(config_class(model_type).from_pretrained(path))
     if files := _code_files(path, entries):
@@ -90,7 +99,8 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer of a folder or Hub id. Raises as `load_config`."""
     if trust_remote_code:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=True)
+        place, pinned = _of_hub(path)
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=True, **pinned)
     settings = get_tokenizer_config(path)
     name = (settings.get("tokenizer_class") or "").removesuffix("Fast")
     if name == "ErnieMTokenizer":
@@ -113,11 +123,12 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     """Loads the model of a folder or Hub id that `auto_class` (AutoModel, ...) stands for, with from_pretrained's
     `options`. Returns what from_pretrained returns, and raises as `load_config`."""
     if trust_remote_code:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+        place, pinned = _of_hub(path)
+        config = AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
         if (code := (getattr(config, "auto_map", None) or {}).get(auto_class.__name__)) is not None:
             # an Auto class gives a folder the code of another one that it met before, if both have the same name
-            return get_class_from_dynamic_module(code, path).from_pretrained(path, **options)
-        return auto_class.from_pretrained(path, trust_remote_code=True, **options)
+            return get_class_from_dynamic_module(code, place, **pinned).from_pretrained(path, **options)
+        return auto_class.from_pretrained(place, trust_remote_code=True, **pinned, **options)
     found, _ = PreTrainedConfig.get_config_dict(path)
     if found.get("model_type") not in MODEL_TYPES:
         return auto_class.from_pretrained(path, trust_remote_code=False, **options)
@@ -156,7 +167,7 @@ def _notice(line: str) -> None:
 
 
 def _needs_code(path: str, what: str, files: list[str]) -> ValueError:
-    return ValueError(f"{path} has {what}, which needs code of its own: {', '.join(files)}. {REMEDY}")
+    return ValueError(f"{_of_hub(path)[0]} has {what}, which needs code of its own: {', '.join(files)}. {REMEDY}")
 
 
 def _entries(entries: Any) -> Iterator[tuple[str, str]]:
@@ -173,7 +184,8 @@ def _entries(entries: Any) -> Iterator[tuple[str, str]]:
 
 def _code_files(path: str, entries: Any) -> list[str]:
     """The files of code that an `auto_map` names, each with the repository that it is of."""
-    found = {f"{module}.py of {repository or path}": None for repository, module in _entries(entries)}
+    place = _of_hub(path)[0]
+    found = {f"{module}.py of {repository or place}": None for repository, module in _entries(entries)}
     return list(found)
 
 
@@ -192,7 +204,7 @@ def _name_other_code(path: str, entries: Any) -> None:
         if (repository, name) in seen:
             continue
         seen.add((repository, name))
-        if repository and repository != path:
+        if repository and repository != _of_hub(path)[0]:
             others.append(f"{name} of {repository}")
             continue
         file = cached_file(
@@ -208,6 +220,6 @@ def _name_other_code(path: str, entries: Any) -> None:
             others.append(name)
         else:
             waiting += [("", imported) for imported in get_relative_imports(file)]
-    if others:
+    if others := sorted(others):
         what = "brings code that differs from the installed modeling/ and is not run"
         _notice(f"{path} {what}: {', '.join(others)}. {REMEDY}")

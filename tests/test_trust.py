@@ -154,6 +154,25 @@ def test_a_class_that_a_model_has_not_is_an_error(zoo_model_dir):
 # ---- owner/name@revision
 
 
+def test_code_of_a_pinned_checkpoint_is_of_its_revision(stranger, hub):
+    """Also where the map names the repository itself, as transformers writes it."""
+    folder, marker = stranger("model", "owner/own")
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    hub.create("owner/own")
+    hub.edit("owner/own", files)
+    commit = hub.head("owner/own")
+    hub.edit(
+        "owner/own",
+        {"stranger_code.py": f"open({str(marker) + '-of-main'!r}, 'w')\n" + files["stranger_code.py"].decode()},
+    )
+    there = download_pinned(f"owner/own@{commit}")
+    with pytest.raises(ValueError, match="stranger_code.py of owner/own"):
+        load_config(there)
+    load_config(there, trust_remote_code=True)
+    load_auto_model(AutoModel, there, trust_remote_code=True)
+    assert marker.exists() and not marker.with_name(marker.name + "-of-main").exists()
+
+
 def test_a_revision_is_pinned(hub, zoo_model_dir):
     first, second = zoo_model_dir("metaxlm", copy=True), zoo_model_dir("metaxlm", copy=True)
     edit(second / "config.json", layer_norm_eps=0.5)
@@ -166,6 +185,8 @@ def test_a_revision_is_pinned(hub, zoo_model_dir):
     assert load_config(there).layer_norm_eps == load_config(str(first)).layer_norm_eps != 0.5
     assert len(load_tokenizer(there)) == len(load_tokenizer(str(first)))
     load_auto_model(AutoModel, there)
+    assert load_config("owner/pinned", trust_remote_code=True).layer_norm_eps == 0.5
+    assert load_config(there, trust_remote_code=True).layer_norm_eps != 0.5
     with pytest.raises(ValueError, match="owner/pinned@nowhere"):
         download_pinned("owner/pinned@nowhere")
     assert download_pinned("owner/pinned") == "owner/pinned"

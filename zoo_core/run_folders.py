@@ -9,18 +9,18 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-LOCK = ".lock"
+LOCK = ".zoo-run.lock"  # a name that no other program has
 STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 
 
 @contextlib.contextmanager
 def run_lock(folder: str | Path) -> Iterator[None]:
-    """Holds `<folder>/.lock`; the system frees it when the process ends, however it ends.
+    """Holds `<folder>/.zoo-run.lock`; the system frees it when the process ends, however it ends.
 
     Of several processes of a run the first one holds it for all. Folders that do not exist are made, and removed again
     where nothing came into them.
 
-    Raises ValueError, in all processes that have joined, where another run holds the lock, for a `.lock` that no run
+    Raises ValueError, in all processes that have joined, where another run holds the lock, for such a file that no run
     wrote, and for a folder that is a file.
     """
     folder = Path(folder)

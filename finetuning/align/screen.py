@@ -59,7 +59,7 @@ class Tally:
         done = f"{count_of(self.pairs, 'pair')}, {count_of(self.links, 'link')}"
         screen.print(f"{done} in {seconds:,.1f} s ({rate}){before}")
         if self.has_text:
-            screen.print("words: split at white space and punctuation (--pre-split: at spaces and tabs alone)")
+            screen.print("words: split at white space and punctuation")
         if self.without_words:
             screen.print(f"{self.without_words:,} of them have a side without words, and no links.")
         if self.split:

@@ -243,7 +243,7 @@ def test_a_signal_at_a_random_moment(started, goes_on, folder, number, workers):
     session = json.loads((folder / "run.json").read_text())["sessions"][-1]
     assert session["stopped_by"] == number.name and session["stopped_at"] >= target
     assert newest_checkpoint(folder).name == f"step-{session['stopped_at']}"
-    assert damage(newest_checkpoint(folder)) is None and not (folder / ".lock").exists()
+    assert damage(newest_checkpoint(folder)) is None and not (folder / ".zoo-run.lock").exists()
     goes_on()
 
 
@@ -474,7 +474,7 @@ def test_two_runs_into_one_folder(started, fails, folder, tmp_path):
         assert "another run" in fails(*SETTINGS, *arguments)
     gate.touch()
     assert first.wait() == 0, first.printed()[-3000:]
-    assert not (folder / ".lock").exists()
+    assert not (folder / ".zoo-run.lock").exists()
 
 
 def test_the_lock_of_a_killed_run_is_free(started, goes_on, folder):
@@ -482,6 +482,6 @@ def test_the_lock_of_a_killed_run_is_free(started, goes_on, folder):
     first = started(*SETTINGS, "num_workers=2", fault=HOLD_SAVE.format(gate="never"))
     first.until(lambda printed: "at the gate" in printed)
     os.kill(first.pids[0], signal.SIGKILL)
-    assert first.wait() == -signal.SIGKILL and (folder / ".lock").exists()
+    assert first.wait() == -signal.SIGKILL and (folder / ".zoo-run.lock").exists()
     goes_on()
-    assert (folder / "model").exists() and not (folder / ".lock").exists()
+    assert (folder / "model").exists() and not (folder / ".zoo-run.lock").exists()

@@ -63,7 +63,7 @@ def test_leftovers_are_removed_by_their_own_names(tmp_path):
     own += ["checkpoints/.step-2.old.tmp", "checkpoints/.damaged-step-2.old.tmp"]
     others = [".mine.tmp", ".recipe.yaml.tmp", "checkpoints/.step-4.bak.tmp", "checkpoints/.mine.tmp", ".git"]
     folder.mkdir()
-    for name in (".lock", ".recipe.yaml.71.tmp"):
+    for name in (".zoo-run.lock", ".recipe.yaml.71.tmp"):
         (folder / name).touch()
     open_run_folder(Recipe(output_dir=str(folder)), resume=False)
     for name in (*own[1:], *others):

@@ -92,8 +92,6 @@ class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
 
     def mean_loss(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], smoothing: float) -> tuple:
         """Mean cross-entropy of a batch's labels, from the model's fused loss, and the outputs."""
-        if not inputs["labels"].ne(IGNORED).any():
-            inputs = {**inputs, "labels": inputs["decoder_input_ids"]}  # any: the caller weighs this batch with zero
         outputs = model(**inputs, label_smoothing=smoothing, output_logits=False)
         return outputs.loss, outputs
 
