@@ -46,9 +46,9 @@ SECRETS = re.compile(
 )
 # Variables of the environment whose values are secrets: HF_TOKEN, WANDB_API_KEY, but not TOKENIZERS_PARALLELISM.
 SECRET_NAMES = re.compile(
-    r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|(TOKEN|KEY|AUTH|PASS|PWD)S?(?![A-Z])|(^|_)PAT(?![A-Z])", re.IGNORECASE
+    r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|((^|_)(API)?(TOKEN|KEY|AUTH|PASS|PWD|PAT))S?(?![A-Z])", re.IGNORECASE
 )
-NO_SECRETS = re.compile(r"[\d\s.,:;+-]+|(~|\.\.?)/.*|\w+://[^@]*", re.DOTALL)  # numbers, paths, addresses
+NO_SECRETS = re.compile(r"[\d\s.,:;+-]{,10}|(~|\.\.?)/.*|\w+://[^@]*", re.DOTALL)  # short numbers, paths, addresses
 SHORTEST_SECRET = 8  # characters; shorter values stand in any text
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files

@@ -19,7 +19,7 @@ from modeling.fresh_weights import fresh_weights
 from pretraining.recipe import OBJECTIVES
 from pretraining.rows import specials_of
 from pretraining.start.initialization import model_class
-from pretraining.start.pretrained import existing_path, listed, read_tokenizer
+from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
 from zoo_core.console import quiet_libraries
 from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
 
@@ -42,6 +42,7 @@ def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> No
     """Prints what is there, and a table of models and objectives. Raises ValueError for what cannot be loaded."""
     path = existing_path(name, "CHECKPOINT", hub_root)
     tokenizer = read_tokenizer(name, "CHECKPOINT", hub_root, trust_remote_code)
+    read_config(name, "CHECKPOINT", hub_root, trust_remote_code)
     rows = {model: objectives_of(model, path) for model in MODELS}
     if all(isinstance(found, str) for found in rows.values()):
         raise ValueError(rows[MODELS[0]])

@@ -52,7 +52,8 @@ PLAIN_TYPES = {
 TRACKER = "experiment tracker that the figures of the run go to as well; default: none"
 TRUST_REMOTE_CODE = (
     "run the code that a model or tokenizer brings; without it the four models of the zoo are loaded by the installed "
-    "code, others by transformers, and what needs code of its own is refused"
+    "code, others by transformers, and what needs code of its own is refused. Pre-training itself, and a translation "
+    "model made of an encoder, are always of the installed code"
 )
 PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
 FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
@@ -224,6 +225,10 @@ def _parse(text: str, expected: Any, origin: str) -> Any:
                 f"{origin}: the value is not valid YAML ({getattr(problem, 'problem', problem)}). "
                 f"{_type_name(expected)} was expected. Quote the value for the shell, as in 'field=[a, b]'."
             ) from None
+    except OmegaConfBaseException as error:
+        raise ValueError(
+            f"{origin}: {str(error).splitlines()[0]}. `${{field}}` inserts the value of a field."
+        ) from None
     wants_text = expected is str or typing.get_origin(expected) is Literal
     if wants_text and not isinstance(value, str) and not (value is None and (optional or not text)):
         return text

@@ -12,7 +12,11 @@ FIGURE = re.compile(r"[*\s\d.,±+/%≠§†‡¶()x-]*")  # a cell of figures; a
 def run_name(folder: str | Path) -> str:
     """The name of the run that left a model in <run>/model or <run>/seed-N/model, with the step of one in
     <run>/checkpoints/step-N/model, or the folder's own; without `{seed}`, which stands for several."""
-    folder = Path(str(folder).replace("-{seed}", "")).resolve()
+    folder = Path(str(folder).replace("-{seed}", ""))
+    name, _, revision = str(folder).partition("@")
+    if revision and not folder.exists():  # owner/name@feature/a of the Hub
+        folder = Path(f"{name}@{revision.replace('/', '-')}")
+    folder = folder.resolve()
     if folder.name != "model":
         return folder.name
     above = folder.parent

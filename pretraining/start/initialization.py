@@ -15,7 +15,7 @@ from modeling.checkpoints import installed_class
 from modeling.fresh_weights import fresh_weights
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
-from pretraining.start.pretrained import existing_path, listed, read_tokenizer
+from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching
 from zoo_core.recipes import nearest
 
@@ -182,6 +182,8 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
 def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
     start = recipe.model.start_from
     path, found = existing_path(start, "model.start_from", recipe.hub_root), {}
+    if (Path(path) / "config.json").is_file():  # refuses what needs code of its own, by its name
+        read_config(start, "model.start_from", recipe.hub_root, recipe.trust_remote_code)
     with contextlib.suppress(OSError):  # of an id; of a folder without it there are no fields
         found, _ = config_class.get_config_dict(path)
     if not found:
