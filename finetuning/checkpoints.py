@@ -152,6 +152,8 @@ def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bo
     with readable_errors(name), without_load_report():
         model, info = load_auto_model(auto_class, path, trust_remote_code, **report, **options)
     fresh_weights(model, info, name, is_whole=True)
+    if bad := [key for key, value in model.named_parameters() if not value.isfinite().all()]:
+        raise ValueError(f"The weights of {name} are not finite ({bad[0]}): nothing they compute means anything.")
     return without_padding(model).eval()
 
 

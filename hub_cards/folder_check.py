@@ -49,6 +49,10 @@ SECRET_NAMES = re.compile(
     r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|((^|_)(API)?(TOKEN|KEY|AUTH|PASS|PWD|PAT))S?(?![A-Z])", re.IGNORECASE
 )
 NO_SECRETS = re.compile(r"[\d\s.,:;+-]{,10}|(~|\.\.?)/.*|\w+://[^@]*", re.DOTALL)  # short numbers, paths, addresses
+HOLDS_VARIABLE = (
+    "it holds the value of the environment variable {}. Remove it, and revoke it if others have seen it; where it is "
+    "no secret, unset the variable."
+)
 SHORTEST_SECRET = 8  # characters; shorter values stand in any text
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
@@ -181,10 +185,7 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
 def _fault_of_text(text: str) -> str | None:
     """Secrets, and paths that only this machine has."""
     if name := _variable_in(text):
-        return (
-            f"it holds the value of the environment variable {name}. Remove it, and revoke it if others have seen it; "
-            "where it is no secret, unset the variable."
-        )
+        return HOLDS_VARIABLE.format(name)
     if secret := SECRETS.search(text):
         return f"it holds what looks like a secret, {secret[0][:6]}... Remove it, and revoke it where it was made."
     if found := ABSOLUTE.search(text) or WINDOWS_PATH.search(text):
@@ -226,6 +227,8 @@ def _fault_of_bytes(file: Path) -> str | None:
             return "it is a pickle, an archive or a library under another name. Remove it."
         if file.suffix.lower() == ".png" and content[:4] != b"\x89PNG":
             return "it is no PNG picture. Remove it."
+        if variable := next((name for name, form in _secrets() if content.find(form.encode()) >= 0), None):
+            return HOLDS_VARIABLE.format(variable)
         if found := HOME_PATH.search(content):
             return f"it holds a path of a machine, {found[0][:60].decode(errors='replace')!r}. Write it anew."
     return None

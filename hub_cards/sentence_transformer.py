@@ -25,6 +25,7 @@ from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earl
 from hub_cards.record import FOLDER, provenance_folder
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.recipes import TRUST_REMOTE_CODE
+from zoo_core.vocabularies import longest_input
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
 REQUIRES = ">=6.0"
@@ -176,7 +177,7 @@ def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any
             "transformer_task": "feature-extraction",
             "modality_config": {"text": {"method": "forward", "method_output_name": states}},
             "module_output_name": "token_embeddings",
-            "max_seq_length": vectors.max_length or config.longest_input,
+            "max_seq_length": vectors.max_length or longest_input(config),
         },
         "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",

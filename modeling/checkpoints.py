@@ -76,6 +76,17 @@ def _of_hub(path: str) -> tuple[str, dict[str, str]]:
     return (f"{found[1]}/{found[2]}", {"revision": found[3]}) if found else (path, {})
 
 
+def _read_settings(path: str) -> dict[str, Any]:
+    """config.json as it stands. Raises ValueError where it names a kernel of the Hub, which is code as well."""
+    found, _ = PreTrainedConfig.get_config_dict(path)
+    of_parts = [found, *(part for part in found.values() if isinstance(part, dict))]
+    for name in ("attn_implementation", "experts_implementation"):
+        for part in of_parts:
+            if "/" in str(part.get(name)):
+                raise ValueError(f"{_of_hub(path)[0]} has {name} {part[name]!r}, which is code of the Hub. {REMEDY}")
+    return found
+
+
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Loads the configuration of a folder or Hub id.
 
@@ -84,7 +95,7 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     if trust_remote_code:
         place, pinned = _of_hub(path)
         return AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
-    found, _ = PreTrainedConfig.get_config_dict(path)
+    found = _read_settings(path)
     entries = found.get("auto_map")
     if (model_type := str(found.get("model_type"))) in MODEL_TYPES:
         _name_other_code(path, entries)
@@ -108,14 +119,17 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
 
         _name_other_code(path, settings.get("auto_map"))
         return ErnieMTokenizer.from_pretrained(path)
-    if files := _code_files(path, settings.get("auto_map")):
-        if not any(tokenizer_class_from_name(name + end) for end in ("", "Fast")):
-            raise _needs_code(path, f"the tokenizer {name}", files)
-        _notice(f"{path} brings code that is not run: {', '.join(files)}. {REMEDY}")
-    of_ours = {}
+    found: dict[str, Any] = {}
     with contextlib.suppress(OSError):  # a tokenizer may lie by itself
-        if PreTrainedConfig.get_config_dict(path)[0].get("model_type") in MODEL_TYPES:
-            of_ours = {"config": load_config(path)}  # the library knows none of that type
+        found = _read_settings(path)
+    entries = found.get("auto_map") or {}
+    entries = settings.get("auto_map") or (entries.get("AutoTokenizer") if isinstance(entries, dict) else None)
+    if files := _code_files(path, entries):
+        if not any(tokenizer_class_from_name(name + end) for end in ("", "Fast")):
+            raise _needs_code(path, f"the tokenizer {name}".strip(), files)
+        _notice(f"{path} brings code that is not run: {', '.join(files)}. {REMEDY}")
+    # the library knows no tokenizer of our types
+    of_ours = {"config": load_config(path)} if found.get("model_type") in MODEL_TYPES else {}
     return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
 
 
@@ -129,7 +143,7 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
             # an Auto class gives a folder the code of another one that it met before, if both have the same name
             return get_class_from_dynamic_module(code, place, **pinned).from_pretrained(path, **options)
         return auto_class.from_pretrained(place, trust_remote_code=True, **pinned, **options)
-    found, _ = PreTrainedConfig.get_config_dict(path)
+    found = _read_settings(path)
     if found.get("model_type") not in MODEL_TYPES:
         return auto_class.from_pretrained(path, trust_remote_code=False, **options)
     loaded = installed_class(found["model_type"], auto_class.__name__).from_pretrained(path, **options)

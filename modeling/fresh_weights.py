@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which weights of a loaded model are random, because its checkpoint lacks them; an encoder's must not be."""
 
+import logging
 import re
 
+logger = logging.getLogger(__name__)
+
+LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
 POOLER = re.compile(r"(^|\.)pooler\.")
 # what training may add to an encoder: also VECO's cross-attention and ERNIE-M's language embeddings
 ADDED = re.compile(r"(^|\.)(pooler|crossattention|language_embeddings)\.")
+CROSS_ATTENTION = re.compile(r"\.crossattention\.")
 # what DDP, torch.compile, FSDP and activation checkpointing put into names; a prefix may be any
 WRAPPERS = re.compile(r"(?<=\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
@@ -20,7 +25,10 @@ def fresh_weights(model, report: dict, name: str, is_whole: bool = False) -> lis
         is_whole: whether the model is used as it is, so that only a pooler may be fresh. Else it is trained next: heads
             may be fresh, and `ADDED`.
 
-    Raises ValueError for any other weight, and for one that the checkpoint has under a wrapper's name.
+    Weights of more layers than the configuration counts are named in a line of the log.
+
+    Raises ValueError for any other weight, for one that the checkpoint has under a wrapper's name, and for a
+    cross-attention that the checkpoint has in part.
     """
     reshaped = {key[0] for key in report["mismatched_keys"]}
     fresh, encoder = sorted({*report["missing_keys"], *reshaped}), f"{model.base_model_prefix}."
@@ -29,9 +37,15 @@ def fresh_weights(model, report: dict, name: str, is_whole: bool = False) -> lis
     else:
         lacking = [key for key in fresh if key.startswith(encoder) and not ADDED.search(key)]
     unwrapped = {WRAPPERS.sub("", f".{key}"): key for key in sorted(report["unexpected_keys"])}
-    # of the parts that may be fresh, those that the checkpoint has are not
+    # of the parts that may be fresh, those that the checkpoint has are not, under a wrapper's name or in part
     lacking = lacking or [key for key in fresh if f".{key}" in unwrapped]
+    if not lacking and any(map(CROSS_ATTENTION.search, model.state_dict().keys() - set(fresh))):
+        lacking = list(filter(CROSS_ATTENTION.search, fresh))
     if not lacking:
+        of_layers = filter(LAYER.search, sorted(report["unexpected_keys"]))
+        if beyond := [key for key in of_layers if not key.startswith("decoder.")]:
+            what = "weights of layers that config.json does not count, which are not used"
+            logger.warning("%s has %d %s: %s, ...", name, len(beyond), what, beyond[0])
         return fresh
     count = f"{len(lacking)} weight{'s' if len(lacking) > 1 else ''}"
     part = "the encoder of " if lacking[0].startswith(encoder) else ""

@@ -144,6 +144,24 @@ def test_code_of_a_type_that_transformers_knows_is_left_out_in_a_line(stranger, 
     assert "stranger_code.py" in notices()[0] and not marker.exists()
 
 
+def test_a_kernel_of_the_hub_is_refused(zoo_model_dir):
+    folder = zoo_model_dir("metaxlm", copy=True)
+    edit(folder / "config.json", attn_implementation="owner/kernel")
+    for load in (load_config, lambda path: load_auto_model(AutoModel, path)):
+        with pytest.raises(ValueError, match="owner/kernel"):
+            load(str(folder))
+
+
+def test_a_tokenizers_code_that_the_configuration_names_is_refused(stranger):
+    folder, marker = stranger("tokenizer")
+    entries = json.loads((folder / "tokenizer_config.json").read_text())["auto_map"]
+    edit(folder / "tokenizer_config.json", auto_map={})
+    edit(folder / "config.json", auto_map=entries)
+    with pytest.raises(ValueError, match="stranger_code.py"):
+        load_tokenizer(str(folder))
+    assert not marker.exists()
+
+
 def test_a_class_that_a_model_has_not_is_an_error(zoo_model_dir):
     from transformers import AutoModelForSeq2SeqLM
 

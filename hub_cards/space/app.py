@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 FONT = ["system-ui", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]  # of the visitor's system: nothing is fetched
 FONT_MONO = ["ui-monospace", "Noto Sans Mono", "monospace"]
 EPILOG = """examples:
@@ -62,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def complete(flags: argparse.Namespace) -> None:
     """Puts in what the environment says where the command line says nothing. Raises ValueError for what cannot be."""
+    flags.host = "[::1]" if flags.host == "::1" else flags.host  # as addresses have it
     on_a_space = bool(os.environ.get("SPACE_ID"))
     if flags.model is None:
         flags.model = [name.strip() for name in os.environ.get("ZOO_MODELS", "").split(",") if name.strip()]
@@ -111,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     # a page of another site that calls itself by another name for this machine is refused
-    hosts = [*LOOPBACK, "[::1]"] if flags.host in LOOPBACK else ["*"]
+    hosts = LOOPBACK if flags.host in LOOPBACK else ["*"]
     try:
         page = Page(models, start).blocks
         _, url, _ = page.launch(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from finetuning.align import links as links_module
 from finetuning.align import options
@@ -204,6 +205,17 @@ def test_gold_counts_the_words_that_lines_are_split_into(run, refused, tmp_path)
     out, err = run(path, "--layer", "1", "--gold", gold, "--split")
     assert "not scored" not in err and out == run(path, "--layer", "1", "--split").out
     assert "AER" in run(path, "--gold", gold, "--split", "--sweep-layers").out
+
+
+def test_weights_that_are_not_finite_are_refused(zoo_model_dir, pairs, capsys):
+    folder = zoo_model_dir("xlm_align", copy=True)
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "layer.1." in name)
+    weights[name].fill_(float("nan"))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SystemExit) as ended:
+        main(["--model", str(folder), "--layer", "2", str(pairs)])
+    assert ended.value.code == 2 and "not finite" in capsys.readouterr().err
 
 
 def test_pairs_longer_than_the_positions_are_split_and_counted(run, tmp_path):

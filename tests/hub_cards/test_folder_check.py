@@ -194,6 +194,19 @@ def test_a_secret_in_the_name_of_a_file_is_not_shown_either(ready_folder, monkey
     assert "WANDB_API_KEY" in problem.what and "0123456789abcdef" not in str(problem)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "picture.png"])
+def test_secrets_of_the_environment_are_found_in_files_of_bytes(ready_folder, monkeypatch, name):
+    folder = ready_folder()
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    content = (
+        (folder / name).read_bytes().rstrip()[:-1] + b', "x": "0123456789abcdef"}'
+        if name.endswith("json")
+        else (b"\x89PNG 0123456789abcdef")
+    )
+    (folder / name).write_bytes(content)
+    assert "WANDB_API_KEY" in next(problem.what for problem in check_folder(folder, load=False) if problem.file == name)
+
+
 @pytest.mark.parametrize(
     "name, value",
     [

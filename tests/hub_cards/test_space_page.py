@@ -36,6 +36,7 @@ def test_models_and_trust_by_flag_environment_and_place(space):
     assert completed(space, ["--model", "a", "--host", "0.0.0.0"]) == (["a"], True)
     assert completed(space, ["--model", "a"], GRADIO_SERVER_NAME="0.0.0.0") == (["a"], True)
     assert completed(space, ["--model", "a", "--host", "0.0.0.0", "--no-only-listed"]) == (["a"], False)
+    assert completed(space, ["--model", "a", "--host", "::1"]) == (["a"], False)  # loopback, as the page's own address
     assert completed(space, ["--model", "a"], SPACE_ID="x/y") == (["a"], True)
     assert completed(space, ["--model", "a"], SPACE_ID="x/y", ZOO_ONLY_LISTED="0") == (["a"], False)
     assert completed(space, SPACE_ID="x/y") == (metadata_load(SPACE / "README.md")["models"], True)

@@ -1,5 +1,7 @@
 """Checkpoints that lack weights: what training adds may be fresh, anything else is refused."""
 
+import json
+import logging
 import re
 
 import pytest
@@ -107,6 +109,23 @@ def test_what_the_models_add_may_be_fresh(checkpoint):
     assert {".crossattention." in key for key in load(VecoForPreTraining, folder)} == {True}
     languages = dict(languages=["en", "de"], mask_token_id=3)
     assert load(ErnieMForPreTraining, folder, **languages) == ["roberta.language_embeddings.weight"]
+
+
+def test_a_cross_attention_that_is_there_in_part_is_refused(tmp_path):
+    VecoForPreTraining(VecoForPreTraining.config_class(**SHAPE)).save_pretrained(tmp_path)
+    change(tmp_path, lambda key: None if ".0.crossattention.output.LayerNorm.bias" in key else key)
+    with pytest.raises(ValueError, match="lacks 1 weight .*crossattention.output.LayerNorm.bias"):
+        load(VecoForPreTraining, tmp_path)
+
+
+def test_layers_that_the_configuration_does_not_count_are_named(tmp_path, caplog):
+    XlmAlignForPreTraining(XlmAlignForPreTraining.config_class(**SHAPE)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert not load(XlmAlignForPreTraining, tmp_path) and not caplog.records
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    caplog.set_level(logging.WARNING, logger="modeling.fresh_weights")
+    load(XlmAlignForPreTraining, tmp_path)
+    assert any("layer.1." in r.getMessage() for r in caplog.records if r.name == "modeling.fresh_weights")
 
 
 def test_a_head_that_is_there_under_a_wrapper_s_name_is_not_fresh(checkpoint):
