@@ -136,19 +136,27 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
 def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False, **options: Any) -> Any:
     """Loads the model of a folder or Hub id that `auto_class` (AutoModel, ...) stands for, with from_pretrained's
     `options`. Returns what from_pretrained returns, and raises as `load_config`."""
+    cls = auto_model_class(auto_class, path, trust_remote_code)
+    if cls is auto_class:
+        place, pinned = _of_hub(path) if trust_remote_code else (path, {})
+        return auto_class.from_pretrained(place, trust_remote_code=trust_remote_code, **pinned, **options)
+    loaded = cls.from_pretrained(path, **options)
+    if not trust_remote_code:
+        _as_installed((loaded[0] if isinstance(loaded, tuple) else loaded).config)
+    return loaded
+
+
+def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False) -> Any:
+    """Returns the class that `auto_class` stands for: of the four model types the installed one, of a trusted
+    checkpoint its own, and `auto_class` itself where transformers chooses. Raises as `load_config`."""
     if trust_remote_code:
         place, pinned = _of_hub(path)
         config = AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
-        if (code := (getattr(config, "auto_map", None) or {}).get(auto_class.__name__)) is not None:
-            # an Auto class gives a folder the code of another one that it met before, if both have the same name
-            return get_class_from_dynamic_module(code, place, **pinned).from_pretrained(path, **options)
-        return auto_class.from_pretrained(place, trust_remote_code=True, **pinned, **options)
-    found = _read_settings(path)
-    if found.get("model_type") not in MODEL_TYPES:
-        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
-    loaded = installed_class(found["model_type"], auto_class.__name__).from_pretrained(path, **options)
-    _as_installed((loaded[0] if isinstance(loaded, tuple) else loaded).config)
-    return loaded
+        code = (getattr(config, "auto_map", None) or {}).get(auto_class.__name__)
+        # an Auto class gives a folder the code of another one that it met before, if both have the same name
+        return get_class_from_dynamic_module(code, place, **pinned) if code else auto_class
+    model_type = _read_settings(path).get("model_type")
+    return installed_class(model_type, auto_class.__name__) if model_type in MODEL_TYPES else auto_class
 
 
 def installed_class(model_type: str, auto_class: str) -> Any:

@@ -14,7 +14,7 @@ from pretraining.data.sampling import Languages, corpus_probabilities
 from pretraining.distillation import TeacherModel
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, learned_terms, scheduled_together, with_examples
 from pretraining.rows import inputs_of
-from pretraining.start.initialization import model_class
+from pretraining.start.initialization import class_of_run
 from pretraining.start.meta_pretrained import carries_rows, source_vocabulary
 from pretraining.start.vocabulary_matching import match_vocabularies
 from pretraining.trainable import check_trainable, is_trainable
@@ -35,7 +35,7 @@ def print_plan(
     estimate, and the first batch decoded with its masks."""
     console = Console(soft_wrap=True, highlight=False)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
-        model = model_class(recipe.model.type)(config)
+        model = class_of_run(recipe)(config)
     check_trainable(model, recipe.phases)
     parts = parameters_by_part(model)
     total, taught = sum(parts.values()), sum(teacher.model.num_parameters() for teacher in teachers)

@@ -42,13 +42,14 @@ def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> No
     """Prints what is there, and a table of models and objectives. Raises ValueError for what cannot be loaded."""
     path = existing_path(name, "CHECKPOINT", hub_root)
     tokenizer = read_tokenizer(name, "CHECKPOINT", hub_root, trust_remote_code)
-    read_config(name, "CHECKPOINT", hub_root, trust_remote_code)
-    rows = {model: objectives_of(model, path) for model in MODELS}
+    config = read_config(name, "CHECKPOINT", hub_root, trust_remote_code)
+    rows = {model: objectives_of(model, path, trust_remote_code) for model in MODELS}
     if all(isinstance(found, str) for found in rows.values()):
         raise ValueError(rows[MODELS[0]])
     logging.set_verbosity_error()
     with contextlib.redirect_stderr(io.StringIO()):  # the library's bars
-        model, report = model_class("metaxlm").from_pretrained(
+        own = config.model_type if config.model_type in MODELS else "metaxlm"
+        model, report = model_class(own, path, trust_remote_code).from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True
         )
     config, fresh = model.config, fresh_weights(model, report, repr(name))
@@ -68,10 +69,10 @@ def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> No
     print("fine-tuning and word-align take it as it is, and what it was trained to")
 
 
-def objectives_of(model_type: str, path: str) -> tuple[str, str] | str:
+def objectives_of(model_type: str, path: str, trust_remote_code: bool = False) -> tuple[str, str] | str:
     """Objectives that a model of the type can be trained with from the checkpoint, and those that it cannot, with the
     reason; or why there is no such model."""
-    cls = model_class(model_type)
+    cls = model_class(model_type, path, trust_remote_code)
     try:
         config = cls.config_class.from_pretrained(path)
     except (OSError, ValueError) as error:

@@ -252,6 +252,14 @@ COMMANDS = {
     "a suite": fine_tune("--suite", "sample"),
     "a start": pre_train(model__start_from=None),
     "a model of one language": pre_train(model__meta_pretrained__path=None, tokenizer=None),
+    "a teacher": lambda folder, work: (
+        "pretraining.run",
+        [
+            *pre_train(teacher__path=None, tokenizer=None)(folder, work)[1],
+            *("teacher.language=en", "phases.0.objectives.kd={}"),
+        ],
+    ),
+    "translation": fine_tune("--config", "finetuning/recipes/veco/multi30k.yaml"),
     "supported": lambda folder, work: ("pretraining.supported", [folder]),
     "sentence-transformers": lambda folder, work: ("hub_cards.sentence_transformer", ["--model", folder]),
     "attention": lambda folder, work: (
@@ -285,6 +293,25 @@ def test_no_command_runs_code_that_is_not_trusted(stranger, work, capfd, name, p
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(module).main(arguments)
     assert ended.value.code == 2 and "stranger_code.py" in capfd.readouterr().err and not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["a start", "supported"])
+def test_a_start_is_computed_by_its_own_code_where_that_is_trusted(zoo_model_dir, work, name):
+    folder, marker = zoo_model_dir("metaxlm", copy=True), work / "ran"
+    file = folder / "modeling_metaxlm.py"
+    file.write_text(file.read_text() + f"\nimport pathlib\npathlib.Path({str(marker)!r}).touch()\n")
+    module, arguments = COMMANDS[name](str(folder), work)
+    main = importlib.import_module(module).main
+    short = ["evaluation.held_out_fraction=0", "phases.0.objectives.mlm.max_length=32"] if name == "a start" else []
+    main([*arguments, *short])
+    assert not marker.exists()
+    trust = (
+        ["trust_remote_code=true", f"output_dir={work / 'trusted'}"] if name == "a start" else ["--trust-remote-code"]
+    )
+    main([*arguments, *short, *trust])
+    assert marker.exists()
+    if name == "a start":  # and the saved model keeps it
+        assert (work / "trusted" / "model" / file.name).read_text() == file.read_text()
 
 
 @pytest.mark.parametrize("name", ["links of a file", "data", "vectors", "supported"])

@@ -52,8 +52,7 @@ PLAIN_TYPES = {
 TRACKER = "experiment tracker that the figures of the run go to as well; default: none"
 TRUST_REMOTE_CODE = (
     "run the code that a model or tokenizer brings; without it the four models of the zoo are loaded by the installed "
-    "code, others by transformers, and what needs code of its own is refused. Pre-training itself, and a translation "
-    "model made of an encoder, are always of the installed code"
+    "code, others by transformers, and what needs code of its own is refused"
 )
 PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
 FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}

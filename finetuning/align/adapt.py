@@ -44,8 +44,9 @@ def adapt(flags: argparse.Namespace) -> None:
     """
     output = Path(flags.output)
     work = Path(f"{output}.training")  # beside it, also where the name ends in a slash
-    check_places(output, work, flags.resume)
+    has_work = work.exists()
     with run_lock(work):
+        check_places(output, work, has_work, flags.resume)
         adapt_in(work, output, flags)
 
 
@@ -78,13 +79,13 @@ def adapt_in(work: Path, output: Path, flags: argparse.Namespace) -> None:
     print(f"written: {output}, whose configuration recommends layer {new_layer}")
 
 
-def check_places(output: Path, work: Path, resume: bool) -> None:
+def check_places(output: Path, work: Path, has_work: bool, resume: bool) -> None:
     """Raises ValueError for a folder that is there, nothing to resume, and a stopped run without --resume."""
     if output.exists():
         raise ValueError(f"{output} exists. Name another --output for the adapted model.")
-    if resume and not work.exists():
+    if resume and not has_work:
         raise ValueError(f"There is nothing to resume: {work} is not there. Leave out --resume.")
-    if work.exists() and not resume:
+    if has_work and not resume:
         raise ValueError(f"{work} is there, of an earlier run. Add --resume if it was stopped, or remove it.")
 
 

@@ -78,7 +78,7 @@ def align(flags: argparse.Namespace) -> None:
         if isinstance(error, BrokenPipeError):
             raise
         how = how_to_go_on(flags, reader)
-        kept = f"{flags.output} can be gone on with: {how}." if flags.output and output.lines else ""
+        kept = f"{flags.output} can be resumed: {how}." if flags.output and output.lines else ""
         if isinstance(error, KeyboardInterrupt):
             done = count_of(output.lines, "pair")
             screen.print(f"word-align: stopped after {done}. {kept}".rstrip())

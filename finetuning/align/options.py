@@ -275,7 +275,7 @@ def check_flags(flags: argparse.Namespace) -> None:
             "--project with --pre-split",
             "spans of characters need texts",
         ),
-        (flags.resume and not flags.output, "--resume without --output", "only a file can be gone on with"),
+        (flags.resume and not flags.output, "--resume without --output", "only a file can be resumed"),
         *(
             (flags.resume and value, f"--resume with {name}", "the page shows the pairs of one run")
             for name, value in (("--html", flags.html), ("--open", flags.open))

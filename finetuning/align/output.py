@@ -1,4 +1,4 @@
-"""Where the word aligner's links go: standard output, or a file that a stopped run can be gone on with.
+"""Where the word aligner's links go: standard output, or a file that a stopped run can resume.
 
 Beside FILE stands FILE.word-align.json: the settings and the model that decide about the links, how many pairs and how
 many bytes are kept of a run that is stopped, and a digest of the pairs. A run that goes on is refused where settings,
@@ -78,7 +78,7 @@ class OutputFile:
             self._state = {key: state[key] for key in ("settings", "lines", "bytes", "digest", "is_complete")}
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{self.path} cannot be gone on with: {self.state_path.name} beside it is missing or damaged."
+                f"{self.path} cannot be resumed: {self.state_path.name} beside it is missing or damaged."
             ) from None
 
     @property
@@ -137,7 +137,7 @@ class OutputFile:
                 self._save(is_complete=False)
 
     def close(self, complete: bool) -> None:
-        """complete: the input has come to its end, and so has the file. Otherwise it is left to be gone on with."""
+        """complete: the input has come to its end, and so has the file. Otherwise it is left to be resumed."""
         if complete and not self._state.get("is_complete") and self._stream is None:
             self._start()
         if self._stream is None:

@@ -16,6 +16,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, pipeline
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, split_revision
+from modeling.fresh_weights import POOLER, fresh_weights
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -169,13 +170,11 @@ def load_weights(source: str, config: Any, trust_remote_code: bool) -> tuple[Any
         suffix = ""
     fills_masks = "AutoModelForMaskedLM" in auto_map or type(config) in MODEL_FOR_MASKED_LM_MAPPING
     kind = getattr(transformers, f"AutoModel{suffix or ('ForMaskedLM' if fills_masks else '')}")
-    model, found = load_auto_model(kind, source, trust_remote_code, dtype=torch.float32, output_loading_info=True)
+    report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, found = load_auto_model(kind, source, trust_remote_code, dtype=torch.float32, **report)
     base = model.eval().base_model
-    own = {name for name, _ in base.named_parameters() if "pooler" not in name}
-    prefix = f"{model.base_model_prefix}." if base is not model else ""
-    missing = sorted(key for key in found["missing_keys"] if "pooler" not in key)
-    if lost := [key for key in missing if key.removeprefix(prefix) in own]:
-        raise ValueError(f"{len(lost)} tensors of the encoder are not in the weights, such as {lost[0]}")
+    fresh = fresh_weights(model, found, "the checkpoint", is_whole=base is model)
+    missing = [key for key in fresh if not POOLER.search(key)]
     encoder = base.get_encoder() if getattr(base.config, "is_encoder_decoder", False) else base
     is_encoder = isinstance(getattr(encoder.config, "num_hidden_layers", None), int)
     if not is_encoder or not hasattr(encoder.get_input_embeddings(), "num_embeddings"):

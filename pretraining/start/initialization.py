@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import honors_block_masks
-from modeling.checkpoints import installed_class
+from modeling.checkpoints import auto_model_class, installed_class
 from modeling.fresh_weights import fresh_weights
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
@@ -39,9 +39,21 @@ def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def model_class(model_type: str) -> type[PreTrainedModel]:
-    """`<Model>ForPreTraining` of a model type."""
+def model_class(model_type: str, start: str | None = None, trust_remote_code: bool = False) -> type[PreTrainedModel]:
+    """`<Model>ForPreTraining` of a model type: the installed one, or that of `start`, a checkpoint of this type, where
+    its code is trusted."""
+    if start and trust_remote_code and PreTrainedConfig.get_config_dict(start)[0].get("model_type") == model_type:
+        return auto_model_class(AutoModelForPreTraining, start, trust_remote_code)
     return installed_class(model_type, "AutoModelForPreTraining")
+
+
+def class_of_run(recipe: Recipe) -> type[PreTrainedModel]:
+    """The class that a recipe trains. Raises ValueError for a start that cannot be read."""
+    start = recipe.model.start_from
+    if start and recipe.trust_remote_code:
+        read_config(start, "model.start_from", recipe.hub_root, recipe.trust_remote_code)
+        start = existing_path(start, "model.start_from", recipe.hub_root)
+    return model_class(recipe.model.type, start, recipe.trust_remote_code)
 
 
 def build_config(
@@ -54,7 +66,7 @@ def build_config(
     Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary or
     special tokens that are not the tokenizer's, and examples longer than the positions.
     """
-    config_class = model_class(recipe.model.type).config_class
+    config_class = class_of_run(recipe).config_class
     known = {field.name for field in dataclasses.fields(config_class)}
     for name in recipe.model.config:
         if name not in known:
@@ -96,7 +108,7 @@ def _check_objective(
     recipe: Recipe, config: PreTrainedConfig, phase: Phase, name: str, place: str, source: str
 ) -> None:
     """Raises `ValueError` for an objective that the model, its attention or its positions do not allow."""
-    kind, has = OBJECTIVES[name], model_class(recipe.model.type).objectives
+    kind, has = OBJECTIVES[name], class_of_run(recipe).objectives
     if name not in has:
         raise ValueError(
             f"{place}: a {recipe.model.type!r} model has the objectives {', '.join(has)}. Take one of these."
@@ -229,7 +241,7 @@ def build_model(
 
 
 def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
-    cls = model_class(recipe.model.type)
+    cls = class_of_run(recipe)
     start = recipe.model.start_from
     if not start:
         return cls._from_config(config, attn_implementation=recipe.model.attention)

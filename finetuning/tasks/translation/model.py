@@ -10,8 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
 
 from finetuning.checkpoints import find_model, readable_errors, without_padding
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from modeling.checkpoints import load_auto_model
-from modeling.configuration_veco import VecoConfig
+from modeling.checkpoints import auto_model_class, load_auto_model
 from modeling.encoder_decoder import selected_layers
 from modeling.modeling_veco import VecoForConditionalGeneration
 
@@ -70,10 +69,13 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     settings = {name: value for name, value in dropout.items() if value is not None} | {"dtype": torch.float32}
     is_random = recipe.initialize == "random"
     with PartialState().main_process_first(), readable_errors(path):
+        cls = VecoForConditionalGeneration
+        if config.model_type == cls.config_class.model_type:
+            cls = auto_model_class(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code)
         if not config.is_encoder_decoder:
-            model = _from_encoder(recipe, path, settings)
+            model = _from_encoder(cls, recipe, path, settings)
         elif is_random:
-            model = VecoForConditionalGeneration._from_config(VecoConfig.from_pretrained(path, **settings))
+            model = cls._from_config(cls.config_class.from_pretrained(path, **settings))
         else:
             options = {"ignore_mismatched_sizes": True, **settings}
             model = load_auto_model(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code, **options)
@@ -81,9 +83,9 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     return without_padding(model)
 
 
-def _from_encoder(recipe: TranslationRecipe, path: str, settings: dict[str, Any]) -> torch.nn.Module:
+def _from_encoder(cls: Any, recipe: TranslationRecipe, path: str, settings: dict[str, Any]) -> torch.nn.Module:
     try:
-        return VecoForConditionalGeneration.from_encoder(
+        return cls.from_encoder(
             path,
             decoder_layers=recipe.decoder_layers,
             decoder_layer_selection=recipe.decoder_layer_selection or "last",
