@@ -40,7 +40,7 @@ def describe_model(
     path = find_model(model, hub_root)
     folder = Path(path)
     fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
-    tokenizer_path = find_model(tokenizer, hub_root) if tokenizer else path
+    tokenizer_path = find_model(tokenizer, hub_root, "Tokenizer") if tokenizer else path
     if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
         raise ValueError(
             f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Save it into the folder, or "
@@ -119,7 +119,7 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
     return Path(run) / f"seed-{seed}" / "model", facts
 
 
-def find_model(model: str, hub_root: str | None = None) -> str:
+def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> str:
     """Resolved path of a model, a folder that is there or an id of the Hub; `owner/name@revision` is downloaded.
 
     Raises ValueError for a missing folder or revision.
@@ -130,7 +130,7 @@ def find_model(model: str, hub_root: str | None = None) -> str:
         parent = folder.parent
         names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
         raise ValueError(
-            f"Model folder not found: {model}. Name a folder that save_pretrained wrote, or an id of the Hub "
+            f"{what} folder not found: {model}. Name a folder that save_pretrained wrote, or an id of the Hub "
             f"(owner/name). {nearest(folder.name, names)}"
         )
     return path
