@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo_core.input_lines import BOM, LONGEST_LINE, decode_line, read_lines
+
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
 
@@ -34,10 +36,8 @@ SUFFIXES = {
     ".txt": "text",
 }
 DELIMITERS = ",;\t|"  # those that a header is searched for where it is one column
-LONGEST_FIELD = 2**31 - 1  # of csv, whose own limit of 131,072 characters is less than a document
 CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # as the Hub's treebanks
 JSON_TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
-BOM = b"\xef\xbb\xbf"
 MIB = 2**20
 
 
@@ -93,24 +93,23 @@ def load_file(path: str, kind: str, delimiter: str, streaming: bool) -> "Dataset
 
 def _records(path: str, kind: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line of a text, TSV or CSV file, its header included, with the number of the line."""
-    with open(path, "rb") as stream:  # bytes: text mode would end lines at a lone "\r" too
-        lines = (decode_line(raw, path, number) for number, raw in enumerate(stream, start=1))
-        if kind != "csv":
-            for number, line in enumerate(lines, start=1):
-                yield number, [line] if kind == "text" else line.split("\t")
-            return
-        csv.field_size_limit(LONGEST_FIELD)
-        first = 1  # line of the row: a quoted field may hold several
-        reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-        try:
-            for fields in reader:
-                if fields:
-                    yield first, fields
-                first = reader.line_num + 1
-        except csv.Error as error:
-            raise ValueError(
-                f"{path}, line {first}: {error}. Correct the quotes: one inside of a quoted field is written twice."
-            ) from None
+    lines = read_lines(path)
+    if kind != "csv":
+        for number, line in enumerate(lines, start=1):
+            yield number, [line] if kind == "text" else line.split("\t")
+        return
+    csv.field_size_limit(LONGEST_LINE)
+    first = 1  # line of the row: a quoted field may hold several
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield first, fields
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {first}: {error}. Correct the quotes: one inside of a quoted field is written twice."
+        ) from None
 
 
 def _header(path: str, kind: str, delimiter: str) -> list[str]:
@@ -150,20 +149,18 @@ def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str]]]:
     Left out are the ids of CoNLL-U, its comments, and its lines of several words or none (ids 3-4 and 3.1).
     """
     separator = "\t" if kind == "conllu" else None
-    with open(path, "rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            line = decode_line(raw, path, number)
-            if not line.strip() or line.startswith("-DOCSTART-"):
-                yield number, line, []
-                continue
-            if separator is None and ("\t" in line or not line.startswith("#")):
-                separator = "\t" if "\t" in line else " +"
-            # not `split()`: a token may hold a no-break space
-            fields = [field.strip(" ") for field in re.split(separator or " +", line.strip(" "))]
-            if kind == "conll":
-                yield number, line, fields
-            elif not line.startswith("#") and not re.fullmatch(r"\d+[-.]\d+", fields[0]):
-                yield number, line, fields[1:]
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            yield number, line, []
+            continue
+        if separator is None and ("\t" in line or not line.startswith("#")):
+            separator = "\t" if "\t" in line else " +"
+        # not `split()`: a token may hold a no-break space
+        fields = [field.strip(" ") for field in re.split(separator or " +", line.strip(" "))]
+        if kind == "conll":
+            yield number, line, fields
+        elif not line.startswith("#") and not re.fullmatch(r"\d+[-.]\d+", fields[0]):
+            yield number, line, fields[1:]
 
 
 def _conll_columns(path: str, kind: str) -> list[str]:
@@ -214,23 +211,6 @@ def mixed_types(values: Iterable[Any], column: str = "") -> str | None:
             elif isinstance(part, list):
                 parts += [(f"{name}[]", inner) for inner in part]
     return None
-
-
-def decode_line(raw: bytes, path: str | Path, number: int) -> str:
-    """A line without its ending and, if it is the first, without the byte order mark."""
-    if number == 1:
-        raw = raw.removeprefix(BOM)
-    try:
-        return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise ValueError(f"{path} is UTF-16. Convert it: iconv -f utf-16 -t utf-8.") from None
-        if number == 1 and raw.startswith(b"PK\x03\x04"):
-            raise ValueError(f"{path} is an archive or a spreadsheet. Save its table as CSV.") from None
-        raise ValueError(
-            f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Convert the file, for example with "
-            "iconv -f latin1 -t utf-8."
-        ) from None
 
 
 def _check_utf8(file: Path) -> None:

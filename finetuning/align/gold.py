@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoo_core.table_files import decode_line
+from zoo_core.input_lines import read_lines
 
 FORMATS = ("alignv2", "pharaoh")
 PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")
@@ -127,11 +127,9 @@ def describe_order(read: dict[int, Gold], fitting: dict[int, Gold], name: str | 
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Lines end at "\\n" alone: what `splitlines` takes for an end of line may stand inside a sentence."""
     if not path.is_file():
         raise ValueError(f"Gold file not found: {path}. Check the path.")
-    with path.open("rb") as stream:
-        lines = [decode_line(raw, path, number) for number, raw in enumerate(stream, start=1)]
+    lines = list(read_lines(path))
     if not any(line.strip() for line in lines):
         raise ValueError(f"{path} holds no links. Check the path.")
     return lines

@@ -22,8 +22,8 @@ from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import OUTSIDE, Span, mark_spans, project, project_spans, spans_of
 from finetuning.align.screen import make_progress, make_screen
+from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
-from zoo_core.table_files import decode_line
 from zoo_core.tables import Table, load_table
 
 LABEL_COLUMNS = ("tags", "upos", "labels")  # of CoNLL, of CoNLL-U, and of rows that `label_text` has written
@@ -92,8 +92,7 @@ class LabeledWords:
             if len(words) != len(labels) or not all(isinstance(label, str) for label in labels):
                 raise ValueError(f"{flags.project}, row {row} (from 0): not one label, a text, for each of its tokens.")
         (name,) = flags.files
-        with open(name, "rb") as stream:
-            texts = [decode_line(raw, name, number) for number, raw in enumerate(stream, start=1)]
+        texts = list(read_lines(name))
         if len(texts) != len(tokens):
             raise ValueError(
                 f"{flags.project} has {len(tokens):,} sentences, {name} {len(texts):,} lines. Line n translates "
@@ -125,8 +124,7 @@ class TextsWithSpans:
     def __init__(self, flags: argparse.Namespace):
         keys = tuple(flags.keys) if flags.keys else ("source", "target")
         self.pairs = list(PairReader([flags.project], "jsonl", keys))
-        with open(flags.project, "rb") as stream:
-            lines = [decode_line(raw, flags.project, number) for number, raw in enumerate(stream, start=1)]
+        lines = read_lines(flags.project)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]
         self.spans = []
         for number, (row, (source, target)) in enumerate(zip(self.rows, self.pairs, strict=True), start=1):

@@ -7,23 +7,21 @@
 A line holds words, as for fast_align, eflomal, simalign and awesome-align: they stand between runs of space and tab; no
 other character separates them. JSON strings, TMX and XLIFF hold text, which the aligner splits.
 
-A name that ends in .gz is that of a gzip file. Lines end at "\\n" only: what else Unicode calls an end of line may
-stand inside a sentence. Memory does not grow with the input.
+Files may be gzip files, and lines end as `zoo_core.input_lines` says. Memory does not grow with the input.
 """
 
-import gzip
 import json
 import re
 import sys
-import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
 from finetuning.align.xml_pairs import ROOTS, XmlPairs
+from zoo_core.input_lines import lines_of, open_input
 from zoo_core.recipes import nearest
-from zoo_core.table_files import decode_line
 from zoo_core.tables import PAIR_SEPARATOR
 
 Side = str | list[str]
@@ -87,13 +85,13 @@ class PairReader:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[tuple[Side, Side]]:
-        streams: list[BinaryIO] = [_open(name) for name in self.files] or [sys.stdin.buffer]
         pair, self.unspaced = None, 0
-        try:
+        with ExitStack() as stack:
+            streams = [stack.enter_context(open_input(file)) for file in self.files or [sys.stdin.buffer]]
             if self.format in ROOTS:
                 pairs = self._parse_xml(streams[0])
             else:
-                pairs = map(self._parse, self._raw_lines(streams), count(1))
+                pairs = map(self._parse, self._lines(streams), count(1))
             for pair in pairs:
                 if self.splits_text:
                     yield pair
@@ -101,11 +99,6 @@ class PairReader:
                 words = split_at_blanks(pair)
                 self.unspaced += any(isinstance(side, str) and is_unspaced(side) for side in pair)
                 yield words
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{self.name} cannot be read as gzip: {error}.") from None
-        finally:
-            for stream in streams if self.files else []:
-                stream.close()
         if pair is None:
             raise ValueError(f"{self.name} is empty: there are no sentence pairs to align.")
 
@@ -115,23 +108,22 @@ class PairReader:
             self.languages = found.languages
             yield pair
 
-    def _raw_lines(self, streams: list[BinaryIO]) -> Iterator[tuple[bytes, ...]]:
-        if len(streams) == 1:
-            yield from ((raw,) for raw in streams[0])
+    def _lines(self, streams: list[BinaryIO]) -> Iterator[tuple[str, ...]]:
+        sides = [lines_of(*side) for side in zip(streams, self.files or [self.name], strict=True)]
+        if len(sides) == 1:
+            yield from zip(*sides, strict=True)
             return
-        for number, raws in enumerate(zip_longest(*streams)):
-            if None in raws:
-                longer = raws.index(None) ^ 1
-                surplus = 1 + sum(1 for _ in streams[longer])
+        for number, lines in enumerate(zip_longest(*sides)):
+            if None in lines:
+                longer = lines.index(None) ^ 1
+                surplus = 1 + sum(1 for _ in sides[longer])
                 raise ValueError(
                     f"{self.files[longer]} has {number + surplus:,} lines, {self.files[1 - longer]} {number:,}: the "
                     f"former is longer by {surplus:,}. Line n of one file translates line n of the other."
                 )
-            yield raws
+            yield lines
 
-    def _parse(self, raws: tuple[bytes, ...], number: int) -> tuple[Side, Side]:
-        names = self.files or [self.name]
-        lines = [decode_line(raw, name, number) for raw, name in zip(raws, names, strict=True)]
+    def _parse(self, lines: tuple[str, ...], number: int) -> tuple[Side, Side]:
         if len(lines) == 2:
             return lines[0], lines[1]
         if not lines[0].strip():
@@ -182,10 +174,6 @@ def is_unspaced(text: str) -> bool:
         return False
     letters = [len(found) for word in WORD.findall(text) if (found := UNSPACED.findall(word))]
     return sum(letters) >= UNSPACED_LETTERS * len(letters)
-
-
-def _open(name: str) -> BinaryIO:
-    return gzip.open(name) if name.lower().endswith(".gz") else open(name, "rb")
 
 
 def _require_file(name: str) -> None:

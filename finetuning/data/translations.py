@@ -45,9 +45,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zoo_core.input_lines import read_lines
 from zoo_core.provenance import write_rows
 from zoo_core.recipes import user_errors
-from zoo_core.table_files import decode_line
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
 PAIRS = {  # by the name of a folder above the file, without punctuation: names of the two texts, and of the labels
@@ -160,19 +160,18 @@ class Source:
         names, labels = PAIRS[self.task]
         english = [f"{name}_en" for name in names]
         columns = [*english, *names] if self.has_english else [*names, *english]
-        with self.file.open("rb") as stream:
-            for number, raw in enumerate(stream, start=1):
-                fields = decode_line(raw, self.file, number).split("\t")
-                if len(fields) != 5:
-                    yield f"{len(fields)} columns, not 5"
-                elif (label := fields[4].strip()) not in labels:
-                    yield f"the fifth column is no label ({', '.join(labels)})"
-                elif not all(text.strip() for text in fields[:4]):
-                    yield "a text is blank"
-                else:
-                    texts = dict(zip(columns, fields, strict=False))
-                    ordered = {name: texts[name] for name in (*names, *english)}
-                    yield {**ordered, "label": labels[label]}
+        for line in read_lines(self.file):
+            fields = line.split("\t")
+            if len(fields) != 5:
+                yield f"{len(fields)} columns, not 5"
+            elif (label := fields[4].strip()) not in labels:
+                yield f"the fifth column is no label ({', '.join(labels)})"
+            elif not all(text.strip() for text in fields[:4]):
+                yield "a text is blank"
+            else:
+                texts = dict(zip(columns, fields, strict=False))
+                ordered = {name: texts[name] for name in (*names, *english)}
+                yield {**ordered, "label": labels[label]}
 
     def _questions(self) -> Iterator[dict[str, Any] | str]:
         """A row for each question, or why it has none."""

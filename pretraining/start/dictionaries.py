@@ -8,12 +8,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from pretraining.recipe import Dictionary
 from pretraining.start.token_texts import fold_case, normalize
+from zoo_core.input_lines import read_lines
 from zoo_core.recipe_files import or_installed
-from zoo_core.table_files import decode_line
 
 
 @dataclass
@@ -63,19 +64,16 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
         )
     read = Translations(dictionary.language, dictionary.path)
     pairs: dict[tuple[str, str], None] = {}  # in the order of the file
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            if dictionary.limit is not None and number > dictionary.limit:
-                break
-            read.lines += 1
-            sides, reason = _split(unicodedata.normalize("NFKC", decode_line(raw, path, number)))
-            pair = sides if word_first else sides[::-1]
-            if reason is None and pair in pairs:
-                reason = "repeated pair"
-            if reason is None:
-                pairs[pair] = None
-            else:
-                read.skipped[reason] += 1
+    for line in islice(read_lines(path), dictionary.limit):
+        read.lines += 1
+        sides, reason = _split(unicodedata.normalize("NFKC", line))
+        pair = sides if word_first else sides[::-1]
+        if reason is None and pair in pairs:
+            reason = "repeated pair"
+        if reason is None:
+            pairs[pair] = None
+        else:
+            read.skipped[reason] += 1
     if not pairs:
         why = ", ".join(f"{count:,} {reason}" for reason, count in read.skipped.items()) or "it is empty"
         raise ValueError(f"the dictionary {dictionary.path} holds no pair of words ({why}).")

@@ -114,7 +114,7 @@ def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_mo
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     assert run(tmp_path / "x.jsonl", "--keys", "de", "en").out == expected
 
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pairs.read_bytes())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(pairs.read_bytes()))))
     out, err = run("--quiet")
     assert out == expected and err == ""
 
@@ -437,7 +437,7 @@ def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_afte
 
     # standard input cannot be looked through beforehand
     lines = many.read_bytes().splitlines(keepends=True)
-    bad = io.BytesIO(b"".join([*lines[:180], b"no mark\n", *lines[181:]]))
+    bad = io.BufferedReader(io.BytesIO(b"".join([*lines[:180], b"no mark\n", *lines[181:]])))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(bad))
     err = refused("--output", links, "--batch-size", "1", "--resume")
     assert "line 181" in err and "--resume" in err

@@ -222,7 +222,7 @@ def test_two_files_and_jsonl(file):
 
 def test_standard_input(monkeypatch):
     for files in ([], ["-"]):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a ||| b\n")))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a ||| b\n"))))
         reader = PairReader(files)
         assert reader.check() is None
         assert list(reader) == [(["a"], ["b"])]

@@ -174,7 +174,7 @@ def test_gzip_standard_input_and_two_files(tmp_path, monkeypatch):
     for name in ("x.tmx.gz", "x.jsonl.gz"):
         reader = PairReader([str(tmp_path / name)])
         assert reader.check() == 1 and list(reader) == [("one", "eins")]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
     reader = PairReader([], "tmx")
     assert list(reader) == [("one", "eins")] and reader.languages == ("en", "de")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a ||| b\n" * 99)[:-9])
