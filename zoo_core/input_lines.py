@@ -54,14 +54,15 @@ def lines_of(stream: BinaryIO, name: str | Path) -> Iterator[str]:
 
 def _raw_lines(stream: BinaryIO, name: str | Path) -> Iterator[bytes]:
     number = 0
-    while raw := stream.readline(LONGEST_LINE + 1):
+    while raw := stream.readline(LONGEST_LINE + len(b"\r\n")):
         number += 1
         if number == 1 and b"\n" not in raw and b"\r" in raw:
             yield from _lines_by_return(stream, raw, name)
             return
-        if len(raw) > LONGEST_LINE:
+        line = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if len(line) > LONGEST_LINE:
             raise _too_long(name, number)
-        yield raw.removesuffix(b"\n").removesuffix(b"\r")
+        yield line
 
 
 def _lines_by_return(stream: BinaryIO, rest: bytes, name: str | Path) -> Iterator[bytes]:
@@ -84,7 +85,8 @@ def _lines_by_return(stream: BinaryIO, rest: bytes, name: str | Path) -> Iterato
 
 def _too_long(name: str | Path, number: int) -> ValueError:
     return ValueError(
-        f"{name}, line {number}: the line has more than {LONGEST_LINE // 2**20} MiB. Write a sentence or a document a line."
+        f"{name}, line {number}: the line has more than {LONGEST_LINE // 2**20} MiB. Write a sentence or a document on "
+        "each line."
     )
 
 
