@@ -17,6 +17,19 @@ from typing import BinaryIO
 LONGEST_LINE = 2**24  # bytes: more than any sentence or document, and little enough to hold
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
+OTHER_KINDS = {  # first bytes of files that are taken for text: what they are, and what to do
+    b"\xff\xfe": "UTF-16. Convert it: iconv -f utf-16 -t utf-8",
+    b"\xfe\xff": "UTF-16. Convert it: iconv -f utf-16 -t utf-8",
+    b"PK\x03\x04": "an archive or a spreadsheet. Save its table as CSV",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet of an old kind. Save its table as CSV",
+    b"BZh": "compressed by bzip2. Unpack it, or compress it by gzip",
+    b"\xfd7zXZ": "compressed by xz. Unpack it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd. Unpack it, or compress it by gzip",
+    b"PAR1": "a parquet file. Give it the ending .parquet, or declare format: parquet",
+    b"\x80\x02": "a pickle, which could run code. Write its rows as CSV or JSON lines",
+    b"\x80\x04": "a pickle, which could run code. Write its rows as CSV or JSON lines",
+    b"\x80\x05": "a pickle, which could run code. Write its rows as CSV or JSON lines",
+}
 
 
 @contextlib.contextmanager
@@ -91,16 +104,16 @@ def _too_long(name: str | Path, number: int) -> ValueError:
 
 
 def decode_line(raw: bytes, name: str | Path, number: int) -> str:
+    """The text of a line, without the byte order mark of the first. Raises ValueError for bytes that are not UTF-8."""
     if number == 1:
         raw = raw.removeprefix(BOM)
+        kind = next((kind for start, kind in OTHER_KINDS.items() if raw.startswith(start)), None)
+        if kind or b"\0" in raw:
+            raise ValueError(f"{name} is {kind or 'no text: it has null bytes'}.")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise ValueError(f"{name} is UTF-16. Convert it: iconv -f utf-16 -t utf-8.") from None
-        if number == 1 and raw.startswith(b"PK\x03\x04"):
-            raise ValueError(f"{name} is an archive or a spreadsheet. Save its table as CSV.") from None
         raise ValueError(
             f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8. Convert the file, for example with "
-            "iconv -f latin1 -t utf-8."
+            "iconv -f cp1252 -t utf-8."
         ) from None

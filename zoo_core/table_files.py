@@ -2,25 +2,28 @@
 
     text      a row a line, column `text`
     tsv       a header line, tabs between columns, quotes are text
-    csv       a header line, `delimiter` between columns, quoted where a field holds it or a line ending
+    csv       a header line, `delimiter` between columns, quoted where a field holds it or a line ending; Excel's first
+              line `sep=;` may name the delimiter
     conll     a token and its labels a line, by tabs or spaces, an empty line after a sentence: columns `tokens`,
               `column_2`, ..., `tags` (the last) of lists
     conllu    Universal Dependencies: columns `tokens`, `lemmas`, `upos`, `xpos`, ... of lists
 
-All values of these are text. Lines end at "\\n" only ("\\r\\n" counts as one ending), because sentences may hold
-U+2028, U+0085 or "\\r".
+All values of these are text. Files may be gzip files, and lines end as `zoo_core.input_lines` says; rows of CSV end at
+"\\r" too. A column without a name is `Unnamed: 0`, as in pandas: its number counts from 0.
 """
 
 import csv
 import functools
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo_core.input_lines import BOM, LONGEST_LINE, decode_line, read_lines
+from zoo_core.faults import are_listed, report_faults
+from zoo_core.input_lines import BOM, LONGEST_LINE, decode_line, open_input, read_lines
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
@@ -36,17 +39,18 @@ SUFFIXES = {
     ".txt": "text",
 }
 DELIMITERS = ",;\t|"  # those that a header is searched for where it is one column
+EXCEL_DELIMITER = re.compile('"?sep=(.)"?\r?', re.IGNORECASE)
 CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # as the Hub's treebanks
 JSON_TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 MIB = 2**20
 
 
-def load_file(path: str, kind: str, delimiter: str, streaming: bool) -> "Dataset | IterableDataset":
+def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "Dataset | IterableDataset":
     """The rows of a file of a kind of `SUFFIXES`. Raises ValueError for what cannot be read, with the line."""
     import datasets
 
     file = Path(path)
-    with file.open("rb") as stream:
+    with open_input(file) as stream:
         if stream.read(len(BOM) + 1) in (b"", BOM):
             raise ValueError(f"{path} is empty. Check where it was written.")
     identity = file_hash(file, partial=streaming).rpartition(":")[2]
@@ -64,26 +68,29 @@ def load_file(path: str, kind: str, delimiter: str, streaming: bool) -> "Dataset
             streaming=streaming,
         )
     else:
+        columns = tuple(_columns(path, kind, delimiter))  # no list: `datasets` takes one for shards
+        arguments = {"path": path, "kind": kind, "delimiter": delimiter, "columns": columns}
         text = datasets.Value("string")
-        if kind.startswith("conll"):
-            read, columns, value = _read_sentences, _conll_columns(path, kind), datasets.List(text)
-        else:
-            read, columns, value = _read_rows, _header(path, kind, delimiter), text
-        # tuples: `datasets` takes lists here for shards
-        arguments = {"path": path, "kind": kind, "delimiter": delimiter, "columns": tuple(columns)}
-        settings = {"features": datasets.Features(dict.fromkeys(columns, value)), "gen_kwargs": arguments}
+        value = datasets.List(text) if kind.startswith("conll") else text
+        features = datasets.Features(dict.fromkeys(columns, value))
         if streaming:
-            return datasets.IterableDataset.from_generator(read, **settings)
+            return datasets.IterableDataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
         # from_generator keeps its copies by the fingerprint alone, so it must name content and form
-        form = f"csv{ord(delimiter)}" if kind == "csv" else kind
+        form = f"csv{ord(delimiter) if delimiter else ''}" if kind == "csv" else kind
         load = functools.partial(
-            datasets.Dataset.from_generator, read, **settings, fingerprint=f"{form}-{identity[:32]}"
+            datasets.Dataset.from_generator,
+            _read_rows,
+            features=features,
+            gen_kwargs=arguments,
+            fingerprint=f"{form}-{identity[:32]}",
         )
     try:
         return load()
     except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
         cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
         if kind not in ("parquet", "json") and isinstance(cause, ValueError):
+            if are_listed():
+                return datasets.Dataset.from_list(_good_rows(**arguments), features=features)
             raise cause from None
         reason = kind == "json" and _mixed_in_lines(file) or first_line(cause or error)
         raise ValueError(
@@ -91,56 +98,121 @@ def load_file(path: str, kind: str, delimiter: str, streaming: bool) -> "Dataset
         ) from error
 
 
-def _records(path: str, kind: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line of a text, TSV or CSV file, its header included, with the number of the line."""
+def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[int]) -> list[str]:
+    """Where rows, whose numbers count from 0 and increase, stand in a file of a kind of `SUFFIXES`: `line 7`."""
+    if kind == "parquet" or (kind == "json" and not _is_json_lines(path)):
+        return [f"row {row} (from 0)" for row in rows]
+    if kind == "json":
+        places = (f"line {number}" for number, line in enumerate(read_lines(path), start=1) if line.strip())
+    else:
+        columns = tuple(_columns(path, kind, delimiter))
+        places = (place for place, _ in _numbered_rows(path, kind, delimiter, columns, faults=[]))
+    wanted = set(rows)
+    return [place for row, place in enumerate(places) if row in wanted]
+
+
+def _read_rows(path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    for _, row in _numbered_rows(path, kind, delimiter, columns):
+        yield row
+
+
+def _good_rows(**arguments: Any) -> list[dict[str, Any]]:
+    """The rows that can be read; the faults of the others are reported."""
+    faults: list[str] = []
+    rows = []
+    try:
+        for _, row in _numbered_rows(**arguments, faults=faults):
+            rows.append(row)
+    except ValueError as error:  # behind which nothing can be read
+        faults.append(str(error))
+    report_faults(faults, "")
+    return rows
+
+
+def _numbered_rows(
+    path: str, kind: str, delimiter: str | None, columns: tuple[str, ...], faults: list[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row and where it stands. Raises ValueError for a line that is none; with `faults`, adds it there."""
+    read = _read_sentences if kind.startswith("conll") else _read_records
+    for place, row in read(path, kind, delimiter, columns):
+        if isinstance(row, dict):
+            yield place, row
+        elif faults is None:
+            raise ValueError(f"{path}, {place}: {row}. Correct that line.")
+        else:
+            faults.append(f"{path}, {place}: {row}")
+
+
+def _columns(path: str, kind: str, delimiter: str | None) -> list[str]:
+    return _conll_columns(path, kind) if kind.startswith("conll") else _header(path, kind, delimiter)
+
+
+def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[str, list[str]]]:
+    """The fields of each line of a text, TSV or CSV file, its header included, and the place of the line.
+
+    A first line `sep=;`, which Excel reads, is left out: it names the delimiter where none is given.
+    """
     lines = read_lines(path)
     if kind != "csv":
         for number, line in enumerate(lines, start=1):
-            yield number, [line] if kind == "text" else line.split("\t")
+            yield f"line {number}", [line] if kind == "text" else line.split("\t")
         return
     csv.field_size_limit(LONGEST_LINE)
-    first = 1  # line of the row: a quoted field may hold several
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-    try:
-        for fields in reader:
-            if fields:
-                yield first, fields
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}, line {first}: {error}. Correct the quotes: one inside of a quoted field is written twice."
-        ) from None
+    first = next(lines, "")
+    before = 0  # lines before the header
+    if named := EXCEL_DELIMITER.fullmatch(first):
+        before, delimiter = 1, delimiter or named[1]
+    else:
+        lines = itertools.chain([first], lines)
+    # a row may end in "\r", which within quotes is text
+    parts = (part for line in lines for part in re.findall("[^\r]*\r|[^\r]+", f"{line}\n"))
+    reader = csv.reader(parts, delimiter=delimiter or ",", strict=True)
+    begin = 1  # line of the row: a quoted field may hold several
+    for row in itertools.count(1):
+        place = f"line {before + begin}" + (f" (row {row} of a spreadsheet)" if row != begin else "")
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, {place}: {error}. Correct the quotes: one inside of a quoted field is written twice."
+            ) from None
+        if fields is None:
+            return
+        if fields:
+            yield place, fields
+        begin = reader.line_num + 1
 
 
-def _header(path: str, kind: str, delimiter: str) -> list[str]:
+def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
     if kind == "text":
         return ["text"]
-    _, columns = next(_records(path, kind, delimiter), (1, []))
-    if len(set(columns)) < len(columns) or not all(columns) or not columns:
+    place, columns = next(_records(path, kind, delimiter), ("line 1", []))
+    if not any(columns):
         raise ValueError(
-            f"{path}, line 1: the header is {columns}. Add a header line, or declare `format: text` if the file has no "
-            "columns."
+            f"{path}, {place}: the header is {columns}. Add a header line, or declare `format: text` if the file has "
+            "no columns."
         )
+    # as pandas and `datasets` name them; `DataFrame.to_csv` writes its index so
+    columns = [name or f"Unnamed: {number}" for number, name in enumerate(columns)]
+    if repeated := [name for name in columns if columns.count(name) > 1]:
+        raise ValueError(f"{path}, {place}: more than one column is named {repeated[0]!r}. Rename the others.")
     if len(columns) == 1 and (others := [mark for mark in DELIMITERS if mark in columns[0]]):
         raise ValueError(
-            f"{path}, line 1: the header is one column, {columns[0]!r}. Say what stands between columns, as in "
+            f"{path}, {place}: the header is one column, {columns[0]!r}. Say what stands between columns, as in "
             f"delimiter: {json.dumps(others[0])}."
         )
     return columns
 
 
-def _read_rows(path: str, kind: str, delimiter: str, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Rows of a text, TSV or CSV file with these columns."""
-    records = _records(path, kind, delimiter)
-    if kind != "text":
-        next(records)
-    for number, fields in records:
-        if len(fields) != len(columns):
-            raise ValueError(
-                f"{path}, line {number}: {len(fields)} columns, and the header has {len(columns)} "
-                f"({', '.join(columns)}). Correct that line."
-            )
-        yield dict(zip(columns, fields, strict=True))
+def _read_records(
+    path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
+) -> Iterator[tuple[str, dict[str, str] | str]]:
+    """The place of each row of a text, TSV or CSV file, and the row, or what is wrong with it."""
+    for place, fields in itertools.islice(_records(path, kind, delimiter), int(kind != "text"), None):
+        if len(fields) == len(columns):
+            yield place, dict(zip(columns, fields, strict=True))
+        else:
+            yield place, f"{len(fields)} columns, and the header has {len(columns)} ({', '.join(columns)})"
 
 
 def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str]]]:
@@ -171,25 +243,26 @@ def _conll_columns(path: str, kind: str) -> list[str]:
     return ["tokens", *(f"column_{number}" for number in range(2, width)), *["tags"] * (width > 1)]
 
 
-def _read_sentences(path: str, kind: str, delimiter: str, columns: tuple[str, ...]) -> Iterator[dict[str, list[str]]]:
-    """Rows of a CoNLL file, one a sentence."""
-    tokens: list[list[str]] = []
-    for number, line, fields in _token_lines(path, kind):
+def _read_sentences(
+    path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
+) -> Iterator[tuple[str, dict[str, list[str]] | str]]:
+    """The place of each sentence of a CoNLL file, and its row; or of a line that is none, and what is wrong with it."""
+    place, tokens = "", []
+    for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", [])]):
         if not fields:
             if tokens:
-                yield dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
+                yield place, dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
             tokens = []
         elif not tokens and re.match(r"# [\w.-]+ = ", line):
             continue  # a comment, which may have as many fields as the file has columns
         elif len(fields) == len(columns) and all(fields):
+            place = place if tokens else f"line {number}"
             tokens.append(fields)
         elif not line.startswith("# " if tokens else "#"):  # else a comment
-            raise ValueError(
-                f"{path}, line {number}: {line[:60]!r} has not the {len(columns)} columns of the file "
-                f"({', '.join(columns)}). Correct that line."
+            yield (
+                f"line {number}",
+                f"{line[:60]!r} has not the {len(columns)} columns of the file ({', '.join(columns)})",
             )
-    if tokens:
-        yield dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
 
 
 def mixed_types(values: Iterable[Any], column: str = "") -> str | None:
@@ -213,8 +286,18 @@ def mixed_types(values: Iterable[Any], column: str = "") -> str | None:
     return None
 
 
+def kind_by_name(path: Path) -> str | None:
+    """The kind of `SUFFIXES` that a file's ending says, before `.gz` where it is packed; None for another ending."""
+    return SUFFIXES.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+
+
+def _is_json_lines(path: str) -> bool:
+    with open_input(path) as stream:
+        return stream.read(len(BOM) + 1).removeprefix(BOM).lstrip()[:1] == b"{"
+
+
 def _check_utf8(file: Path) -> None:
-    with file.open("rb") as stream:
+    with open_input(file) as stream:
         for number, raw in enumerate(stream, start=1):
             decode_line(raw, file, number)
 

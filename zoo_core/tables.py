@@ -13,16 +13,25 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from omegaconf import MISSING
 
 from zoo_core.recipe_files import or_installed
 from zoo_core.recipes import nearest, option
-from zoo_core.table_files import SUFFIXES, file_hash, first_line, load_file, mixed_types
+from zoo_core.table_files import (
+    SUFFIXES,
+    file_hash,
+    first_line,
+    kind_by_name,
+    load_file,
+    mixed_types,
+    places_of_rows,
+)
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
@@ -119,7 +128,7 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
             dataset = _load_folder_or_hub(table, path, hub_root)
         else:
             _refuse_folder_options(table, path)
-            dataset = load_file(path, kind, table.delimiter or ",", table.streaming)
+            dataset = load_file(path, kind, table.delimiter, table.streaming)
         empty = not table.streaming and len(dataset) == 0
     except (ValueError, StopIteration) as error:  # how datasets reports a split, and a file, without rows
         if isinstance(error, ValueError) and "corresponds to no data" not in str(error):
@@ -139,6 +148,15 @@ def split_names(table: Table, hub_root: str | None = None) -> list[str]:
 
     with _explained(table, path, hub_root):
         return datasets.get_dataset_split_names(path, table.config, revision=table.revision)
+
+
+def row_places(table: Table, rows: Sequence[int]) -> list[str]:
+    """Where rows of a loaded table, numbers that count from 0 and increase, stand: `line 7` of a file, else `row 5`."""
+    path = Path(or_installed(table.path))
+    if not path.is_file():
+        return [f"row {row} (from 0)" for row in rows]
+    kind, name = _locate(table, None)
+    return places_of_rows(name, kind, table.delimiter, rows)
 
 
 def describe(table: Table) -> str:
@@ -169,6 +187,18 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | It
         is_local = Path(file).is_file()
         digest.update((Path(file).name + file_hash(Path(file), table.streaming) if is_local else file).encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def has_text(column: Any) -> np.ndarray:
+    """Whether each text of a list or an arrow array has a character that can be seen: not only white space, zero-width
+    and control characters. Null has none.
+    """
+    import pyarrow
+    import pyarrow.compute
+
+    texts = pyarrow.array(column, pyarrow.string()) if isinstance(column, list) else column
+    found = pyarrow.compute.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]")
+    return found.fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def require_column(dataset: "Dataset | IterableDataset", column: str, where: str = "the table") -> Any:
@@ -233,7 +263,7 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         return "hub", path
     if not local.exists():
         # data/news.tsv and an existing folder's missing entry have the form of an id, but are hardly meant as one
-        looks_local = local.suffix in SUFFIXES or local.parent.is_dir()
+        looks_local = kind_by_name(local) is not None or local.parent.is_dir()
         if HUB_ID.fullmatch(path) and (table.format == "hub" or (table.format == "auto" and not looks_local)):
             return "hub", path
         raise ValueError(_not_found(local))
@@ -241,7 +271,7 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         raise ValueError(
             f"{path} is a file, and its format is declared as hub. Leave `format` at auto, or name its folder."
         )
-    by_name = SUFFIXES.get(local.suffix.lower()) if table.delimiter is None else "csv"
+    by_name = kind_by_name(local) if table.delimiter is None else "csv"
     kind = by_name if table.format == "auto" else table.format
     if kind is None:
         raise ValueError(

@@ -1,7 +1,8 @@
 """What a run would read, before any hour is spent on training: `finetuning/run.py --check_data`.
 
-Everything is read, checked and encoded as for the run itself, so that each of its errors comes now. Then rows, inputs,
-and what is cut, split, left out or out of reach are printed by part and language, with sources and their fingerprints.
+Everything is read, checked and encoded as for the run itself, so that each of its errors comes now; of rows all faults
+are listed. Then rows, inputs, and what is cut, split, left out or out of reach are printed by part and language, with
+sources and their fingerprints.
 Nothing is trained or written.
 """
 
@@ -15,6 +16,7 @@ import pyarrow.compute
 from finetuning.results.files import Table, print_table, table_names
 from finetuning.tasks.question_answering.reach import NAME
 from finetuning.tasks.registry import KINDS, recipe_module, task_module
+from zoo_core.faults import listed_faults
 from zoo_core.masking import IGNORED
 
 # counts of the protocol, by part and language, and how the report calls them; a count that is 0 everywhere is left out
@@ -34,14 +36,29 @@ REASONS = {
     "in_no_window": "in no window",
 }
 LABELS = 6  # columns of counts by label; the rarer ones have one together
+FAULTS = 1000  # printed lines
 EXAMPLES, SHOWN = 2, 60  # of answers that are out of reach, by part and language, and characters of each
 
 
 def report_data(recipe: Any) -> None:
-    """Reads and encodes all data of a recipe of any kind and prints what is in them."""
+    """Reads and encodes all data of a recipe of any kind and prints what is in them, or all of their faults.
+
+    Raises ValueError where there are faults.
+    """
     from accelerate import PartialState
 
-    data, table = KINDS[recipe.kind].data_function(recipe)
+    with listed_faults() as faults:
+        try:
+            data, table = KINDS[recipe.kind].data_function(recipe)
+        except ValueError as error:
+            if not faults:
+                raise
+            faults.append(str(error))
+    if faults:
+        if PartialState().is_main_process:
+            print("\n".join(faults[:FAULTS]))
+        listed = f", the first {FAULTS:,} listed above" if len(faults) > FAULTS else ", listed above"
+        raise ValueError(f"{recipe.task}: the data cannot be used. Faults: {len(faults):,}{listed}.")
     if PartialState().is_main_process:
         print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
         print_labels(recipe, data)

@@ -119,17 +119,15 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
             "another split, or a copy of the data that has its labels."
         )
     if unknown:
-        row = column.row_of(column.values.index(unknown[0]))
-        is_empty = unknown[0] == -1 or _is_empty(unknown[0])
-        hidden = "no label" if is_empty else f"label {unknown[0]!r}"
-        others = column.values.count(unknown[0]) - 1
-        raise ValueError(
-            f"{rows.place}, row {row} (from 0): {hidden} in column {name_of_column}"
-            + (f", and {others:,} more like it" if others else "")
-            + f". The training data know: {', '.join(names)}. "
-            + ("Unlabeled rows cannot be used: remove them." if is_empty else _advice(unknown[0], names))
-        )
-    return [ids[value] for value in column.values]
+        faults: dict[int, str] = {}
+        for number, value in enumerate(column.values):
+            if ids[value] is None:
+                hidden = "no label" if value == -1 or _is_empty(value) else f"label {value!r}"
+                faults.setdefault(column.row_of(number), f"{hidden} in column {name_of_column}")
+        wrong = [value for value in unknown if value != -1 and not _is_empty(value)]
+        advice = _advice(wrong[0], names) if wrong else "Unlabeled rows cannot be used: remove them."
+        rows.report(faults, f"The training data know: {', '.join(names)}. {advice}")
+    return [ids[value] or 0 for value in column.values]
 
 
 def _advice(value: Any, names: list[str]) -> str:

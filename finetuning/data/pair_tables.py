@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 
 from finetuning.data.task_tables import Rows, names_of, read_table
 from finetuning.tasks.translation.recipe import PairTable
-from zoo_core.tables import Table, describe, require_column
+from zoo_core.tables import Table, describe, has_text, require_column
 
 SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
@@ -55,11 +53,12 @@ def open_pairs(
         require_text(rows, wanted, f"{name}.{side}_column", f"{name} ({describe(one)})")
         sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
     sizes = [len(side) for side in sides]
+    positions = None
     if table.target is not None:
-        sides = _aligned(table, name, [rows for rows, _ in found], sides)
+        sides, positions = _aligned(table, name, [rows for rows, _ in found], sides)
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
-    return PairRows(table, language, pairs, fingerprint, unpaired=tuple(size - len(pairs) for size in sizes))
+    return PairRows(table, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
 
 
 def load_whole(
@@ -84,8 +83,10 @@ def require_text(rows: Dataset, column: str, field: str, where: str) -> None:
         )
 
 
-def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dataset]) -> list[Dataset]:
-    """The two sides with row i of one belonging to row i of the other."""
+def _aligned(
+    table: PairTable, name: str, tables: list[Dataset], sides: list[Dataset]
+) -> tuple[list[Dataset], np.ndarray | None]:
+    """The two sides with row i of one belonging to row i of the other; positions of the rows in the source's table."""
     where = f"{name} ({describe(table)}; {describe(table.target)})"
     if table.join_on is None:
         if len(sides[0]) != len(sides[1]):
@@ -93,7 +94,7 @@ def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dat
                 f"{where} is aligned row by row, and its sides have {len(sides[0])} and {len(sides[1])} rows. Repair "
                 "the tables, or set join_on if they share ids."
             )
-        return sides
+        return sides, None
     ids = []
     for rows in tables:
         require_column(rows, table.join_on, where)
@@ -110,23 +111,17 @@ def _aligned(table: PairTable, name: str, tables: list[Dataset], sides: list[Dat
             f"{where}: no id of column {table.join_on} occurs in both tables. They have ids such as {ids[0][0]!r} and "
             f"{ids[1][0]!r}. Check that the ids have the same form."
         )
-    return [side.select([pair[number] for pair in matched]) for number, side in enumerate(sides)]
+    joined = [side.select([pair[number] for pair in matched]) for number, side in enumerate(sides)]
+    return joined, np.asarray([pair[0] for pair in matched])
 
 
 def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> Dataset:
     """The pairs that have text on both sides. Raises ValueError for an evaluated pair without, and where none has."""
-
-    def has_text(texts: pa.ChunkedArray) -> np.ndarray:
-        return pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0).fill_null(False).to_numpy()
-
     batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
     is_full = np.concatenate([np.logical_and(*(has_text(batch.column(side)) for side in SIDES)) for batch in batches])
     missing = np.flatnonzero(~is_full)
-    if len(missing) and is_evaluated:
-        raise ValueError(
-            f"{name} ({rows.name}), row {missing[0]}: a side is empty, as in {len(missing)} of {len(is_full)} rows. "
-            "Repair the data, or name another split."
-        )
+    if is_evaluated:
+        rows.report(dict.fromkeys(missing.tolist(), "a side is empty"), "Repair the data, or name another split.")
     if len(missing) == len(is_full):
         raise ValueError(
             f"{name} ({rows.name}) has no pair with text on both sides. Check source_column and target_column."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zoo_core.faults import report_faults
 from zoo_core.recipes import nearest
 from zoo_core.tables import (
     Table,
@@ -15,6 +16,7 @@ from zoo_core.tables import (
     describe,
     load_table,
     require_column,
+    row_places,
     table_fingerprint,
 )
 
@@ -40,6 +42,7 @@ class Rows:
     language: str
     dataset: "Dataset"
     fingerprint: str
+    positions: "np.ndarray | None" = None  # of the rows in the table, from 0; None: all of its rows are here
     translations: dict[str, Any] | None = None
 
     @property
@@ -51,6 +54,15 @@ class Rows:
     def place(self) -> str:
         """The table and the language, as errors name them."""
         return f"{self.name}, language {self.language}"
+
+    def report(self, faults: dict[int, str], advice: str) -> None:
+        """Reports what is wrong with rows, by their numbers here, as `report_faults` does: each with its place."""
+        numbers = sorted(faults)
+        found = numbers if self.positions is None else self.positions[numbers].tolist()
+        places = row_places(self.table, found)
+        report_faults(
+            [f"{self.place}, {place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice
+        )
 
 
 @dataclass
@@ -94,7 +106,7 @@ class TableReader:
         if Path(table.path).is_file():
             table = replace(table, split="train")  # a file has no splits: all of its rows are read
         dataset, fingerprint = self._table(table)
-        dataset = selected(table, dataset)
+        dataset, positions = selected(table, dataset)
         if table.language_column is None:
             if len(languages) != 1:
                 raise ValueError(
@@ -102,7 +114,7 @@ class TableReader:
                     "where a column tells it, write {language} into path or config where each language has a table, or "
                     "name the one language."
                 )
-            return [self._joined(Rows(table, languages[0], dataset, fingerprint))]
+            return [self._joined(Rows(table, languages[0], dataset, fingerprint, positions))]
         require_column(dataset, table.language_column, describe(table))
         column = np.asarray(dataset[table.language_column][:], dtype=object)
         found = [str(name) for name in dict.fromkeys(column.tolist())]
@@ -112,8 +124,12 @@ class TableReader:
                 f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
                 f"languages are: {', '.join(found)}. {_hint(unknown[0], found)}"
             )
-        parts = {name: dataset.select(np.flatnonzero(column == name)) for name in languages or found}
-        return [self._joined(Rows(table, name, rows, fingerprint)) for name, rows in parts.items()]
+        places = np.arange(len(dataset)) if positions is None else positions
+        return [
+            self._joined(Rows(table, name, dataset.select(np.flatnonzero(own)), fingerprint, places[own]))
+            for name in languages or found
+            for own in [column == name]
+        ]
 
     def _of_language(self, table: "LabeledTable", language: str) -> list[Rows]:
         """The rows of one language in a table with a place for it."""
@@ -209,8 +225,12 @@ def filled(table: "LabeledTable", language: str) -> "LabeledTable":
     return fill(table, own, where=where, translations=table.translations and fill(table.translations, language))
 
 
-def selected(table: "LabeledTable", dataset: "Dataset") -> "Dataset":
-    """The rows that `where` asks for. Raises ValueError for a column that is not there, and where no row is left."""
+def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.ndarray | None"]:
+    """The rows that `where` asks for, and their positions in the table; None where it asks for none.
+
+    Raises ValueError for a column that is not there, and where no row is left.
+    """
+    positions = None
     for column, wanted in table.where.items():
         require_column(dataset, column, describe(table))
         values = ["" if value is None else str(value) for value in dataset[column][:]]
@@ -224,7 +244,8 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> "Dataset":
                 "Correct `where`."
             )
         dataset = dataset.select(kept)
-    return dataset
+        positions = np.asarray(kept) if positions is None else positions[kept]
+    return dataset, positions
 
 
 def translation_table(table: "LabeledTable") -> Table:

@@ -192,13 +192,13 @@ def test_a_training_table_with_a_place_for_the_language_is_of_the_source_where_n
         ({"text_columns": ["txt"]}, {}, "no column txt.*Did you mean 'text'"),
         ({"label_column": "lable"}, {}, "no column lable.*Did you mean 'label'"),
         ({}, {"text_columns": ["number"]}, "column number holds int64, not text"),
-        ({}, {"text_columns": ["hole"]}, "row 1 .*column hole has no text"),
+        ({}, {"text_columns": ["hole"]}, "row 1 .*column hole has no text, and 1 more"),
         ({}, {"label_names": ["a", "a"]}, "Labels need different names"),
         ({"streaming": True}, {}, "train.0.streaming is true"),
     ],
 )
 def test_wrong_columns_are_named(write, train, test, message):
-    holes = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", None, "b"], strict=True)]
+    holes = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", " ", None], strict=True)]
     with pytest.raises(ValueError, match=message):
         read({"path": write("train", rows(NLI)), **train}, evaluated(write("test", holes), **test))
 

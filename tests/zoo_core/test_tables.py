@@ -1,4 +1,5 @@
 import csv
+import gzip
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from zoo_core.tables import (
     Table,
     UnknownConfig,
     get_column,
+    has_text,
     load_table,
     require_column,
     resolve_hub_path,
@@ -91,6 +93,38 @@ def test_csv_is_quoted_and_has_any_delimiter(tmp_path, streaming):
     assert rows(Table(path=write(tmp_path / "e.train", "text,label\na,1\n"), format="csv")) == [
         {"text": "a", "label": "1"}
     ]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("content", "delimiter", "expected"),
+    [
+        (",text\n0,a\n1,b\n", None, [{"Unnamed: 0": "0", "text": "a"}, {"Unnamed: 0": "1", "text": "b"}]),  # pandas
+        (",,text,\n0,x,a,\n", None, [{"Unnamed: 0": "0", "Unnamed: 1": "x", "text": "a", "Unnamed: 3": ""}]),
+        ("sep=;\r\ntext;label\r\na,b;1\r\n", None, [{"text": "a,b", "label": "1"}]),  # Excel
+        ('\ufeff"sep=|"\ntext|label\na|1\n', None, [{"text": "a", "label": "1"}]),
+        ("SEP=\t\ntext\tlabel\na\t1\n", "\t", [{"text": "a", "label": "1"}]),
+        ("text,label\ra,1\rb,2", None, [{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]),  # Excel on a Mac
+        ('text,label\r"a\nb",1\r"c\rd",2\r', None, [{"text": "a\nb", "label": "1"}, {"text": "c\rd", "label": "2"}]),
+        ("text,label\r\r\na,1\r\r\n", None, [{"text": "a", "label": "1"}]),  # text written as text twice on Windows
+    ],
+)
+def test_what_spreadsheets_and_pandas_write_is_read(tmp_path, streaming, content, delimiter, expected):
+    for name, data in (("a.csv", content.encode()), ("a.csv.gz", gzip.compress(content.encode()))):
+        path = write(tmp_path / name, data)
+        assert rows(Table(path=path, delimiter=delimiter, streaming=streaming)) == expected
+
+
+def test_packed_files_of_each_kind_are_read(tmp_path):
+    kinds = {"a.txt": "eins\n", "a.tsv": "text\tn\neins\t1\n", "a.conll": "eins\tO\n", "a.jsonl": '{"text": "eins"}\n'}
+    for name, content in kinds.items():
+        plain, packed = write(tmp_path / name, content), write(tmp_path / f"{name}.GZ", gzip.compress(content.encode()))
+        assert rows(Table(path=plain)) == rows(Table(path=packed)) != []
+
+
+def test_text_is_what_can_be_seen():
+    texts = ["a", "", None, " \t\n", "\u200b\u00a0\ufeff", "\x00", "。", " \u3042"]
+    assert has_text(texts).tolist() == [True, False, False, False, False, False, True, True]
 
 
 def test_one_file_by_two_delimiters_is_two_tables(tmp_path):
@@ -220,7 +254,13 @@ FILE_ERRORS = {  # (name, fields, content, what is named)
     "latin1_tsv": ("a.tsv", {}, b"text\nGr\xfc\xdfe\n", "a.tsv, line 2.*0xfc"),
     "latin1_json": ("a.jsonl", {}, b'{"text": "a"}\n{"text": "\xfc"}\n', "a.jsonl, line 2.*0xfc"),
     "width": ("a.tsv", {}, b"id\ttext\n1\ta\n2\tb\tc\n", r"a.tsv, line 3.*\(id, text\)"),
-    "header": ("a.tsv", {}, b"text\ttext\n1\ta\n", "line 1"),
+    "header": ("a.tsv", {}, b"text\ttext\n1\ta\n", "line 1.*'text'"),
+    "no_header": ("a.csv", {}, b",,\n1,2,3\n", "line 1"),
+    "quote_on_a_mac": ("a.csv", {}, b'id,text\r1,a\r2,"b\r', "a.csv, line 3"),
+    "xz": ("a.csv", {}, b"\xfd7zXZ\x00\x00", "xz"),
+    "pickle": ("a.csv", {}, b"\x80\x04\x95", "pickle"),
+    "binary": ("a.txt", {}, b"a\x00b\n", "a.txt is no text"),
+    "half_a_gzip": ("a.tsv.gz", {}, gzip.compress(b"text\n" + bytes(range(48, 58)) * 99)[:-12], "a.tsv.gz .*gzip"),
     "csv_width": ("a.csv", {}, b'id,text\n1,"a\nb"\n2,b,c\n', r"a.csv, line 4.*\(id, text\)"),
     "csv_short": ("a.csv", {}, b"id,text\n1\n", "a.csv, line 2"),
     "csv_quote": ("a.csv", {}, b'id,text\n1,a\n2,"b\n3,c\n', "a.csv, line 3.*quote"),

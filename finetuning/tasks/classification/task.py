@@ -17,7 +17,7 @@ from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, encode_part
 from finetuning.recipe import Recipe
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
-from zoo_core.tables import require_column
+from zoo_core.tables import has_text, require_column
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
 
@@ -121,15 +121,12 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
 
 
 def _texts(rows: Rows, column: str, what: str) -> list[str]:
-    """A column of text. Raises ValueError for another type and a row without text; plug-in, for blank text too."""
+    """A column of text. Raises ValueError for another type and, as `Rows.report`, for rows whose text is blank."""
     texts = typed_column(rows, column, "text", "string")
-    for row, text in enumerate(texts):
-        if text is None or (rows.table.translation_columns and not text.strip()):
-            why = "Plug-in reads both sides" if rows.table.translation_columns else "It cannot be classified"
-            raise ValueError(
-                f"{rows.place}, row {row} (from 0): column {column} has no {what}. {why}. Fill or remove the row."
-            )
-    return texts
+    blank = np.flatnonzero(~has_text(texts)).tolist()
+    why = "Plug-in reads both sides" if rows.table.translation_columns else "It cannot be classified"
+    rows.report(dict.fromkeys(blank, f"column {column} has no {what}"), f"{why}. Fill or remove the row.")
+    return [text or "" for text in texts] if blank else texts
 
 
 def _label_column(rows: Rows) -> LabelColumn:

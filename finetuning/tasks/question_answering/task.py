@@ -21,6 +21,7 @@ from finetuning.tasks.question_answering.reach import NAME, Reach
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
+from zoo_core.tables import has_text
 
 
 def read(recipe: QuestionAnsweringRecipe) -> TaskData:
@@ -146,20 +147,20 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
 def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, list]:
     """The columns of a text, or of its translation; without a label column none has an answer."""
     names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
-    texts = {name: _column(rows, column, "text", "string") for name, column in names.items()}
+    columns = {name: typed_column(rows, column, "text", "string") for name, column in names.items()}
     column = rows.table.label_column
     if not column:
-        for row, (question, context) in enumerate(zip(*texts.values(), strict=True)):
-            _check_row(rows, row, question, context)
-        nothing = [-1] * len(texts["question"])
+        columns = _without_faults(rows, columns)
+        nothing = [-1] * len(columns["question"])
         empty = [[] for _ in nothing]
-        return {**texts, "answers": empty, "places": empty, "start": nothing, "end": nothing}
-    answers = _column(rows, f"{column}.text", "lists of text", "string", is_list=True)
-    starts = _column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
+        return {**columns, "answers": empty, "places": empty, "start": nothing, "end": nothing}
+    columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
+    columns["starts"] = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
+    columns = _without_faults(rows, columns)
+    starts, answers = columns.pop("starts"), columns["answers"]
     elsewhere = absent = 0
     begins, ends, places = [], [], []
-    for row, (context, golds, positions) in enumerate(zip(texts["context"], answers, starts, strict=True)):
-        _check_row(rows, row, texts["question"][row], context, golds, positions)
+    for context, golds, positions in zip(columns["context"], answers, starts, strict=True):
         found = [place(context, gold, position) for gold, position in zip(golds, positions, strict=True)]
         places.append(found)
         elsewhere += any(where not in (-1, position) for where, position in zip(found, positions, strict=True))
@@ -168,7 +169,7 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
         gold = golds[first or 0]
         begins.append(-1 if first is None else found[first] + len(gold) - len(gold.lstrip()))
         ends.append(-1 if first is None else found[first] + len(gold.rstrip()))
-    if absent == len(begins):
+    if begins and absent == len(begins):
         raise ValueError(
             f"{rows.place}: none of its {absent} rows has an answer that is in its context. Check that text_columns "
             f"{rows.table.text_columns} are question and context, in this order."
@@ -179,25 +180,33 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
     ):
         if count:
             warnings.append(f"{rows.place}: {count} of {len(begins)} {whose} have {what}")
-    return {**texts, "answers": answers, "places": places, "start": begins, "end": ends}
+    return {**columns, "places": places, "start": begins, "end": ends}
 
 
-def _check_row(rows: Rows, row: int, question: str, context: str, golds: Any = None, positions: Any = None) -> None:
-    """Raises ValueError for a row that is not one of SQuAD 1.1's kind; answers are None where none are needed."""
-    if not question.strip():
-        problem = "its question is empty. Nothing is asked, and any answer would be a guess"
-    elif not context.strip():
-        problem = "its context is empty. There is nothing in which an answer could be found"
-    elif positions is None:
-        return
-    elif not golds or any(gold is None or not gold.strip() for gold in golds):
-        problem = "it has no answer. In this protocol every question has one"
-    elif len(golds) != len(positions) or None in positions:
-        known = sum(position is not None for position in positions)
-        problem = f"it has {len(golds)} answers and {known} values of answer_start. Which begins where cannot be told"
-    else:
-        return
-    raise ValueError(f"{rows.place}, row {row} (from 0): {problem}. Correct or remove the row.")
+def _without_faults(rows: Rows, columns: dict[str, list]) -> dict[str, list]:
+    """The columns, if all rows are of SQuAD 1.1's kind; the faults of others are reported, and they are left out."""
+    faults = {}
+    asked, told = has_text(columns["question"]), has_text(columns["context"])
+    nothing = [None] * len(asked)
+    pairs = zip(columns.get("answers", nothing), columns.get("starts", nothing), strict=True)
+    for row, (answers, starts) in enumerate(pairs):
+        if not asked[row]:
+            faults[row] = "its question is empty. Nothing is asked, and any answer would be a guess"
+        elif not told[row]:
+            faults[row] = "its context is empty. There is nothing in which an answer could be found"
+        elif "answers" not in columns:
+            continue
+        elif not answers or any(answer is None or not answer.strip() for answer in answers):
+            faults[row] = "it has no answer. In this protocol every question has one"
+        elif (known := sum(start is not None for start in starts or [])) != len(answers) or None in starts:
+            faults[row] = (
+                f"it has {len(answers)} answers and {known} values of answer_start. Which begins where cannot be told"
+            )
+    rows.report(faults, "Correct or remove the row.")
+    return {
+        name: [value for row, value in enumerate(values) if row not in faults] if faults else values
+        for name, values in columns.items()
+    }
 
 
 def place(context: str, answer: str, start: int) -> int:
@@ -210,16 +219,6 @@ def place(context: str, answer: str, start: int) -> int:
     behind, before = context.find(answer, max(start, 0)), context.rfind(answer, 0, max(start, 0) + len(answer))
     found = [where for where in (before, behind) if where >= 0]
     return min(found, key=lambda where: abs(where - start), default=-1)
-
-
-def _column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = False) -> list:
-    """A column of text, or of lists. Raises ValueError for another type and for a row without a value."""
-    values = typed_column(rows, column, what, dtype, is_list)
-    if None in values:
-        raise ValueError(
-            f"{rows.place}, row {values.index(None)} (from 0): column {column} has no value. Fill or remove the row."
-        )
-    return values
 
 
 def windows_of(recipe: QuestionAnsweringRecipe, tokenizer: Any) -> Windowing:

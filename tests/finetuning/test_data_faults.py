@@ -1,0 +1,112 @@
+"""Faults of rows: an error at the first of a file, and all of them with --check_data."""
+
+import gzip
+import json
+
+import pytest
+
+from finetuning.run import main
+
+GOOD = "text,label\nDas Zimmer war sauber.,gut\nDas Bett war kaputt.,schlecht\n"
+
+
+@pytest.fixture
+def refused(tmp_path, tiny_model, capsys):
+    """refused(train, evaluation, *overrides) -> (printed, errors) of a run that ends with exit code 2.
+
+    The first two are the names of files in `tmp_path`.
+    """
+
+    def refused(train, evaluation="eval.csv", *overrides, kind="classification", columns="text_columns: [text]"):
+        (tmp_path / "eval.csv").write_text(GOOD)
+        tables = [
+            f"train=[{{path: {tmp_path / train}, {columns}}}]",
+            f"evaluation=[{{path: {tmp_path / evaluation}, languages: [de], {columns}}}]",
+        ]
+        settings = [f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", "task=t", "selection=last"]
+        settings += ["training.learning_rate=1e-3", "max_length=24"]
+        with pytest.raises(SystemExit) as stopped:
+            main([*settings, *tables, f"kind={kind}", *overrides])
+        assert stopped.value.code == 2 and not (tmp_path / "out").exists()
+        printed = capsys.readouterr()
+        assert len(printed.err.splitlines()) == 1, printed.err
+        return printed.out.splitlines(), printed.err
+
+    return refused
+
+
+def places(printed):
+    """(line, words about it) of each fault."""
+    found = [line.partition(": ") for line in printed]
+    return [(before.partition("line ")[2], what) for before, _, what in found]
+
+
+FAULTY = """text,label
+"Ein, Garten",gut
+"  ",gut
+
+zu,viele,Felder
+"zwei
+Zeilen",
+\u200b\u00a0,mittel
+Sehr laut.,schlecht
+"""
+
+
+@pytest.mark.parametrize("pack", [None, gzip.compress])
+def test_all_faults_of_a_file_are_listed_with_its_lines(refused, tmp_path, pack):
+    name = "train.csv.gz" if pack else "train.csv"
+    (tmp_path / name).write_bytes((pack or bytes)(FAULTY.encode()))
+    printed, error = refused(name, "eval.csv", "--check_data")
+    found = places(printed)
+    assert [place for place, _ in found[:4]] == ["5", "6", "3", "8 (row 7 of a spreadsheet)"]
+    assert "3 columns" in found[0][1] and "no label in column label" in found[1][1]
+    assert "no text" in found[2][1] and "no text" in found[3][1]
+    assert "Faults: " in error
+
+    printed, error = refused(name)
+    assert printed == [] and "line 5" in error  # the first: of a line that is no row
+
+
+def test_faults_of_evaluated_rows_are_those_of_training_rows(refused, tmp_path):
+    (tmp_path / "train.csv").write_text(GOOD)
+    lines = [{"text": "", "label": "gut"}, {"text": "Ja.", "label": "unklar"}, {"text": None, "label": "gut"}]
+    (tmp_path / "e.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
+    printed, error = refused("train.csv", "e.jsonl", "--check_data")
+    assert [(place, what.split(" in ")[0]) for place, what in places(printed)[:3]] == [
+        ("3", "label 'unklar'"),
+        ("1", "column text has no text"),
+        ("5", "column text has no text"),
+    ]
+    _, error = refused("train.csv", "e.jsonl")
+    assert "line 3: label 'unklar'" in error and "gut, schlecht" in error
+
+
+def test_rows_that_a_table_chooses_are_named_by_their_lines(refused, tmp_path):
+    (tmp_path / "train.csv").write_text("text,label,lang,part\na,x,en,1\n,y,de,1\n,x,en,2\n,y,en,1\nb,y,en,1\n")
+    supervised = ("setting=supervised", "source_language=de")
+    columns = "text_columns: [text], language_column: lang, where: {part: '1'}"
+    printed, _ = refused("train.csv", "train.csv", "--check_data", *supervised, columns=columns)
+    assert printed == []  # a file that is trained and evaluated at once is refused before it is read
+    (tmp_path / "other.csv").write_text("text,label,lang,part\nc,x,de,1\nd,y,de,1\n")
+    printed, _ = refused("train.csv", "other.csv", "--check_data", *supervised, columns=columns)
+    assert [place for place, _ in places(printed)[:2]] == ["5", "3"]
+
+
+def test_questions_without_text_are_listed(refused, tmp_path):
+    good = {"question": "Wer?", "context": "Anna singt.", "answers": {"text": ["Anna"], "answer_start": [0]}}
+    changes = [{}, {"question": "\u200b"}, {"context": None}, {"answers": {"text": [" "], "answer_start": [0]}}]
+    changes += [{"answers": {"text": ["Anna"], "answer_start": []}}, {}]
+    for name, rows in (("t.jsonl", [{**good, **change} for change in changes]), ("e.jsonl", [good])):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = "text_columns: [question, context], label_column: answers"
+    printed, _ = refused(
+        "t.jsonl",
+        "e.jsonl",
+        "--check_data",
+        "max_question_length=8",
+        "doc_stride=12",
+        kind="question_answering",
+        columns=columns,
+    )
+    assert [place for place, _ in places(printed)] == ["2", "3", "4", "5"]
