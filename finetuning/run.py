@@ -37,7 +37,7 @@ FLAGS = {
     ),
     "--check_data": dict(
         action="store_true",
-        help="read and encode all data, say by language what is cut, split or left out, and stop before training",
+        help="read and encode all data, list faults of rows, say by language what is cut or left out, and stop",
     ),
 }
 

@@ -44,6 +44,8 @@ CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps",
 JSON_TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 MIB = 2**20
 
+Place = tuple[int, int]  # of a row: its first line in the file, and its row in a spreadsheet, both from 1
+
 
 def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "Dataset | IterableDataset":
     """The rows of a file of a kind of `SUFFIXES`. Raises ValueError for what cannot be read, with the line."""
@@ -103,12 +105,17 @@ def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[i
     if kind == "parquet" or (kind == "json" and not _is_json_lines(path)):
         return [f"row {row} (from 0)" for row in rows]
     if kind == "json":
-        places = (f"line {number}" for number, line in enumerate(read_lines(path), start=1) if line.strip())
+        places = ((number, number) for number, line in enumerate(read_lines(path), start=1) if line.strip())
     else:
         columns = tuple(_columns(path, kind, delimiter))
         places = (place for place, _ in _numbered_rows(path, kind, delimiter, columns, faults=[]))
     wanted = set(rows)
-    return [place for row, place in enumerate(places) if row in wanted]
+    return [_shown(place) for row, place in enumerate(places) if row in wanted]
+
+
+def _shown(place: Place) -> str:
+    line, row = place
+    return f"line {line}" if line == row else f"line {line} (row {row} of a spreadsheet)"
 
 
 def _read_rows(path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -131,23 +138,23 @@ def _good_rows(**arguments: Any) -> list[dict[str, Any]]:
 
 def _numbered_rows(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...], faults: list[str] | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Each row and where it stands. Raises ValueError for a line that is none; with `faults`, adds it there."""
     read = _read_sentences if kind.startswith("conll") else _read_records
     for place, row in read(path, kind, delimiter, columns):
         if isinstance(row, dict):
             yield place, row
         elif faults is None:
-            raise ValueError(f"{path}, {place}: {row}. Correct that line.")
+            raise ValueError(f"{path}, {_shown(place)}: {row}. Correct that line.")
         else:
-            faults.append(f"{path}, {place}: {row}")
+            faults.append(f"{path}, {_shown(place)}: {row}")
 
 
 def _columns(path: str, kind: str, delimiter: str | None) -> list[str]:
     return _conll_columns(path, kind) if kind.startswith("conll") else _header(path, kind, delimiter)
 
 
-def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[str, list[str]]]:
+def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[Place, list[str]]]:
     """The fields of each line of a text, TSV or CSV file, its header included, and the place of the line.
 
     A first line `sep=;`, which Excel reads, is left out: it names the delimiter where none is given.
@@ -155,7 +162,7 @@ def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[str,
     lines = read_lines(path)
     if kind != "csv":
         for number, line in enumerate(lines, start=1):
-            yield f"line {number}", [line] if kind == "text" else line.split("\t")
+            yield (number, number), [line] if kind == "text" else line.split("\t")
         return
     csv.field_size_limit(LONGEST_LINE)
     first = next(lines, "")
@@ -164,41 +171,44 @@ def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[str,
         before, delimiter = 1, delimiter or named[1]
     else:
         lines = itertools.chain([first], lines)
-    # a row may end in "\r", which within quotes is text
-    parts = (part for line in lines for part in re.findall("[^\r]*\r|[^\r]+", f"{line}\n"))
-    reader = csv.reader(parts, delimiter=delimiter or ",", strict=True)
-    begin = 1  # line of the row: a quoted field may hold several
-    for row in itertools.count(1):
-        place = f"line {before + begin}" + (f" (row {row} of a spreadsheet)" if row != begin else "")
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise ValueError(
-                f"{path}, {place}: {error}. Correct the quotes: one inside of a quoted field is written twice."
-            ) from None
-        if fields is None:
-            return
-        if fields:
-            yield place, fields
-        begin = reader.line_num + 1
+    reader = csv.reader(_ends_of_rows(lines), delimiter=delimiter or ",", strict=True)
+    place = (before + 1, before + 1)
+    try:
+        for fields in reader:
+            if fields:
+                yield place, fields
+            place = (before + reader.line_num + 1, place[1] + 1)
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, {_shown(place)}: {error}. Correct the quotes: one inside of a quoted field is written twice."
+        ) from None
+
+
+def _ends_of_rows(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of CSV with their endings; a row may end in "\r" as well, which within quotes is text."""
+    for line in lines:
+        if "\r" in line:
+            yield from re.findall("[^\r]*\r|[^\r]+", f"{line}\n")
+        else:
+            yield f"{line}\n"
 
 
 def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
     if kind == "text":
         return ["text"]
-    place, columns = next(_records(path, kind, delimiter), ("line 1", []))
+    place, columns = next(_records(path, kind, delimiter), ((1, 1), []))
+    where = f"{path}, {_shown(place)}"
     if not any(columns):
         raise ValueError(
-            f"{path}, {place}: the header is {columns}. Add a header line, or declare `format: text` if the file has "
-            "no columns."
+            f"{where}: the header is {columns}. Add a header line, or declare `format: text` if the file has no columns."
         )
     # as pandas and `datasets` name them; `DataFrame.to_csv` writes its index so
     columns = [name or f"Unnamed: {number}" for number, name in enumerate(columns)]
     if repeated := [name for name in columns if columns.count(name) > 1]:
-        raise ValueError(f"{path}, {place}: more than one column is named {repeated[0]!r}. Rename the others.")
+        raise ValueError(f"{where}: more than one column is named {repeated[0]!r}. Rename the others.")
     if len(columns) == 1 and (others := [mark for mark in DELIMITERS if mark in columns[0]]):
         raise ValueError(
-            f"{path}, {place}: the header is one column, {columns[0]!r}. Say what stands between columns, as in "
+            f"{where}: the header is one column, {columns[0]!r}. Say what stands between columns, as in "
             f"delimiter: {json.dumps(others[0])}."
         )
     return columns
@@ -206,7 +216,7 @@ def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
 
 def _read_records(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
-) -> Iterator[tuple[str, dict[str, str] | str]]:
+) -> Iterator[tuple[Place, dict[str, str] | str]]:
     """The place of each row of a text, TSV or CSV file, and the row, or what is wrong with it."""
     for place, fields in itertools.islice(_records(path, kind, delimiter), int(kind != "text"), None):
         if len(fields) == len(columns):
@@ -245,9 +255,9 @@ def _conll_columns(path: str, kind: str) -> list[str]:
 
 def _read_sentences(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
-) -> Iterator[tuple[str, dict[str, list[str]] | str]]:
+) -> Iterator[tuple[Place, dict[str, list[str]] | str]]:
     """The place of each sentence of a CoNLL file, and its row; or of a line that is none, and what is wrong with it."""
-    place, tokens = "", []
+    place, tokens = (0, 0), []
     for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", [])]):
         if not fields:
             if tokens:
@@ -256,11 +266,11 @@ def _read_sentences(
         elif not tokens and re.match(r"# [\w.-]+ = ", line):
             continue  # a comment, which may have as many fields as the file has columns
         elif len(fields) == len(columns) and all(fields):
-            place = place if tokens else f"line {number}"
+            place = place if tokens else (number, number)
             tokens.append(fields)
         elif not line.startswith("# " if tokens else "#"):  # else a comment
             yield (
-                f"line {number}",
+                (number, number),
                 f"{line[:60]!r} has not the {len(columns)} columns of the file ({', '.join(columns)})",
             )
 
