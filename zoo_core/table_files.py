@@ -200,7 +200,7 @@ def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
     where = f"{path}, {_shown(place)}"
     if not any(columns):
         raise ValueError(
-            f"{where}: the header is {columns}. Add a header line, or declare `format: text` if the file has no columns."
+            f"{where}: the header is {columns}. Add a header line, or declare format: text if the file has no columns."
         )
     # as pandas and `datasets` name them; `DataFrame.to_csv` writes its index so
     columns = [name or f"Unnamed: {number}" for number, name in enumerate(columns)]
