@@ -222,7 +222,8 @@ def _read_records(
         if len(fields) == len(columns):
             yield place, dict(zip(columns, fields, strict=True))
         else:
-            yield place, f"{len(fields)} columns, and the header has {len(columns)} ({', '.join(columns)})"
+            quoted = ' (delimiter: "\\t" reads quoted fields)' if kind == "tsv" and '"' in "".join(fields) else ""
+            yield place, f"{len(fields)} columns, and the header has {len(columns)} ({', '.join(columns)}){quoted}"
 
 
 def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str]]]:
