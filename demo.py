@@ -5,7 +5,6 @@ before a push, where a fresh process loads it by every Auto class.
 Every step is the command a user would type, and is printed before it runs.
 """
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from finetuning.results.table import Results, read_results
+from zoo_core.command_line import CommandParser
 from zoo_core.recipe_files import or_installed
 
 ROOT = Path(__file__).resolve().parent
@@ -91,7 +91,7 @@ def summary(results: dict[str, Results]) -> Table:
 
 def main() -> None:
     """Run the demo and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="which of the four (default: all)")
     chosen = parser.parse_args().models
     started = time.monotonic()

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
+from zoo_core.command_line import CommandParser
 from zoo_core.provenance import run_facts, write_json
 
 # the least of sizes that several benchmarks have, 1 of any other; of a vocabulary, six are special tokens
@@ -32,9 +33,9 @@ HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
 DATA_SHEET = {"H200": 989e12, "H100 80GB HBM3": 989e12, "H100 PCIe": 756e12, "A100": 312e12, "L4": 121e12}
 
 
-def make_parser(description: str, name: str, sizes: dict[str, tuple[int, str]]) -> argparse.ArgumentParser:
+def make_parser(description: str, name: str, sizes: dict[str, tuple[int, str]]) -> CommandParser:
     """A parser with whole-number flags (default, what it is) and `--output`, bench/results/<name>.json."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=description)
     for size, (default, what) in sizes.items():
         parser.add_argument(f"--{size}", type=int, default=default, help=f"{what} (default {default:,})")
     output = Path(f"bench/results/{name}.json")

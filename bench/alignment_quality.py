@@ -25,7 +25,7 @@ from bench._common import make_parser, show, write_results
 from finetuning.align.gold import fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.tasks.word_alignment.layers import score
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 NAME = "alignment_quality"
 SIMALIGN = {"inter": "a", "itermax": "i", "mwmf": "m"}  # rule -> its letter

@@ -39,7 +39,8 @@ from pretraining.recipe import Recipe
 from pretraining.start.initialization import load_tokenizer
 from pretraining.tools.prepare import prepare
 from pretraining.tools.train_tokenizer import train_tokenizer
-from zoo_core.recipes import load_recipe, user_errors
+from zoo_core.command_line import user_errors
+from zoo_core.recipes import load_recipe
 
 NAME = "data"
 PARTS = ("batches", "preparing")

@@ -43,7 +43,8 @@ from finetuning.used_rows import used_tokens
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.modeling_metaxlm import MetaXlmModel
 from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
-from zoo_core.recipes import load_recipe, user_errors
+from zoo_core.command_line import user_errors
+from zoo_core.recipes import load_recipe
 
 NAME = "finetuning"
 OURS, ALL_ROWS = "ours", "ours, all rows trained"

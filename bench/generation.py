@@ -20,7 +20,7 @@ from transformers import EncoderDecoderModel, XLMRobertaConfig, XLMRobertaForCau
 from bench._common import check_sizes, device_name, interleaved, make_parser, median_ratio, show, write_results
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 NAME = "generation"
 OURS, PEER = "ours", "transformers"

@@ -50,7 +50,7 @@ from bench._steps import (
     ours_of,
     set_attention_dropout,
 )
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 NAME = "masked_lm_step"
 PEER, OURS, WITHOUT = "transformers", "ours", "ours, no attention dropout"

@@ -29,7 +29,7 @@ from bench._common import (
 from bench._flops import BASE, LARGE, Size
 from bench._lengths import read_lengths
 from bench._steps import OurStep, made_up_examples, made_up_tokenizer, metaxlm, our_batch
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 NAME = "mfu"
 SIZES = {"base": BASE, "large": LARGE}

@@ -34,7 +34,7 @@ from bench._flops import LARGE, Size
 from bench._lengths import read_lengths
 from modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from modeling.masked_lm import LOGITS_AT_ONCE
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 NAME = "paper_steps"
 PAIRS_PREDICTED, SEGMENTS_PREDICTED = 0.25, 0.15  # VECO, Table 8

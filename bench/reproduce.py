@@ -24,9 +24,10 @@ from pathlib import Path
 
 from bench._claims import Claim, Job, Plan, jobs_of
 from bench._reproduction import recorded_costs, write_page
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.provenance import write_json
-from zoo_core.recipes import load_recipe, nearest, user_errors
+from zoo_core.recipes import load_recipe, nearest
 
 NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the page and the results, by budget
 
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument(
         "--budget", choices=list(NAMES), default="small", help="small: one CPU core (default); full: the papers' sizes"
     )

@@ -37,7 +37,7 @@ from bench._flops import Size
 from bench._steps import OurStep, made_up_examples, made_up_tokenizer, metaxlm, missing_gradients, our_batch
 from modeling.masked_lm import LOGITS_AT_ONCE, linear_cross_entropy
 from pretraining.trainable import clear_gradients
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 NAME = "vocabulary"
 PARTS = ("shares", "adamw", "cross-entropy", "compile")

@@ -36,7 +36,7 @@ from bench._steps import sample_texts
 from modeling.optimal_transport import METHODS, align, sinkhorn
 from modeling.word_alignment import WordAligner
 from pretraining.tools.train_tokenizer import train_tokenizer
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 # words of source and target; every fifteenth pair of the three gold sets, by length
 WORDS = (

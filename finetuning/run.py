@@ -22,7 +22,7 @@ import sys
 
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import KINDS, kind_of
-from zoo_core.recipes import parse_command_line, user_errors
+from zoo_core.command_line import parse_command_line, user_errors
 
 FLAGS = {
     "--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept"),

@@ -7,7 +7,6 @@ of this model's tasks, recipe and facts of its pre-training run (by default the 
 them the card is written again from what is there. What is not known is left out.
 """
 
-import argparse
 import hashlib
 import math
 import sys
@@ -28,6 +27,7 @@ from hub_cards.examples import uses
 from hub_cards.licenses import hub_id
 from hub_cards.metadata import card_data, eval_files, learned_data, start_of
 from hub_cards.record import Record, read_record, write_record
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -160,9 +160,7 @@ def _hash(text: str) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hub_cards.card", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m hub_cards.card", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder; the card is written into it")
     parser.add_argument(
         "--results",
@@ -187,14 +185,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     given = vars(parser.parse_args(argv))
     model = given.pop("model")
-    try:
+    with user_errors("the same command continues from there"):
         target = write_card(model, given.pop("results"), given.pop("run"), **given)
-    except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
-    except OSError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}. When that is mended, the same command goes on.\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "\nStopped. The same command goes on from there.\n")
     print(f"written: {target}")
 
 

@@ -6,7 +6,6 @@ First the files alone: code other than that of modeling/ is refused, and does no
 from another place and runs the folder's code, as a user of the Hub would.
 """
 
-import argparse
 import json
 import mmap
 import os
@@ -26,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from hub_cards.card import as_written, count_parameters, render
 from hub_cards.record import ABSOLUTE, FOLDER, MACHINE_KEYS, check_record, provenance_folder, read_record
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import REPOSITORY
 
 CACHES = {"__pycache__", ".cache", ".git", ".ipynb_checkpoints", ".DS_Store", "Thumbs.db", ".pytest_cache"}
@@ -364,18 +364,15 @@ def refusal(folder: Path, problems: list[Problem]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hub_cards.folder_check",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder, with its card")
     folder = Path(parser.parse_args(argv).model)
-    try:
+    with user_errors():
         if problems := check_folder(folder):
             raise ValueError(refusal(folder, problems))
-    except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
     kept, left_out = files_of(folder)
     print(f"{folder} is whole, and a fresh process loads it: {len(kept)} files to push.")
     if left_out:

@@ -11,7 +11,6 @@ an interruption the same command goes on: large files that have arrived are not 
 --dry-run checks the folder and lists what would be sent.
 """
 
-import argparse
 import difflib
 import json
 import os
@@ -33,6 +32,7 @@ from rich.table import Table
 from hub_cards.card import as_written
 from hub_cards.folder_check import Problem, check_folder, files_of, refusal
 from hub_cards.record import FOLDER, parse_index
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.tables import HUB_ID
 
 CARD = "README.md"
@@ -246,9 +246,7 @@ def _send(
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hub_cards.push", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m hub_cards.push", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder, with its card")
     parser.add_argument("--repo", required=True, metavar="ID", help="id on the Hub (owner/name)")
     parser.add_argument("--dry-run", "--dry_run", action="store_true", help="check, compare and list; change nothing")
@@ -261,12 +259,8 @@ def main(argv: list[str] | None = None) -> None:
         "--overwrite-card", "--overwrite_card", action="store_true", help="replace a card that was edited on the Hub"
     )
     given = vars(parser.parse_args(argv))
-    try:
+    with user_errors("the same command continues from there"):
         push(given.pop("model"), **given)
-    except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, f"\n{parser.prog}: interrupted. The same command goes on from there.\n")
 
 
 if __name__ == "__main__":

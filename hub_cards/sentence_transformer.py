@@ -12,7 +12,6 @@ One difference remains. A special token that a text itself spells, such as `</s>
 before the model reads it; sentence-transformers lets the model read it, and leaves it out of the mean.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 from finetuning.results.table import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
 from hub_cards.record import FOLDER, provenance_folder
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.recipes import TRUST_REMOTE_CODE
 from zoo_core.vocabularies import longest_input
@@ -205,10 +205,9 @@ def _content(file: Path) -> Any:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hub_cards.sentence_transformer",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, metavar="DIR", help="the model folder")
     parser.add_argument(
@@ -227,12 +226,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace files that say something else")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     args = parser.parse_args(argv)
-    try:
+    with user_errors():
         vectors = write_modules(
             args.model, args.layer, args.results, args.pooling, args.overwrite, args.trust_remote_code
         )
-    except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
     print(f"{args.model}: layer {vectors.layer} ({vectors.why}), {POOLINGS[vectors.pooling]}")
     print(f"SentenceTransformer({str(args.model)!r}, trust_remote_code=True)")
     if (Path(args.model) / "README.md").is_file():

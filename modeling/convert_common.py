@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import safetensors.torch
@@ -289,6 +290,15 @@ def save_weights(content: dict, path: str | Path) -> None:
 
 
 # the command line
+
+
+def make_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """A parser with `--version`. This package knows nothing of zoo_core's."""
+    style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    parser = argparse.ArgumentParser(prog=f"python -m modeling.{name}", description=description, **style)
+    found = next((item.version for item in metadata.distributions(name="crosslingual-zoo")), "(not installed)")
+    parser.add_argument("--version", action="version", version=f"crosslingual-zoo {found}")
+    return parser
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:

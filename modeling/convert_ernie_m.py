@@ -10,7 +10,6 @@ The layouts are known from public code:
   (in, out).
 """
 
-import argparse
 import json
 import re
 import shutil
@@ -33,6 +32,7 @@ from .convert_common import (
     load_tokenizer,
     load_zoo,
     make_config,
+    make_parser,
     names_of,
     pairs,
     read_state,
@@ -423,12 +423,7 @@ have the same."""
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
-    parser = argparse.ArgumentParser(
-        prog="python -m modeling.convert_ernie_m",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("convert_ernie_m", DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="folder or file to convert")
     parser.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
     parser.add_argument(

@@ -35,6 +35,7 @@ from .convert_common import (
     load_tokenizer,
     load_zoo,
     make_config,
+    make_parser,
     pairs,
     read_state,
     rename,
@@ -370,7 +371,7 @@ fairseq itself was not run on what is written."""
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
     style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = argparse.ArgumentParser(prog="python -m modeling.convert_veco", description=DESCRIPTION, **style)
+    parser = make_parser("convert_veco", DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(convert, description: str, source: str, target: str) -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import sys
 from pretraining.interruption import stop_signals
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
-from zoo_core.recipes import parse_command_line, user_errors
+from zoo_core.command_line import parse_command_line, user_errors
 
 DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 

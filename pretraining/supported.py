@@ -6,7 +6,6 @@
 CHECKPOINT is a folder or a Hub id. Its weights are loaded, nothing is trained.
 """
 
-import argparse
 import contextlib
 import io
 
@@ -20,15 +19,16 @@ from pretraining.recipe import OBJECTIVES
 from pretraining.rows import specials_of
 from pretraining.start.initialization import model_class
 from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
-from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
+from zoo_core.recipes import TRUST_REMOTE_CODE
 
 MODELS = ("xlm_align", "ernie_m", "metaxlm", "veco")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder or a Hub id")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")

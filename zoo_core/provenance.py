@@ -79,6 +79,12 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+def version_line() -> str:
+    """What an issue should name: the project's version, and those of Python, torch and transformers."""
+    found = {PROJECT: "(not installed)", "Python": platform.python_version(), **_versions()}
+    return ", ".join(f"{name} {found[name]}" for name in (PROJECT, "Python", "torch", "transformers") if name in found)
+
+
 def _hardware() -> dict[str, Any]:
     """cpu name, cores this process may use, memory in GiB, GPUs with their memory, processes of the run."""
     import torch

@@ -15,22 +15,18 @@ too, in five times the time.
 A file may extend another one: see `zoo_core.recipe_files`.
 """
 
-import argparse
 import contextlib
 import copy
 import dataclasses
 import functools
-import json
 import operator
 import os
 import re
-import sys
-import time
 import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Union
+from typing import Any, Literal, Union
 
 import yaml
 from omegaconf import MISSING, OmegaConf
@@ -40,8 +36,6 @@ from zoo_core.provenance import written_aside
 from zoo_core.recipe_files import nearest, read_chain
 
 UNIONS = (Union, types.UnionType)
-LIST_ITEM = "N"  # stands for a position of a list in the names of --help
-DICT_KEY = "NAME"  # stands for a key of a dictionary there
 PLAIN_TYPES = {
     float: ((int, float), "a number"),
     int: (int, "a whole number"),
@@ -174,15 +168,15 @@ def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str
         expected, key = _step(expected, container, part, path, origin)
         path = f"{path}.{part}" if path else part
         if isinstance(container, dict) and container.get(key) in (None, MISSING):
-            is_list = typing.get_origin(_optional(expected)[0]) is list
+            is_list = typing.get_origin(optional_type(expected)[0]) is list
             container[key] = [] if is_list else {}  # an optional dataclass or a new dictionary entry comes into being
             has_grown = True
         container = container[key]
         if not isinstance(container, (dict, list)):
-            raise ValueError(f"{origin}: {path} is {_type_name(expected)}, it has no fields. Set `{path}=...`.")
+            raise ValueError(f"{origin}: {path} is {type_name(expected)}, it has no fields. Set `{path}=...`.")
     expected, key = _step(expected, container, last, path, origin)
     dropped[:] = [other for other in dropped if other[: len(parents) + 1] != [*parents, last]]  # the later one wins
-    is_null = text.strip() in ("null", "~") and not _optional(expected)[1] and expected is not Any
+    is_null = text.strip() in ("null", "~") and not optional_type(expected)[1] and expected is not Any
     if is_null and isinstance(container, list):
         dropped.append([*parents, last])
         return has_grown
@@ -196,9 +190,9 @@ def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str
 
 def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> tuple[Any, Any]:
     """One step down a dotted name: the type found there and the key in `container`."""
-    expected, _ = _optional(expected)
+    expected, _ = optional_type(expected)
     if dataclasses.is_dataclass(expected):
-        fields = _field_types(expected)
+        fields = field_types(expected)
         if part not in fields:
             raise ValueError(_unknown_key(part, expected, path, origin))
         return fields[part], part
@@ -208,13 +202,13 @@ def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> t
                 f"{origin}: {path} has no entry {part}; it is a list of {len(container)}, counted from 0. Name one "
                 f"that exists, or set the whole list: `{path}=[...]`."
             )
-        return _argument(expected, 0), int(part)
-    return _argument(expected, 1), part
+        return type_argument(expected, 0), int(part)
+    return type_argument(expected, 1), part
 
 
 def _parse(text: str, expected: Any, origin: str) -> Any:
     """The value of an override: YAML, but text fields take it literally (`language=no`, `revision=123`)."""
-    expected, optional = _optional(expected)
+    expected, optional = optional_type(expected)
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
     except yaml.YAMLError as error:
@@ -222,7 +216,7 @@ def _parse(text: str, expected: Any, origin: str) -> Any:
         if expected is not str:
             raise ValueError(
                 f"{origin}: the value is not valid YAML ({getattr(problem, 'problem', problem)}). "
-                f"{_type_name(expected)} was expected. Quote the value for the shell, as in 'field=[a, b]'."
+                f"{type_name(expected)} was expected. Quote the value for the shell, as in 'field=[a, b]'."
             ) from None
     except OmegaConfBaseException as error:
         raise ValueError(
@@ -240,7 +234,7 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
 
     Raises ValueError, with the dotted `name`, for an unknown field and a wrong type.
     """
-    expected, optional = _optional(expected)
+    expected, optional = optional_type(expected)
     if expected is Any or (value is None and optional):
         return value
     if isinstance(value, str) and (value == MISSING or "${" in value):
@@ -248,7 +242,7 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
     kind = typing.get_origin(expected) or expected
     if dataclasses.is_dataclass(expected):
         _require(isinstance(value, dict), name, value, f"a mapping of the fields of {expected.__name__}", origin)
-        types_of = _field_types(expected)
+        types_of = field_types(expected)
         if unknown := [key for key in value if key not in types_of]:
             raise ValueError(_unknown_key(unknown[0], expected, name, origin))
         has_none = dataclasses.MISSING
@@ -259,13 +253,13 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
             **{key: convert(types_of[key], item, f"{name}.{key}".lstrip("."), origin) for key, item in value.items()}
         )
     if kind is list:
-        item_type = _argument(expected, 0)
-        _require(isinstance(value, list), name, value, f"a list of {_type_name(item_type)}", origin)
+        item_type = type_argument(expected, 0)
+        _require(isinstance(value, list), name, value, f"a list of {type_name(item_type)}", origin)
         return [convert(item_type, item, f"{name}.{position}", origin) for position, item in enumerate(value)]
     if kind is dict:
         is_mapping = isinstance(value, dict) and all(isinstance(key, str) for key in value)
         _require(is_mapping, name, value, "a mapping of names to values", origin)
-        return {key: convert(_argument(expected, 1), item, f"{name}.{key}", origin) for key, item in value.items()}
+        return {key: convert(type_argument(expected, 1), item, f"{name}.{key}", origin) for key, item in value.items()}
     if kind is Literal:
         choices = typing.get_args(expected)
         if value not in choices:
@@ -276,9 +270,10 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
         for choice in typing.get_args(expected):
             with contextlib.suppress(ValueError):
                 return convert(choice, value, name, origin)
-        _require(False, name, value, _type_name(expected), origin)
+        _require(False, name, value, type_name(expected), origin)
     accepted, wanted = PLAIN_TYPES[kind]
     _require(isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)), name, value, wanted, origin)
+    _require(kind is not str or is_text(value), name, value, "text without null characters, in UTF-8", origin)
     return kind(value)
 
 
@@ -303,6 +298,11 @@ def out_of_range(name: str, value: Any) -> ValueError:
     )
 
 
+def is_text(value: str) -> bool:
+    """Whether a string can be written, and name a file: `surrogates` stand for bytes that are not UTF-8."""
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def _require(condition: bool, name: str, value: Any, wanted: str, origin: str) -> None:
     if not condition:
         given = "nothing" if value is None else f"{value!r} ({type(value).__name__})"
@@ -312,17 +312,17 @@ def _require(condition: bool, name: str, value: Any, wanted: str, origin: str) -
 def _unknown_key(key: str, expected: type, path: str, origin: str) -> str:
     name = f"{path}.{key}" if path else str(key)
     return (
-        f"{origin}: unknown field {name}; {expected.__name__} has no such field. {nearest(key, _field_types(expected))}"
+        f"{origin}: unknown field {name}; {expected.__name__} has no such field. {nearest(key, field_types(expected))}"
     )
 
 
 @functools.cache
-def _field_types(recipe_class: type) -> dict[str, Any]:
+def field_types(recipe_class: type) -> dict[str, Any]:
     hints = typing.get_type_hints(recipe_class)
     return {field.name: hints[field.name] for field in dataclasses.fields(recipe_class)}
 
 
-def _optional(expected: Any) -> tuple[Any, bool]:
+def optional_type(expected: Any) -> tuple[Any, bool]:
     """(X, True) for Optional[X], (X, False) for X; X may be a Union of several types."""
     if typing.get_origin(expected) in UNIONS:
         arguments = typing.get_args(expected)
@@ -331,22 +331,22 @@ def _optional(expected: Any) -> tuple[Any, bool]:
     return expected, False
 
 
-def _argument(expected: Any, position: int) -> Any:
-    arguments = typing.get_args(_optional(expected)[0])
+def type_argument(expected: Any, position: int) -> Any:
+    arguments = typing.get_args(optional_type(expected)[0])
     return arguments[position] if len(arguments) > position else Any
 
 
-def _type_name(expected: Any) -> str:
-    inner, optional = _optional(expected)
+def type_name(expected: Any) -> str:
+    inner, optional = optional_type(expected)
     kind = typing.get_origin(inner)
     if kind is Literal:
         name = " | ".join(map(str, typing.get_args(inner)))
     elif kind in UNIONS:
-        name = " | ".join(map(_type_name, typing.get_args(inner)))
+        name = " | ".join(map(type_name, typing.get_args(inner)))
     elif kind is list:
-        name = f"list of {_type_name(_argument(inner, 0))}"
+        name = f"list of {type_name(type_argument(inner, 0))}"
     elif kind is dict:
-        name = f"{_type_name(_argument(inner, 1))} by name"
+        name = f"{type_name(type_argument(inner, 1))} by name"
     else:
         name = {Any: "any value"}.get(inner, getattr(inner, "__name__", str(inner)))
     return f"{name}, optional" if optional else name
@@ -389,150 +389,3 @@ def _flatten(value: Any, name: str = "") -> dict[str, Any]:
     for key, item in items:
         flat |= _flatten(item, f"{name}.{key}" if name else str(key))
     return flat or {name: value}
-
-
-def parse_command_line(
-    recipe_class: type,
-    description: str,
-    flags: dict[str, dict] | None = None,
-    argv: list[str] | None = None,
-) -> tuple[Any, argparse.Namespace]:
-    """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords).
-
-    `--help` prints every field of the recipe with its type, default and meaning. An error of the user ends the
-    program with exit code 2 and its message, without a traceback.
-    """
-    parser = argparse.ArgumentParser(
-        description=description,
-        add_help=False,
-        usage="%(prog)s --config FILE [field=value ...] [flags]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--config", metavar="FILE", help="recipe: a YAML file of the fields below, over those of the file it `extends`"
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="field=value",
-        help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]; a.1=null drops an entry of a list",
-    )
-    for name, keywords in (flags or {}).items():
-        parser.add_argument(name, **keywords)
-    parser.add_argument("-h", "--help", action="store_true", help="show this text and stop")
-
-    asked = sys.argv[1:] if argv is None else argv
-    if "-h" in asked or "--help" in asked:  # before the flags that are required
-        parser.print_help()
-        print_fields(recipe_class)
-        parser.exit(0)
-    arguments = parser.parse_intermixed_args(argv)
-    try:
-        return load_recipe(recipe_class, arguments.config, arguments.overrides), arguments
-    except ValueError as error:
-        fail(f"{parser.prog}: error: {error}")
-
-
-def print_fields(recipe_class: type, console: Any = None) -> None:
-    """Prints every field of a recipe class, grouped by dataclass: dotted name, type, default, meaning.
-
-    A dataclass that stands at several places is printed once, its places in braces.
-    """
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
-
-    console = console or Console(highlight=False)
-    places: dict[type, list[str]] = {}
-    _find_places(recipe_class, "", places)
-    for group, prefixes in places.items():
-        prefix = _join_places(prefixes)
-        summary = (group.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
-        title = Text.assemble(("\n" + (prefix or group.__name__), "bold underline"))
-        if summary and not summary.startswith(f"{group.__name__}("):  # dataclasses make up a docstring if there is none
-            title.append(f"  {summary}", "italic")
-        console.print(title, soft_wrap=False)
-        hints = _field_types(group)
-        for item in dataclasses.fields(group):
-            name = f"{prefix}.{item.name}" if prefix else item.name
-            line = Text.assemble("  ", (name, "bold cyan"), "  ", (_type_name(hints[item.name]), "green"))
-            line.append(f"  {_default_text(item, hints[item.name])}", "dim")
-            console.print(line, soft_wrap=True)
-            if item.metadata.get("help"):
-                console.print(Padding(Text(item.metadata["help"]), (0, 0, 0, 6), expand=False))
-
-
-def _find_places(group: type, prefix: str, places: dict[type, list[str]]) -> None:
-    """Collects at which dotted prefixes each dataclass stands, in the order of reading."""
-    places.setdefault(group, []).append(prefix)
-    for name, expected in _field_types(group).items():
-        path = f"{prefix}.{name}" if prefix else name
-        expected, _ = _optional(expected)
-        kind = typing.get_origin(expected)
-        if kind is list:
-            expected, path = _argument(expected, 0), f"{path}.{LIST_ITEM}"
-        elif kind is dict:
-            expected, path = _argument(expected, 1), f"{path}.{DICT_KEY}"
-        if dataclasses.is_dataclass(expected):
-            _find_places(expected, path, places)
-
-
-def _join_places(prefixes: list[str]) -> str:
-    """`a.N.x`, `a.N.y` -> `a.N.{x,y}`."""
-    if len(prefixes) == 1:
-        return prefixes[0]
-    split = [prefix.split(".") for prefix in prefixes]
-    shared = 0
-    while all(len(parts) > shared + 1 and parts[shared] == split[0][shared] for parts in split):
-        shared += 1
-    return ".".join([*split[0][:shared], "{" + ",".join(".".join(parts[shared:]) for parts in split) + "}"])
-
-
-def _default_text(item: dataclasses.Field, expected: Any) -> str:
-    if item.default_factory is not dataclasses.MISSING:
-        value = item.default_factory()
-        return "see below" if dataclasses.is_dataclass(value) else "empty" if not value else f"default {value}"
-    if item.default in (MISSING, dataclasses.MISSING):
-        return "required"
-    if item.default is None:
-        return "default: none"
-    return f"default {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
-
-
-@contextlib.contextmanager
-def user_errors():
-    """Ends the program with a message, without a traceback, where it is the user who has to do something.
-
-    Exit code 2 for a `ValueError` and for what the system refuses (permissions, a full disk); 130 for Ctrl-C. With
-    `ZOO_TRACEBACK=1` in the environment the traceback is shown: for those who look for a fault of ours.
-    """
-    try:
-        yield
-    except (ValueError, OSError, KeyboardInterrupt) as error:
-        if os.environ.get("ZOO_TRACEBACK") == "1":
-            raise
-        program = Path(sys.argv[0]).name
-        if isinstance(error, KeyboardInterrupt):
-            print(f"{program}: interrupted; what was saved can be continued with --resume", file=sys.stderr)
-            sys.exit(130)
-        refused = ""
-        if isinstance(error, FileNotFoundError):
-            refused = ". It, or its folder, is not there, or was removed while this was running."
-        elif isinstance(error, OSError):
-            refused = ". The system refused this: check the path, its permissions and the space on the disk."
-        fail(f"{program}: error: {error}{refused}")
-
-
-def fail(message: str) -> NoReturn:
-    """Ends the program with exit code 2 and a message on the error stream.
-
-    A launcher of several processes ends with a list of those that failed, which has the message as well; of these only
-    the first process prints it.
-    """
-    listed = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if listed:
-        error = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-        Path(listed).write_text(json.dumps({"message": error}), encoding="utf-8")
-    if not listed or os.environ["RANK"] == "0":
-        print(message, file=sys.stderr)
-    sys.exit(2)

@@ -10,7 +10,7 @@ from finetuning.align.labels import project_labels
 from finetuning.align.links import align
 from finetuning.align.options import check_flags, fill_in, make_parser
 from finetuning.align.sweep import sweep_layers
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -7,6 +7,7 @@ from finetuning.align.formats import FORMATS
 from finetuning.align.output import STATE_ENDING, require_writable
 from finetuning.align.pairs import FORMATS as INPUT_FORMATS
 from finetuning.align.pairs import STDIN
+from zoo_core.command_line import CommandParser
 from zoo_core.recipes import TRUST_REMOTE_CODE
 
 DESCRIPTION = """Link the words of sentences to the words of their translations.
@@ -87,13 +88,12 @@ DEFAULTS, PUBLISHED_DEFAULTS = ("ot_words", "auto"), {DEFAULT_MODEL: ("ot", 8)}
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandParser:
     """All options, by what they are about."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="word-align",
         description=DESCRIPTION,
         usage="word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

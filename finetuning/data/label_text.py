@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetuning.data.task_tables import LABELED_BY
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import run_facts, write_rows
-from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
+from zoo_core.recipes import TRUST_REMOTE_CODE
 from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ UNSPACED = {"bo", "dz", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--model", required=True, help="the teacher: folder or Hub id of a fine-tuned tagger")
     parser.add_argument("--input", required=True, help=f"text to label: file, folder or Hub id; may hold {LANGUAGE}")
     parser.add_argument("--config", help=f"configuration of the input, where it has several; may hold {LANGUAGE}")

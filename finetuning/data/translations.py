@@ -34,7 +34,6 @@ Beside each FILE.jsonl, FILE.yaml tells the source file with its SHA-256, counts
 turned before is not turned again, and nothing is overwritten.
 """
 
-import argparse
 import collections
 import hashlib
 import json
@@ -45,9 +44,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.input_lines import read_lines
 from zoo_core.provenance import write_rows
-from zoo_core.recipes import user_errors
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
 PAIRS = {  # by the name of a folder above the file, without punctuation: names of the two texts, and of the labels
@@ -73,7 +72,7 @@ ANSWER_FILES = {  # task, split, and whether the English side is what the file h
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--input", required=True, type=Path, help="folder with XTREME's translations")
     parser.add_argument(
         "--output", required=True, type=Path, help="folder to write <task>/<language>/<split>.jsonl into"

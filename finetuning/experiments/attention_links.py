@@ -22,9 +22,9 @@ from finetuning.results.attention_map import cross_attention, joint_attention
 from finetuning.tasks.word_alignment.layers import score
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
 from finetuning.tasks.word_alignment.task import read
+from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.console import CONSOLE, quiet_libraries
 from zoo_core.provenance import write_json
-from zoo_core.recipes import parse_command_line, user_errors
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -12,7 +12,6 @@ same version of the same metric. Runs of which that is not true are refused. Wha
 setting, what they were fine-tuned on before) is marked in the table.
 """
 
-import argparse
 import statistics
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,9 @@ from finetuning.results.table import (
     read_results,
     with_deviation,
 )
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import write_json
 from zoo_core.published import find, load
-from zoo_core.recipes import user_errors
 
 KIND = "benchmark"
 AT_CHANCE, TUNED, LESS, PARTIAL = "†", "‡", "¶", "§"
@@ -51,7 +50,7 @@ Runs = dict[str, dict[str, Results]]  # by run and task
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument(
         "--run", nargs="+", action="append", required=True, metavar=("NAME", "DIR"), help="a name and its suite folders"
     )

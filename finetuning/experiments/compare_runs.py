@@ -9,7 +9,6 @@ for translation, scores over layers for word alignment (XLM-Align, Figure 2; Met
 Figure 3), scores by language for other tasks; means and standard deviations over seeds.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from finetuning.results.files import markdown_list, markdown_table, print_table,
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import AVERAGE, Results, read_results, summary
 from finetuning.tasks.translation.results import curve_of
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import CommandParser, user_errors
 
 # Languages, or pairs, beside each other on a page: of more, each is a row of the table, and the plot over layers is of
 # their average alone.
@@ -30,7 +29,7 @@ MOST_LANGUAGES = 12
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument(
         "--run",
         nargs="+",

@@ -23,6 +23,7 @@ from finetuning.results.files import Table, markdown_list, markdown_table, print
 from finetuning.results.published_rows import complete_published
 from finetuning.results.table import FORMAT, Results, Summary, load_results, with_deviation
 from finetuning.tasks.registry import KINDS, kind_of
+from zoo_core.command_line import CommandParser
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import not_own, run_lock
@@ -42,9 +43,9 @@ class Run:
     keys: dict[str, Any]
 
 
-def parser_of(description: str) -> argparse.ArgumentParser:
+def parser_of(description: str) -> CommandParser:
     """A parser with what every such command has: --config, --output and overrides of the recipe."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=description)
     parser.add_argument("--config", required=True, metavar="FILE", help="recipe of the runs")
     parser.add_argument("--output", required=True, metavar="DIR", help="where the table and the runs' folders are")
     parser.add_argument(
@@ -53,7 +54,7 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def add_models(parser: argparse.ArgumentParser) -> None:
+def add_models(parser: CommandParser) -> None:
     """Adds --model NAME=PATH, several times, and --languages."""
     parser.add_argument(
         "--model",
@@ -65,7 +66,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="the languages of the table")
 
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None, fixed: dict[str, str]) -> argparse.Namespace:
+def parse(parser: CommandParser, argv: list[str] | None, fixed: dict[str, str]) -> argparse.Namespace:
     """The command line; `fixed` names fields of the recipe that options of the command set, and which ones.
 
     Raises ValueError for an override of such a field, and where --output is a file.

@@ -22,8 +22,8 @@ from finetuning.experiments.runs import Run
 from finetuning.results.differences import check_alike, named_folders
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import AVERAGE, Results, Summary, summary
+from zoo_core.command_line import user_errors
 from zoo_core.provenance import read_json
-from zoo_core.recipes import user_errors
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -32,8 +32,9 @@ from finetuning.results.files import print_table, run_name
 from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import read_json, write_json
-from zoo_core.recipes import load_recipe, nearest, user_errors
+from zoo_core.recipes import load_recipe, nearest
 from zoo_core.run_folders import not_own, run_lock
 
 MARKER = "suite.json"  # in the folder of a suite: which one it is
@@ -41,9 +42,7 @@ MARKER = "suite.json"  # in the folder of a suite: which one it is
 
 def main(argv: list[str]) -> None:
     """Entry point of `finetuning/run.py --suite`."""
-    parser = argparse.ArgumentParser(
-        prog="finetuning/run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="finetuning/run.py", description=__doc__)
     parser.add_argument("--suite", required=True, metavar="NAME", help="a suite of finetuning/suites, or a YAML file")
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="only these tasks of the suite")
     parser.add_argument(

@@ -20,7 +20,7 @@ from finetuning.experiments.runs import Run
 from finetuning.results.plots import plot_bars
 from finetuning.results.report import shown
 from finetuning.results.table import AVERAGE, Results, mean_of
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 DOMAIN = "{domain}"
 

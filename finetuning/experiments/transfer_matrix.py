@@ -17,7 +17,7 @@ from finetuning.experiments import runs as many
 from finetuning.experiments.runs import Run
 from finetuning.results.plots import plot_heat_maps
 from finetuning.results.table import Results
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import user_errors
 
 Matrix = dict[str, dict[str, float]]  # by source and target
 

@@ -13,14 +13,14 @@ Rows attend to columns; a row sums to 1. Without --layer all layers are drawn; t
 heads of the middle layer of base-size XLM and XLM-R.
 """
 
-import argparse
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from zoo_core.recipes import TRUST_REMOTE_CODE, user_errors
+from zoo_core.command_line import CommandParser, user_errors
+from zoo_core.recipes import TRUST_REMOTE_CODE
 
 
 @dataclass
@@ -211,7 +211,7 @@ def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder or Hub id")
     parser.add_argument("--source", required=True, metavar="TEXT", help="first sentence, x")
     parser.add_argument("--target", required=True, metavar="TEXT", help="second sentence, y: its translation")

@@ -8,22 +8,21 @@ Writes comparison.png (means over seeds, and the range of the seeds), comparison
 all runs were evaluated at) and comparison.csv (every figure of every evaluation of every folder).
 """
 
-import argparse
 from pathlib import Path
 
 import pandas as pd
 
 from pretraining.tracking import EVALUATIONS, read_events
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import read_json
-from zoo_core.recipes import user_errors
 
 TITLES = {"held_out/": "held-out loss (nats), ", "retrieval/": "retrieval accuracy, "}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument(
         "--run", nargs="+", action="append", required=True, metavar=("NAME", "DIR"), help="a name and its run folders"
     )

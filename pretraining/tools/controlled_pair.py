@@ -15,7 +15,6 @@ special tokens, the unknown token and the word mark are shared. en-fake.txt is t
 word of the text and its twin, the most frequent first.
 """
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -25,7 +24,7 @@ from typing import Any
 import yaml
 
 from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.tables import Table, load_table, require_column, require_empty, split_names
 
 TWIN_PLANE = 0xF0000  # Supplementary Private Use Area-A, and B for what is beyond the basic plane
@@ -159,7 +158,7 @@ def load_splits(path: str, config: str | None, text_columns: list[str]) -> dict[
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--dataset", required=True, metavar="DIR", help="dataset of the original: folder, id or file")
     parser.add_argument("--config", metavar="NAME", help="its configuration, where it has several")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write: en/, fake/ and tokenizer/")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pretraining.recipe import ModelStart, Recipe
 from pretraining.recipe_checks import check_meta_pretrained, check_recipe
-from zoo_core.recipes import option, parse_command_line, user_errors
+from zoo_core.command_line import parse_command_line, user_errors
+from zoo_core.recipes import option
 from zoo_core.tables import require_empty
 
 DESCRIPTION = """Match a vocabulary to that of a model of one language, and report what can be carried over (MetaXLM).

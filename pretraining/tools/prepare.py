@@ -14,7 +14,7 @@ from typing import Any
 
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
-from zoo_core.recipes import parse_command_line, user_errors
+from zoo_core.command_line import parse_command_line, user_errors
 
 DESCRIPTION = """Tokenize the corpora of a recipe once, into shards that training maps into memory.
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
+from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.provenance import forget_machine
-from zoo_core.recipes import parse_command_line, user_errors
 from zoo_core.tables import require_empty
 
 DESCRIPTION = """Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.

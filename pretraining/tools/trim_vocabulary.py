@@ -11,7 +11,7 @@ import numpy as np
 
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
-from zoo_core.recipes import parse_command_line, user_errors
+from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.tables import require_empty
 
 DESCRIPTION = """Leave out of a model and its tokenizer the tokens that the text of a recipe does not hold.

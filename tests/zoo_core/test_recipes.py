@@ -10,14 +10,13 @@ import yaml
 from omegaconf import MISSING, OmegaConf
 from rich.console import Console
 
+from zoo_core.command_line import parse_command_line, print_fields
 from zoo_core.recipes import (
     add_resolver,
     change_recipe,
     check_bounds,
     load_recipe,
     option,
-    parse_command_line,
-    print_fields,
     read_yaml,
     recipe_differences,
     save_recipe,

@@ -1,9 +1,10 @@
-"""How programs end where it is the user who has to do something."""
+"""How programs end where it is the user who has to do something, and which versions they name."""
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from zoo_core.recipes import user_errors
+from zoo_core.command_line import CommandParser, user_errors
+from zoo_core.provenance import PROJECT
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,26 @@ def test_a_launcher_of_several_processes_can_list_the_message(rank, monkeypatch,
     listed = ProcessFailure(local_rank=rank, pid=1, exitcode=2, error_file=file).message
     assert listed["message"].endswith("what, why, what to do")
     assert ("what to do" in capsys.readouterr().err) == (rank == 0)
+
+
+def test_every_command_names_the_versions(capsys):
+    parser = CommandParser(prog="tool")
+    parser.add_argument("--input", required=True)
+    parser.add_subparsers().add_parser("part")
+    for arguments in (["--version"], ["--input", "x", "part", "--version"]):
+        with pytest.raises(SystemExit) as stop:
+            parser.parse_args(arguments)
+        assert stop.value.code == 0
+        assert {part.split()[0] for part in capsys.readouterr().out.split(", ")} >= {PROJECT, "torch", "transformers"}
+    assert "version" not in parser.parse_args(["--input", "x"])  # commands pass their flags on
+
+
+@pytest.mark.parametrize("arguments", [["caf\udce9.txt"], ["--other"], []])
+def test_a_wrong_argument_is_one_line(arguments, capsys):
+    parser = CommandParser(prog="tool")
+    parser.add_argument("file")
+    with pytest.raises(SystemExit) as stop:
+        parser.parse_args(arguments)
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and not said.out
+    assert said.err.startswith("tool: error: ") and said.err.count("\n") == 1

@@ -1,0 +1,198 @@
+"""What the command lines of all programs have in common: parsers, `--version`, and how a user's error ends a program.
+
+parser = CommandParser(description=__doc__)          # argparse's, with what every command has
+recipe, flags = parse_command_line(Recipe, __doc__)  # of a command that reads a recipe
+with user_errors(): ...                              # one line and exit code 2
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import time
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from omegaconf import MISSING
+
+from zoo_core.provenance import version_line
+from zoo_core.recipes import field_types, is_text, load_recipe, optional_type, type_argument, type_name
+
+LIST_ITEM = "N"  # stands for a position of a list in the names of --help
+DICT_KEY = "NAME"  # stands for a key of a dictionary there
+
+
+class CommandParser(argparse.ArgumentParser):
+    """argparse's parser with `--version`; its errors are one line. Subcommands have parsers of this class too."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **keywords})
+        self.add_argument("--version", action=_Version, help="show the versions that an issue should name, and stop")
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else list(args)
+        if bad := next((argument for argument in given if not is_text(argument)), None):
+            shown = bad.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            self.error(f"the argument '{shown}' is not UTF-8: rename what it names")
+        return super().parse_known_args(given, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        fail(f"{self.prog}: error: {message.rstrip('.')}. --help lists the options.")
+
+
+class _Version(argparse.Action):
+    """Prints versions; they are looked up when they are asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str):
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(version_line())
+        parser.exit(0)
+
+
+def parse_command_line(
+    recipe_class: type,
+    description: str,
+    flags: dict[str, dict] | None = None,
+    argv: list[str] | None = None,
+) -> tuple[Any, argparse.Namespace]:
+    """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords).
+
+    `--help` prints every field of the recipe with its type, default and meaning. An error of the user ends the
+    program with exit code 2 and its message, without a traceback.
+    """
+    usage = "%(prog)s --config FILE [field=value ...] [flags]"
+    parser = CommandParser(description=description, add_help=False, usage=usage)
+    parser.add_argument(
+        "--config", metavar="FILE", help="recipe: a YAML file of the fields below, over those of the file it `extends`"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="field=value",
+        help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]; a.1=null drops an entry of a list",
+    )
+    for name, keywords in (flags or {}).items():
+        parser.add_argument(name, **keywords)
+    parser.add_argument("-h", "--help", action="store_true", help="show this text and stop")
+
+    asked = sys.argv[1:] if argv is None else argv
+    if "-h" in asked or "--help" in asked:  # before the flags that are required
+        parser.print_help()
+        print_fields(recipe_class)
+        parser.exit(0)
+    arguments = parser.parse_intermixed_args(argv)
+    try:
+        return load_recipe(recipe_class, arguments.config, arguments.overrides), arguments
+    except ValueError as error:
+        fail(f"{parser.prog}: error: {error}")
+
+
+def print_fields(recipe_class: type, console: Any = None) -> None:
+    """Prints every field of a recipe class, grouped by dataclass: dotted name, type, default, meaning.
+
+    A dataclass that stands at several places is printed once, its places in braces.
+    """
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = console or Console(highlight=False)
+    places: dict[type, list[str]] = {}
+    _find_places(recipe_class, "", places)
+    for group, prefixes in places.items():
+        prefix = _join_places(prefixes)
+        summary = (group.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        title = Text.assemble(("\n" + (prefix or group.__name__), "bold underline"))
+        if summary and not summary.startswith(f"{group.__name__}("):  # dataclasses make up a docstring if there is none
+            title.append(f"  {summary}", "italic")
+        console.print(title, soft_wrap=False)
+        hints = field_types(group)
+        for item in dataclasses.fields(group):
+            name = f"{prefix}.{item.name}" if prefix else item.name
+            line = Text.assemble("  ", (name, "bold cyan"), "  ", (type_name(hints[item.name]), "green"))
+            line.append(f"  {_default_text(item, hints[item.name])}", "dim")
+            console.print(line, soft_wrap=True)
+            if item.metadata.get("help"):
+                console.print(Padding(Text(item.metadata["help"]), (0, 0, 0, 6), expand=False))
+
+
+def _find_places(group: type, prefix: str, places: dict[type, list[str]]) -> None:
+    """Collects at which dotted prefixes each dataclass stands, in the order of reading."""
+    places.setdefault(group, []).append(prefix)
+    for name, expected in field_types(group).items():
+        path = f"{prefix}.{name}" if prefix else name
+        expected, _ = optional_type(expected)
+        kind = typing.get_origin(expected)
+        if kind is list:
+            expected, path = type_argument(expected, 0), f"{path}.{LIST_ITEM}"
+        elif kind is dict:
+            expected, path = type_argument(expected, 1), f"{path}.{DICT_KEY}"
+        if dataclasses.is_dataclass(expected):
+            _find_places(expected, path, places)
+
+
+def _join_places(prefixes: list[str]) -> str:
+    """`a.N.x`, `a.N.y` -> `a.N.{x,y}`."""
+    if len(prefixes) == 1:
+        return prefixes[0]
+    split = [prefix.split(".") for prefix in prefixes]
+    shared = 0
+    while all(len(parts) > shared + 1 and parts[shared] == split[0][shared] for parts in split):
+        shared += 1
+    return ".".join([*split[0][:shared], "{" + ",".join(".".join(parts[shared:]) for parts in split) + "}"])
+
+
+def _default_text(item: dataclasses.Field, expected: Any) -> str:
+    if item.default_factory is not dataclasses.MISSING:
+        value = item.default_factory()
+        return "see below" if dataclasses.is_dataclass(value) else "empty" if not value else f"default {value}"
+    if item.default in (MISSING, dataclasses.MISSING):
+        return "required"
+    if item.default is None:
+        return "default: none"
+    return f"default {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
+
+
+@contextlib.contextmanager
+def user_errors(after_interrupt: str = "what was saved can be continued with --resume"):
+    """Ends the program with a message, without a traceback, where it is the user who has to do something.
+
+    Exit code 2 for a `ValueError` and for what the system refuses (permissions, a full disk); 130 for Ctrl-C. With
+    `ZOO_TRACEBACK=1` in the environment the traceback is shown: for those who look for a fault of ours.
+    """
+    try:
+        yield
+    except (ValueError, OSError, KeyboardInterrupt) as error:
+        if os.environ.get("ZOO_TRACEBACK") == "1":
+            raise
+        program = Path(sys.argv[0]).name
+        if isinstance(error, KeyboardInterrupt):
+            print(f"{program}: interrupted; {after_interrupt}", file=sys.stderr)
+            sys.exit(130)
+        refused = ""
+        if isinstance(error, FileNotFoundError):
+            refused = ". It, or its folder, is not there, or was removed while this was running."
+        elif isinstance(error, OSError):
+            refused = ". The system refused this: check the path, its permissions and the space on the disk."
+        fail(f"{program}: error: {error}{refused}")
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the program with exit code 2 and a message on the error stream.
+
+    A launcher of several processes ends with a list of those that failed, which has the message as well; of these only
+    the first process prints it.
+    """
+    listed = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if listed:
+        error = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        Path(listed).write_text(json.dumps({"message": error}), encoding="utf-8")
+    if not listed or os.environ["RANK"] == "0":
+        print(message.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    sys.exit(2)
