@@ -11,13 +11,15 @@ from omegaconf import MISSING
 
 from finetuning.results.files import run_name
 from zoo_core.recipes import (
+    LARGEST_BATCH,
+    LARGEST_COUNT,
+    MOST_WORKERS,
     PUSH_TO_HUB,
+    SEEDS,
     TRACKER,
     TRUST_REMOTE_CODE,
     add_resolver,
-    check_bounds,
     option,
-    out_of_range,
 )
 from zoo_core.tables import Table
 
@@ -131,14 +133,16 @@ class Hyperparameters:
         above=0,
         high=1,
     )
-    epochs: float = option(3.0, "passes over the training rows")
+    epochs: float = option(3.0, "passes over the training rows", low=0, high=10**6)
     max_steps: int = option(0, "number of steps, in place of epochs; 0: by epochs")
-    warmup_steps: float = option(0.1, "updates of linear warm-up; below 1: that share of all steps")
+    warmup_steps: float = option(
+        0.1, "updates of linear warm-up; below 1: that share of all steps", low=0, high=LARGEST_COUNT
+    )
     schedule: Literal["linear", "constant", "cosine"] = option("linear", "after the warm-up")
-    weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none")
+    weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none", low=0)
     betas: list[float] = option([0.9, 0.999], "AdamW's beta1 and beta2", low=0, below=1)
-    epsilon: float = option(1e-6, "AdamW's epsilon")
-    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
+    epsilon: float = option(1e-6, "AdamW's epsilon", above=0)
+    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping", low=0)
     gradient_accumulation_steps: int = option(
         1, "micro-batches per step and process: changes memory, not the step", low=1
     )
@@ -150,7 +154,9 @@ class Hyperparameters:
 class Training(Hyperparameters):
     """Hyperparameters."""
 
-    batch_size: int = option(32, "examples per step over all processes and accumulated micro-batches", low=1)
+    batch_size: int = option(
+        32, "examples per step over all processes and accumulated micro-batches", low=1, high=LARGEST_BATCH
+    )
     used_rows_only: bool = option(
         True,
         "hold gradient and optimizer state of those rows of the word embeddings alone that the training rows' tokens "
@@ -226,7 +232,7 @@ class Recipe:
         "mean over all languages' development rows",
     )
     dev_fraction: float = option(
-        0.1, "share of the training rows held out for `source_dev` where no table has a `dev_split`"
+        0.1, "share of the training rows held out for `source_dev` where no table has a `dev_split`", above=0, below=1
     )
     evaluate_every_steps: int = option(0, "updates between evaluations on dev, and checkpoints; 0: once an epoch")
     max_length: int = option(
@@ -234,12 +240,14 @@ class Recipe:
     )
     max_train_examples: int = option(0, "training rows used, drawn at random; 0: all")
     max_evaluation_examples: int = option(0, "evaluated rows per language, drawn at random; 0: all")
-    evaluation_batch_size: int = option(64, "examples in a forward pass of evaluation, per process", low=1)
+    evaluation_batch_size: int = option(
+        64, "examples in a forward pass of evaluation, per process", low=1, high=LARGEST_BATCH
+    )
     training: Training = field(default_factory=Training)
     seeds: list[int] = option(
-        [1], "one run each; scores are reported by seed, with mean and standard deviation", low=0, below=2**32
+        [1], "one run each; scores are reported by seed, with mean and standard deviation", below=SEEDS
     )
-    num_workers: int = option(0, "data-loading processes per training process")
+    num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
@@ -253,12 +261,12 @@ class Recipe:
 
 def check_values(recipe: Any) -> None:
     """Raises ValueError for values that no kind of task can train with."""
-    check_ranges(recipe)
+    check_seeds(recipe)
     training = recipe.training
-    if training.epochs <= 0 and training.max_steps <= 0:
-        raise out_of_range("training.epochs", training.epochs)
+    if not training.epochs and not training.max_steps:
+        raise ValueError("training.epochs and training.max_steps are 0. Set one of them.")
     if len(training.betas) != 2:
-        raise out_of_range("training.betas", training.betas)
+        raise ValueError(f"training.betas must be two numbers, got {training.betas}.")
     if recipe.push_to_hub and len(recipe.seeds) > 1:
         raise ValueError(
             f"push_to_hub is {recipe.push_to_hub}, which holds one model, and seeds is {recipe.seeds}. Set seeds=[1]."
@@ -267,8 +275,7 @@ def check_values(recipe: Any) -> None:
         raise ValueError(f"push_to_hub is {recipe.push_to_hub}, and the model is not kept. Set save_models=true.")
 
 
-def check_ranges(recipe: Any) -> None:
-    """Raises ValueError for numbers that are out of their range, and for seeds that are not named once."""
-    check_bounds(recipe)
+def check_seeds(recipe: Any) -> None:
+    """Raises ValueError for seeds that are not named once."""
     if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
         raise ValueError(f"seeds is {recipe.seeds}. Name each once, as in seeds=[1, 2].")

@@ -14,7 +14,16 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from zoo_core.recipes import PUSH_TO_HUB, TRACKER, TRUST_REMOTE_CODE, option
+from zoo_core.recipes import (
+    LARGEST_BATCH,
+    LARGEST_SIZE,
+    MOST_WORKERS,
+    PUSH_TO_HUB,
+    SEEDS,
+    TRACKER,
+    TRUST_REMOTE_CODE,
+    option,
+)
 from zoo_core.table_files import SUFFIXES
 from zoo_core.tables import Table
 
@@ -39,7 +48,10 @@ class Monolingual(Table):
         "verses with ids such as 01049027",
     )
     size: int | None = option(
-        None, "the corpus' part of N_i where it cannot be counted (streaming), in any unit the others share"
+        None,
+        "the corpus' part of N_i where it cannot be counted (streaming), in any unit the others share",
+        low=1,
+        high=LARGEST_SIZE,
     )
     size_source: str | None = option(None, "where `size` was taken from (paper, table)")
 
@@ -70,7 +82,10 @@ class Bitext:
         None, "column on which `source` and `target` are joined; without it they are aligned line by line"
     )
     size: int | None = option(
-        None, "its part of N_i where it cannot be counted (streaming), in the unit the others share"
+        None,
+        "its part of N_i where it cannot be counted (streaming), in the unit the others share",
+        low=1,
+        high=LARGEST_SIZE,
     )
     size_source: str | None = option(None, "where `size` was taken from (paper, table)")
 
@@ -88,7 +103,9 @@ class Dictionary:
         "which side stands first in a line: the word of `language`, or its translation into the checkpoint's language; "
         "default: what the file's name says, `de-en.txt` the word of de, `en-de.txt` its translation",
     )
-    limit: int | None = option(None, "lines to read; MUSE's files begin with the most frequent words; default: all")
+    limit: int | None = option(
+        None, "lines to read; MUSE's files begin with the most frequent words; default: all", low=1
+    )
 
 
 @dataclass
@@ -131,7 +148,7 @@ class Teacher:
     tokenizer: str | None = option(None, "its tokenizer, a folder or a Hub id; default: the teacher's own")
     language: str = option(MISSING, "language code of the texts it is asked about: those of the monolingual corpus")
     temperature: float = option(
-        1.0, "logits of both are divided by it: above 1, unlikely tokens count for more (Hinton et al. 2015)"
+        1.0, "logits of both are divided by it: above 1, unlikely tokens count for more (Hinton et al. 2015)", above=0
     )
 
 
@@ -173,17 +190,20 @@ class Objective:
         "examples per step over all processes and accumulated micro-batches (a pair is one example, and where texts "
         "are packed a bin of them); required, but "
         "of dwa, which reads the pairs of tlm, and of kd, which reads the texts of mlm",
+        low=1,
+        high=LARGEST_BATCH,
     )
-    weight: float = option(1.0, "factor of this objective's cross-entropies in the loss")
+    weight: float = option(1.0, "factor of this objective's cross-entropies in the loss", low=0)
     terms: list[str] = option(
         [],
         "of ca_mlm: `inner` (a side from itself), `cross` (a side from both), default both; the others have no terms",
     )
-    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted")
+    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted", above=0, below=1)
     max_length: int = option(
         256,
         "positions of an example, special tokens included; of each side where an objective reads them apart; btmlm: "
         "with the pseudo tokens, for which room is kept",
+        low=8,
     )
     packed: bool = option(
         False,
@@ -192,12 +212,16 @@ class Objective:
         "updates are alike in size. Not of streamed text, nor where an objective reads sides apart or generates",
     )
     pseudo_share: float = option(
-        0.2, "btmlm: pseudo tokens for each token of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
+        0.2,
+        "btmlm: pseudo tokens for each token of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)",
+        above=0,
+        high=1,
     )
     temperature: float = option(
         0.0,
         "btmlm: 0 fills a pseudo position with the likeliest token, as evaluation always does; more draws from the "
         "softmax of logits / this, by random numbers of each process, as dropout's are",
+        low=0,
     )
     target_languages: Literal["paired", "all"] = option(
         "paired",
@@ -212,7 +236,7 @@ class Phase:
     """A stage of training with its own objectives, parameters, schedule and optimizer."""
 
     name: str = option(MISSING, "name in the logs")
-    steps: int = option(MISSING, "number of steps")
+    steps: int = option(MISSING, "number of steps", low=1)
     objectives: dict[str, Objective] = option(
         {},
         "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
@@ -234,7 +258,7 @@ class Phase:
         "which text this phase reads: glob patterns over languages and pairs (`en`, `en-*`), with all their corpora; "
         "those with a slash over the names of corpora (`en-de/ntrex`, `*/ntrex`)",
     )
-    learning_rate: float | None = option(None, "peak learning rate; required where `optimizer` is fresh")
+    learning_rate: float | None = option(None, "peak learning rate; required where `optimizer` is fresh", above=0)
     warmup_steps: int = option(0, "updates of linear warm-up")
     schedule: Literal["linear", "constant", "cosine", "inverse_sqrt"] = option("linear", "after the warm-up")
     optimizer: Literal["fresh", "carried"] = option(
@@ -249,10 +273,10 @@ class Phase:
 class Optimizer:
     """AdamW and gradient clipping."""
 
-    betas: list[float] = option([0.9, 0.98], "Adam's beta1 and beta2")
-    epsilon: float = option(1e-6, "Adam's epsilon")
-    weight_decay: float = option(0.01, "decoupled weight decay; biases and LayerNorms have none")
-    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping")
+    betas: list[float] = option([0.9, 0.98], "Adam's beta1 and beta2", low=0, below=1)
+    epsilon: float = option(1e-6, "Adam's epsilon", above=0)
+    weight_decay: float = option(0.01, "decoupled weight decay; biases and LayerNorms have none", low=0)
+    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping", low=0)
 
 
 @dataclass
@@ -262,10 +286,12 @@ class Evaluation:
     held_out_fraction: float = option(
         0.0,
         "share of rows kept out of training, chosen by their id or line number: a verse is held out in every language",
+        low=0,
+        below=1,
     )
-    max_examples: int = option(300, "held-out examples used per corpus")
+    max_examples: int = option(300, "held-out examples used per corpus", low=1)
     every_steps: int = option(0, "updates between evaluations; 0: at the end of each phase only")
-    batch_size: int = option(32, "held-out examples in a forward pass")
+    batch_size: int = option(32, "held-out examples in a forward pass", low=1, high=LARGEST_BATCH)
     retrieval: bool = option(
         True, "also find each held-out sentence's translation by cosine of mean-pooled states, at every layer"
     )
@@ -279,6 +305,8 @@ class Evaluation:
         0.0,
         "ERNIE-M with languages: pseudo tokens for each token of a held-out sentence, such as 0.2, and the share of "
         "them that its translation holds, less the share that another sentence's holds; 0: off",
+        low=0,
+        high=1,
     )
 
 
@@ -307,18 +335,20 @@ class Recipe:
         0.7,
         "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha, N_i the size of all corpora of language or "
         "pair i that a phase reads; among them, a corpus is drawn by its size",
+        low=0,
+        high=1,
     )
-    shuffle_buffer: int = option(10_000, "rows held for shuffling a streamed corpus")
+    shuffle_buffer: int = option(10_000, "rows held for shuffling a streamed corpus", low=1)
     phases: list[Phase] = option([], "stages of training, in order")
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
     gradient_accumulation_steps: int = option(
-        1, "micro-batches per step and process: changes memory, not the step (beyond dropout's random numbers)"
+        1, "micro-batches per step and process: changes memory, not the step (beyond dropout's random numbers)", low=1
     )
-    num_workers: int = option(0, "data-loading processes per training process")
-    seed: int = option(1, "seed of weights, sampling, masks and dropout")
-    log_every_steps: int = option(10, "updates between lines of events.jsonl")
+    num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
+    seed: int = option(1, "seed of weights, sampling, masks and dropout", below=SEEDS)
+    log_every_steps: int = option(10, "updates between lines of events.jsonl", low=1)
     save_every_steps: int = option(0, "updates between checkpoints; 0: at the end of each phase only")
     keep_checkpoints: int = option(2, "newest checkpoints kept; 0: all")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)

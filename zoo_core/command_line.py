@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from omegaconf import MISSING
 
 from zoo_core.provenance import version_line
-from zoo_core.recipes import field_types, is_text, load_recipe, optional_type, type_argument, type_name
+from zoo_core.recipes import bounds_text, field_types, is_text, load_recipe, optional_type, type_argument, type_name
 
 LIST_ITEM = "N"  # stands for a position of a list in the names of --help
 DICT_KEY = "NAME"  # stands for a key of a dictionary there
@@ -116,7 +116,8 @@ def print_fields(recipe_class: type, console: Any = None) -> None:
         for item in dataclasses.fields(group):
             name = f"{prefix}.{item.name}" if prefix else item.name
             line = Text.assemble("  ", (name, "bold cyan"), "  ", (type_name(hints[item.name]), "green"))
-            line.append(f"  {_default_text(item, hints[item.name])}", "dim")
+            bounds = bounds_text(item.metadata.get("bounds", {}))
+            line.append(f"  {_default_text(item, hints[item.name])}{', ' if bounds else ''}{bounds}", "dim")
             console.print(line, soft_wrap=True)
             if item.metadata.get("help"):
                 console.print(Padding(Text(item.metadata["help"]), (0, 0, 0, 6), expand=False))

@@ -22,6 +22,7 @@ import functools
 import operator
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -51,16 +52,23 @@ TRUST_REMOTE_CODE = (
 PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
 FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
 RESOLVERS: set[str] = set()  # the functions that recipes may call, see `add_resolver`
-BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
+BOUNDS = {  # of a field's numbers, as `option` takes them
+    "low": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "high": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+}
+LARGEST_COUNT = 2**31 - 1  # of whole numbers that have no bound of their own; they start at 0
+LARGEST_SIZE, LARGEST_BATCH, MOST_WORKERS, SEEDS = 2**63 - 1, 2**20, 256, 2**32
 
 
 def option(default: Any, help: str, **bounds: float) -> Any:
     """A field of a recipe: its default and what it means.
 
     Lists, dictionaries and dataclass instances are copied for every recipe; `omegaconf.MISSING` makes the field
-    required. The meaning is kept in `metadata["help"]`, from where `--help` and the error messages take it. `bounds`
-    are `low` and `high`, which the value, or each value of a list, may have, and `above` and `below`, which it may
-    not: `check_bounds` holds them.
+    required. The meaning is kept in `metadata["help"]`, from where `--help` takes it. `bounds` are `low` and `high`,
+    which the value, or each value of a list, may have, and `above` and `below`, which it may not: `convert` refuses
+    others.
     """
     assert bounds.keys() <= BOUNDS.keys(), bounds
     metadata = {"help": help, "bounds": bounds}
@@ -83,8 +91,8 @@ def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) ->
     `corpora=null` all of them. The text after `=` is YAML, except that a field of type str takes it literally.
 
     Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for `extends` in a circle, an unknown
-    key, a wrong type, a list position past the end, an override without `=`, an environment variable in a value
-    (`${oc.env:NAME}`), and for fields that have no value (all of them together).
+    key, a wrong type, a number out of its field's bounds, a list position past the end, an override without `=`, an
+    environment variable in a value (`${oc.env:NAME}`), and for fields that have no value (all of them together).
     """
     values: dict[str, Any] = {}
     if config is not None:
@@ -232,7 +240,7 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
     """`value`, of plain mappings and lists, as the type `expected`: dataclasses with their defaults, whole numbers as
     float where that is wanted. What is required and not there, or `${a name}`, passes.
 
-    Raises ValueError, with the dotted `name`, for an unknown field and a wrong type.
+    Raises ValueError, with the dotted `name`, for an unknown field, a wrong type and a number out of bounds.
     """
     expected, optional = optional_type(expected)
     if expected is Any or (value is None and optional):
@@ -249,9 +257,12 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
         for item in dataclasses.fields(expected):
             if item.default is has_none and item.default_factory is has_none and item.name not in value:
                 raise ValueError(f"{origin}: {name or expected.__name__} has no {item.name}.")
-        return expected(
-            **{key: convert(types_of[key], item, f"{name}.{key}".lstrip("."), origin) for key, item in value.items()}
-        )
+        values, of_fields = {}, {item.name: item.metadata.get("bounds", {}) for item in dataclasses.fields(expected)}
+        for key, item in value.items():
+            place = f"{name}.{key}".lstrip(".")
+            values[key] = convert(types_of[key], item, place, origin)
+            _check_bounds(values[key], of_fields[key], place, origin)
+        return expected(**values)
     if kind is list:
         item_type = type_argument(expected, 0)
         _require(isinstance(value, list), name, value, f"a list of {type_name(item_type)}", origin)
@@ -274,28 +285,27 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
     accepted, wanted = PLAIN_TYPES[kind]
     _require(isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)), name, value, wanted, origin)
     _require(kind is not str or is_text(value), name, value, "text without null characters, in UTF-8", origin)
+    _require(kind is not float or abs(value) <= sys.float_info.max, name, value, "a finite number", origin)
     return kind(value)
 
 
-def check_bounds(recipe: Any, name: str = "") -> None:
-    """Raises ValueError for a number outside of its field's bounds; `name` is the dotted name of the recipe."""
-    for item in dataclasses.fields(recipe):
-        value, field_name = getattr(recipe, item.name), f"{name}.{item.name}" if name else item.name
-        bounds = item.metadata.get("bounds", {}).items()
-        values = value if isinstance(value, list) else [value]
-        for number, one in enumerate(values):
-            if dataclasses.is_dataclass(one):
-                check_bounds(one, field_name if one is value else f"{field_name}.{number}")
-            elif one is not None and not all(BOUNDS[bound](one, limit) for bound, limit in bounds):
-                raise out_of_range(field_name, value)
+def bounds_text(bounds: dict[str, float]) -> str:
+    """`at least 1 and below 8`."""
+    return " and ".join(f"{words} {bounds[bound]:,}" for bound, (_, words) in BOUNDS.items() if bound in bounds)
 
 
-def out_of_range(name: str, value: Any) -> ValueError:
-    """The error of a field whose value nothing can be done with."""
-    return ValueError(
-        f"{name} is {value!r}, which is out of range: nothing could be trained or measured with it. `--help` says what "
-        "the field means."
-    )
+def _check_bounds(value: Any, bounds: dict[str, float], name: str, origin: str) -> None:
+    """Raises ValueError for a number, or one of a list, outside of its field's bounds."""
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        held = dict(bounds)
+        if isinstance(number, int):
+            held |= {} if {"low", "above"} & held.keys() else {"low": 0}
+            held |= {} if {"high", "below"} & held.keys() else {"high": LARGEST_COUNT}
+        for bound, limit in held.items():
+            if not BOUNDS[bound][0](number, limit):
+                raise ValueError(f"{origin}: {name} must be {bounds_text({bound: limit})}, got {value}.")
 
 
 def is_text(value: str) -> bool:

@@ -195,7 +195,7 @@ def test_chance_is_that_of_pairs_drawn_at_random():
         (["dev_fraction=0.5"], "dev_fraction is 0.5"),
         (["threshold=evaluated"], "pairs.0.dev"),
         (["threshold=evaluated", "pairs.0.dev=null", "dev_fraction=0.5"], "dev_fraction=0.5"),
-        (["neighbors=0"], "neighbors is 0"),
+        (["neighbors=0"], "neighbors must be"),
         (["pairs.0.dev.source=null"], "pairs.0.dev has"),
         (["pairs.0.source.id_column=ids"], "column ids"),
         (["pairs.0.gold.source_column=t"], "'s20' and '20'"),

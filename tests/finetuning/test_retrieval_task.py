@@ -145,7 +145,7 @@ def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
         (["pairs.0.target=null", "pairs.0.join_on=null"], "source_column and target_column"),
         (["pairs.0.target=null", "pairs.0.target_column=id"], "pairs.0.join_on"),
         (["pairs.0.join_on=ids"], "column ids"),
-        (["pairs.0.max_pairs=1"], "pairs.0.max_pairs is 1"),
+        (["pairs.0.max_pairs=1"], "pairs.0.max_pairs must be"),
         (["max_length=2"], "max_length is 2"),
         ([pairs_of({"path": "PATH", "source_column": "x", "target_column": "y"} | LANGUAGES)], "1 different text"),
     ],

@@ -14,7 +14,6 @@ from zoo_core.command_line import parse_command_line, print_fields
 from zoo_core.recipes import (
     add_resolver,
     change_recipe,
-    check_bounds,
     load_recipe,
     option,
     read_yaml,
@@ -394,25 +393,46 @@ def test_command_line_errors_end_with_code_2_and_help_with_0(recipe_file, capsys
 
 
 @dataclass
-class Bounded:
+class Rates:
     rate: float = option(0.5, "a rate", above=0, high=1)
+
+
+@dataclass
+class Bounded:
     sizes: list[int] = option([1], "sizes", low=1, below=8)
-    inner: list[Any] = field(default_factory=list)
+    inner: list[Rates] = field(default_factory=list)
     length: int | None = option(None, "length", low=1)
+    count: int = option(3, "whole numbers without bounds start at 0")
+    penalty: float = option(0.0, "any finite number")
+    text: str = option("", "text")
 
 
 @pytest.mark.parametrize(
-    ("values", "name"),
+    ("override", "name"),
     [
-        ({"rate": 0}, "rate"),
-        ({"rate": 1.1}, "rate"),
-        ({"sizes": [7, 8]}, "sizes"),
-        ({"sizes": [0]}, "sizes"),
-        ({"length": 0}, "length"),
-        ({"inner": [Bounded(), Bounded(rate=2)]}, "inner.1.rate"),
+        ("inner=[{rate: 0}]", "inner.0.rate"),
+        ("inner=[{rate: 0.5}, {rate: 1.1}]", "inner.1.rate"),
+        ("inner=[{rate: .nan}]", "inner.0.rate"),
+        ("sizes=[7, 8]", "sizes"),
+        ("sizes=[0]", "sizes"),
+        ("length=0", "length"),
+        ("count=-1", "count"),
+        ("count=2147483648", "count"),
+        ("penalty=-.inf", "penalty"),
+        (f"penalty={10**400}", "penalty"),
+        ('text="a\\0b"', "text"),
     ],
 )
-def test_numbers_out_of_their_bounds_are_named(values, name):
-    check_bounds(Bounded(rate=1, sizes=[1, 7], inner=[Bounded()]))
-    with pytest.raises(ValueError, match=f"^{name} is "):
-        check_bounds(Bounded(**values))
+def test_values_out_of_their_bounds_are_named(tmp_path, override, name):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(override.replace("=", ": ", 1) + "\n")
+    with pytest.raises(ValueError, match=rf"{name} (is|must be) "):
+        load_recipe(Bounded, str(file), [])
+    if not override.startswith("text"):  # an override of a text field is taken literally
+        with pytest.raises(ValueError, match=rf"{name} (is|must be) "):
+            load_recipe(Bounded, None, [override])
+
+
+def test_values_within_their_bounds_are_taken():
+    recipe = load_recipe(Bounded, None, ["sizes=[1, 7]", "inner=[{rate: 1}]", "penalty=-2", "count=0"])
+    assert (recipe.sizes, recipe.inner[0].rate, recipe.penalty, recipe.count) == ([1, 7], 1.0, -2.0, 0)

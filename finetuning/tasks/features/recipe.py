@@ -5,8 +5,8 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import INIT_FROM, OUTPUT_DIR, check_ranges
-from zoo_core.recipes import TRUST_REMOTE_CODE, option
+from finetuning.recipe import INIT_FROM, OUTPUT_DIR, check_seeds
+from zoo_core.recipes import LARGEST_BATCH, SEEDS, TRUST_REMOTE_CODE, option
 
 SEED = "{seed}"
 
@@ -46,8 +46,8 @@ class FeatureRecipe:
         "layer whose scores are the results, 0: embeddings; middle: half of the layers, 6 of 12 and 12 of 24; default: "
         "two thirds of the layers, 8 of 12",
     )
-    layers: list[int] = option([], "layers that are scored; default: all, embeddings included", low=0)
-    batch_size: int = option(64, "inputs in a forward pass", low=1)
+    layers: list[int] = option([], "layers that are scored; default: all, embeddings included")
+    batch_size: int = option(64, "inputs in a forward pass", low=1, high=LARGEST_BATCH)
     precision: Literal["fp32", "bf16"] = option("fp32", "of the weights and the forward pass")
     name: str | None = option(None, "name of the model beside those of compare_with; default: that of its run")
     compare_with: dict[str, list[str]] = option(
@@ -58,8 +58,7 @@ class FeatureRecipe:
     seeds: list[int] = option(
         [1],
         "of the models that `{seed}` stands for; scores are reported by seed, with mean and standard deviation",
-        low=0,
-        below=2**32,
+        below=SEEDS,
     )
 
     @property
@@ -70,7 +69,7 @@ class FeatureRecipe:
 
 def check_features(recipe: FeatureRecipe) -> None:
     """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_ranges(recipe)
+    check_seeds(recipe)
     if not recipe.pairs:
         raise ValueError("The recipe has no pairs of languages. Add one under `pairs:`.")
     names = recipe.pair_names

@@ -12,7 +12,7 @@ from omegaconf import MISSING
 from finetuning.recipe import Published
 from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair, check_features
 from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import option, out_of_range
+from zoo_core.recipes import option
 
 PLACE = "{language}"
 POOLINGS = {
@@ -44,7 +44,7 @@ class RetrievalPairs(EvaluationPairs, NamedPair):
         "what `{language}` stands for, but in source_language and target_language, where that is not the code, as "
         "in {sw: swh}",
     )
-    max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all", low=0)
+    max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all")
 
 
 @dataclass
@@ -133,7 +133,7 @@ def check_recipe(recipe: RetrievalRecipe) -> None:
     for position, table in enumerate(recipe.pairs):
         name = f"pairs.{position}"
         if table.max_pairs == 1:
-            raise out_of_range(f"{name}.max_pairs", table.max_pairs)
+            raise ValueError(f"{name}.max_pairs must be 0 (all) or at least 2, got 1.")
         if table.target is None and table.source_column == table.target_column:
             raise ValueError(
                 f"{name} has {table.source_column} for source_column and target_column of one table. Name the column "

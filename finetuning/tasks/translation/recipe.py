@@ -10,7 +10,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, check_values
-from zoo_core.recipes import PUSH_TO_HUB, TRACKER, TRUST_REMOTE_CODE, option
+from zoo_core.recipes import MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
 from zoo_core.tables import Table
 
 
@@ -40,7 +40,10 @@ class TrainingPairs(PairTable):
     """Pairs to train on."""
 
     source_mask_probability: float = option(
-        0.0, "share of the source's tokens that are masked, anew in every epoch (80% <mask>, 10% random, 10% kept)"
+        0.0,
+        "share of the source's tokens that are masked, anew in every epoch (80% <mask>, 10% random, 10% kept)",
+        low=0,
+        below=1,
     )
     predict: Literal["all", "masked"] = option(
         "all", "masked: the target column is the source column, and only its masked tokens are predicted"
@@ -74,10 +77,10 @@ class TranslationTraining(Hyperparameters):
         above=0,
         high=1,
     )
-    epochs: float = option(10.0, "passes over the training pairs")
+    epochs: float = option(10.0, "passes over the training pairs", low=0, high=10**6)
     schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option("linear", "after the warm-up")
     betas: list[float] = option([0.9, 0.98], "AdamW's beta1 and beta2", low=0, below=1)
-    epsilon: float = option(1e-8, "AdamW's epsilon")
+    epsilon: float = option(1e-8, "AdamW's epsilon", above=0)
     label_smoothing: float = option(
         0.1, "share of the probability that is spread over all tokens of the vocabulary", low=0, below=1
     )
@@ -91,7 +94,7 @@ class TranslationTraining(Hyperparameters):
 class Generation:
     """How the test sentences are translated."""
 
-    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy", low=1)
+    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy", low=1, high=1024)
     length_penalty: float = option(
         1.0, "a hypothesis' log-probability is divided by its length to this power; not with 1 beam"
     )
@@ -129,7 +132,7 @@ class TranslationRecipe:
     initialize: Literal["pretrained", "random"] = option(
         "pretrained", "random: the same architecture and tokenizer, all weights drawn anew from each seed"
     )
-    decoder_layers: int | None = option(None, "layers of the decoder; default: as many as the encoder has")
+    decoder_layers: int | None = option(None, "layers of the decoder; default: as many as the encoder has", low=1)
     decoder_layer_selection: Literal["last", "first"] | None = option(
         None, "which of the encoder's layers the decoder is made from; default: the last"
     )
@@ -155,7 +158,7 @@ class TranslationRecipe:
     save_every_steps: int = option(0, "updates between checkpoints; 0: as evaluate_every_steps")
     max_dev_examples: int = option(1000, "development pairs of each table for the loss, drawn at random; 0: all")
     dev_bleu_examples: int = option(0, "of these, pairs that are translated for the curve of BLEU over steps; 0: none")
-    dev_beams: int = option(1, "hypotheses of beam search on dev; 1: greedy, several times faster", low=1)
+    dev_beams: int = option(1, "hypotheses of beam search on dev; 1: greedy, several times faster", low=1, high=1024)
     selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
         "last",
         "which weights are evaluated: the last; those of the checkpoint with the best loss or BLEU on dev; or the mean "
@@ -167,9 +170,9 @@ class TranslationRecipe:
         "13a", "sacreBLEU's tokenizer of the target language; 13a: its default"
     )
     seeds: list[int] = option(
-        [1], "one run each; scores are reported by seed, with mean and standard deviation", low=0, below=2**32
+        [1], "one run each; scores are reported by seed, with mean and standard deviation", below=SEEDS
     )
-    num_workers: int = option(0, "data-loading processes per training process")
+    num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
     save_models: bool = option(True, "keep each seed's translation model, in seed-N/model")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)

@@ -33,7 +33,9 @@ class AlignedPairs(NamedPair):
         "auto", "alignv2: `sentence i j S|P` a line; pharaoh: a line of `i-j` (sure) and `ipj` (possible) a sentence"
     )
     gold_base: int | None = option(
-        None, "0 or 1, from which the file counts: words of pharaoh, sentences of alignv2; default: where it shows"
+        None,
+        "0 or 1, from which the file counts: words of pharaoh, sentences of alignv2; default: where it shows",
+        high=1,
     )
     sentences: Literal["all", "even", "odd"] = option(
         "all", "which are scored, counted from 0: choose by one half (odd) and report the other (even)"
