@@ -6,7 +6,8 @@
 The first reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `LABEL_COLUMNS`) and a
 translation a line, and writes CoNLL: a word, a tab and its label a line, `_` where there is none. The second reads
 texts with spans of characters, and adds `target_spans` to each row; a word that a span holds in part is labeled whole.
-The rules are those of `projection`. What is lost is counted by label and, with --output FILE, listed in FILE.lost.tsv.
+`projection` has the rules, and `finetuning.data.label_schemes` says which labels are spans. What is lost is counted by
+label and, with --output FILE, listed in FILE.lost.tsv.
 """
 
 import argparse
@@ -20,14 +21,15 @@ from typing import Any
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
-from finetuning.align.projection import OUTSIDE, Span, mark_spans, project, project_spans, spans_of
+from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.align.screen import make_progress, make_screen
+from finetuning.data.label_schemes import BARE, UNLABELED, scheme_of
+from finetuning.data.word_lists import BREAKS, count_invisible, text_lists
 from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
 from zoo_core.tables import Table, load_table
 
 LABEL_COLUMNS = ("tags", "upos", "labels")  # of CoNLL, of CoNLL-U, and of rows that `label_text` has written
-UNLABELED = "_"
 LOST_ENDING = ".lost.tsv"
 
 
@@ -47,6 +49,8 @@ def project_labels(flags: argparse.Namespace) -> None:
     with screen.status(f"loading {flags.model}"):
         aligner, _ = load_aligner(flags)
     report_precision(flags, screen)
+    for line in given.notes:
+        screen.print(line)
     pairs = iter(given.pairs)
     if flags.layer is None:
         pairs = choose_layer(aligner, pairs, None, flags, screen)
@@ -68,8 +72,10 @@ def project_labels(flags: argparse.Namespace) -> None:
             lost_counts.update(span.label for span in lost)
             for span in lost if listed else ():
                 shown = " ".join(given.text_of(number, span).split())
-                listed.write(f"{number + 1}\t{span.label}\t{span.begin}\t{span.end}\t{shown}\n")
-    by_label = ", ".join(f"{lost_counts[label]:,} of {count:,} {label}" for label, count in counts.most_common())
+                listed.write(f"{number + 1}\t{span.label or BARE}\t{span.begin}\t{span.end}\t{shown}\n")
+    by_label = ", ".join(
+        f"{lost_counts[label]:,} of {count:,} {label or BARE}" for label, count in counts.most_common()
+    )
     screen.print(f"{len(given.pairs):,} sentences; lost: {by_label or 'nothing, there are no labels'}")
     if lost_path:
         screen.print(f"list of what is lost: {lost_path}")
@@ -87,10 +93,14 @@ class LabeledWords:
         if column is None or "tokens" not in rows.column_names:
             wanted = f"`tokens` and one of {', '.join(LABEL_COLUMNS)}"
             raise ValueError(f"{flags.project} has the columns {', '.join(rows.column_names)}: it needs {wanted}.")
-        tokens, self.labels = rows["tokens"][:], rows[column][:]
+        tokens = text_lists(rows, "tokens", flags.project, "word")
+        self.labels = text_lists(rows, column, flags.project, "label")
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
-            if len(words) != len(labels) or not all(isinstance(label, str) for label in labels):
-                raise ValueError(f"{flags.project}, row {row} (from 0): not one label, a text, for each of its tokens.")
+            if len(words) != len(labels):
+                raise ValueError(
+                    f"{flags.project}, row {row} (from 0): {len(words)} words in column tokens and {len(labels)} "
+                    f"labels in column {column}. Correct or remove the row."
+                )
         (name,) = flags.files
         texts = list(read_lines(name))
         if len(texts) != len(tokens):
@@ -101,9 +111,15 @@ class LabeledWords:
         self.pairs: list[Any] = [
             split_at_blanks(pair) if flags.pre_split else pair for pair in zip(tokens, texts, strict=True)
         ]
-        self.are_spans = mark_spans({label for labels in self.labels for label in labels} - {UNLABELED})
-        if self.are_spans:
-            self.labels = [[OUTSIDE if label == UNLABELED else label for label in labels] for labels in self.labels]
+        rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
+        scheme = scheme_of(rows_of_labels, lambda label: f"{flags.project}, row {rows_of_labels[label]} (from 0)")
+        self.are_spans = scheme is not None
+        self.notes = ["labels are tags, one a word: they are copied word by word"]
+        if scheme:
+            self.labels = list(map(scheme.to_iob2, self.labels))
+            self.notes = [f"labels are {scheme}, which marks spans: they are written as IOB2"]
+        if invisible := count_invisible(tokens):
+            self.notes.append(f"{flags.project}: {invisible}. A word without a subword has no link.")
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """Lines of CoNLL, all source spans, and those that are lost."""
@@ -124,26 +140,19 @@ class TextsWithSpans:
     def __init__(self, flags: argparse.Namespace):
         keys = tuple(flags.keys) if flags.keys else ("source", "target")
         self.pairs = list(PairReader([flags.project], "jsonl", keys))
+        self.notes: list[str] = []
         lines = read_lines(flags.project)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]
         self.spans = []
         for number, (row, (source, target)) in enumerate(zip(self.rows, self.pairs, strict=True), start=1):
             if not isinstance(source, str) or not isinstance(target, str):
                 raise ValueError(f"{flags.project}, line {number}: spans are of characters: give texts, not words.")
-            try:
-                spans = [Span(span["start"], span["end"], span["label"]) for span in row.get("spans", ())]
-                is_right = all(
-                    isinstance(begin, int)
-                    and isinstance(end, int)
-                    and isinstance(label, str)
-                    and 0 <= begin < end <= len(source)
-                    for begin, end, label in spans
-                )
-            except (KeyError, TypeError, AttributeError):
-                is_right = False
-            if not is_right:
-                wanted = "start and end, characters of the source from 0, and label"
-                raise ValueError(f"{flags.project}, line {number}: `spans` is no list of objects with {wanted}.")
+            where = f"{flags.project}, line {number}"
+            if "target_spans" in row:
+                raise ValueError(f"{where}: the row has `target_spans`, which are written here. Rename or remove them.")
+            if not isinstance(given := row.get("spans", []), list):
+                raise ValueError(f"{where}: `spans` is {json.dumps(given)[:80]}. Give a list of objects.")
+            spans = [span_of(span, source, f"{where}: spans[{place}]") for place, span in enumerate(given)]
             self.spans.append(spans)
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
@@ -164,6 +173,24 @@ class TextsWithSpans:
     def text_of(self, number: int, span: Span) -> str:
         """The characters of a source span."""
         return self.pairs[number][0][span.begin : span.end]
+
+
+def span_of(value: Any, source: str, where: str) -> Span:
+    """A span of a JSON row. Raises ValueError for what is no object of `start`, `end` and `label`, or does not fit."""
+    span = Span(*(value.get(name) if isinstance(value, dict) else None for name in ("start", "end", "label")))
+    # true and false are whole numbers to Python
+    if not (
+        type(span.begin) is type(span.end) is int
+        and 0 <= span.begin < span.end <= len(source)
+        and isinstance(span.label, str)
+        and span.label.strip()
+        and not BREAKS.search(span.label)
+    ):
+        raise ValueError(
+            f"{where} is {json.dumps(value, ensure_ascii=False)[:80]}. A span is an object of start and end, whole "
+            f"numbers from 0 to {len(source)}, the length of the source, and a label without tabs or line breaks."
+        )
+    return span
 
 
 def words_of(offsets: list[tuple[int, int]], span: Span) -> Span:

@@ -145,7 +145,7 @@ class PairReader:
         try:
             row = json.loads(line)
             json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair can be escaped, but is no text
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{where}: no JSON: {error}. It reads {_shorten(line)}. JSONL has an object a line."
             ) from None

@@ -16,13 +16,13 @@ Each target word belongs to one source word, that of its most probable link (of 
     (['VERB', None, 'PROPN', None], [Span(begin=0, end=1, label='PROPN')])
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from finetuning.data.label_schemes import OUTSIDE, join_label, scheme_of
 
 Link = tuple[int, int]
 
-OUTSIDE = "O"
 GAP = 1  # of 0 to 5 and any number, best on half of the answers of XQuAD, English to German
 
 
@@ -32,11 +32,6 @@ class Span(NamedTuple):
     begin: int
     end: int
     label: str
-
-
-def mark_spans(labels: Iterable[str]) -> bool:
-    """Whether these, all labels of a file, mark spans (IOB1, IOB2, IOBES); otherwise they are tags, one a word."""
-    return all(label == OUTSIDE or re.fullmatch("[BIES]-.+", label) for label in labels)
 
 
 def project(
@@ -49,14 +44,16 @@ def project(
     """The label of each of `length` target words, and what is lost: source words and their label.
 
     links: (source word, target word), both from 0. labels: one a source word. are_spans: whether they mark spans;
-    default: what `mark_spans` says of them. Spans come out as IOB2; a word without a tag has None.
+    default: what `scheme_of` says of them. Spans come out as IOB2; a word without a tag has None.
     """
-    if mark_spans(labels) if are_spans is None else are_spans:
+    scheme = None if are_spans is False else scheme_of(labels)
+    labels = scheme.to_iob2(labels) if scheme else labels
+    if scheme or are_spans:
         spans = spans_of(labels)
         found = project_spans(links, probabilities, spans)
         projected: list[str | None] = [OUTSIDE] * length
         for begin, end, label in filter(None, found):
-            projected[begin:end] = [f"B-{label}", *[f"I-{label}"] * (end - begin - 1)]
+            projected[begin:end] = [join_label("B", label), *[join_label("I", label)] * (end - begin - 1)]
         return projected, [span for span, target in zip(spans, found, strict=True) if target is None]
     owners = {target: source for target, (source, _) in _owners(links, probabilities).items()}
     lost = [Span(word, word + 1, label) for word, label in enumerate(labels) if word not in owners.values()]
@@ -87,10 +84,14 @@ def project_spans(links: Sequence[Link], probabilities: Sequence[float], spans: 
 
 
 def spans_of(labels: Sequence[str]) -> list[Span]:
-    """The spans that IOB1, IOB2 or IOBES labels mark."""
-    from seqeval.metrics.sequence_labeling import get_entities  # takes a second to import
-
-    return [Span(begin, last + 1, label) for label, begin, last in get_entities(list(labels))]
+    """The spans that IOB2 labels mark; their label is "" where the marks have no types."""
+    spans: list[Span] = []
+    for word, label in enumerate(labels):
+        if label[0] == "B":
+            spans.append(Span(word, word + 1, label[2:]))
+        elif label != OUTSIDE:
+            spans[-1] = spans[-1]._replace(end=word + 1)
+    return spans
 
 
 def _owners(links: Sequence[Link], probabilities: Sequence[float]) -> dict[int, tuple[int, float]]:

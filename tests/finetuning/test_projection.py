@@ -2,13 +2,15 @@
 
 import doctest
 import json
+import re
 
 import pytest
+from datasets import ClassLabel, Dataset, List
 
 from finetuning.align import labels as labels_module
 from finetuning.align import projection
 from finetuning.align.command import main
-from finetuning.align.projection import Span, mark_spans, project, project_spans
+from finetuning.align.projection import Span, project, project_spans
 
 
 def spans(links, given):
@@ -19,11 +21,6 @@ def spans(links, given):
 
 def test_examples_of_the_module():
     assert doctest.testmod(projection).failed == 0
-
-
-def test_tags_and_marks_of_spans_are_told_apart():
-    assert mark_spans({"O", "B-PER", "I-PER"}) and mark_spans({"S-LOC", "E-PER"}) and mark_spans({"O"})
-    assert not mark_spans({"NOUN", "VERB"}) and not mark_spans({"O", "B-PER", "X"})
 
 
 def test_a_target_word_has_the_tag_of_its_most_probable_link():
@@ -39,13 +36,29 @@ def test_sentences_without_links():
     assert project([], [], [], 0, are_spans=False) == ([], [])
 
 
-def test_every_scheme_of_spans_comes_out_as_iob2():
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "B-PER I-PER O B-LOC B-LOC",
+        "I-PER I-PER O I-LOC B-LOC",
+        "B-PER E-PER O S-LOC S-LOC",
+        "B-PER L-PER O U-LOC U-LOC",
+        "PER_B PER_I O LOC_B LOC_B",
+    ],
+)
+def test_every_scheme_of_spans_comes_out_as_iob2(labels):
     links = [(0, 2), (1, 3), (3, 0), (4, 1)]
     expected = ["B-LOC", "B-LOC", "B-PER", "I-PER"]
-    iob2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
-    iob1 = ["I-PER", "I-PER", "O", "I-LOC", "B-LOC"]
-    iobes = ["B-PER", "E-PER", "O", "S-LOC", "S-LOC"]
-    assert [project(links, [0.9] * 4, labels, 4)[0] for labels in (iob2, iob1, iobes)] == [expected] * 3
+    for are_spans in (None, True):
+        assert project(links, [0.9] * 4, labels.split(), 4, are_spans)[0] == expected
+    assert project(links, [0.9] * 4, labels.split(), 4, are_spans=False)[0] == [labels.split()[i] for i in (3, 4, 0, 1)]
+
+
+def test_spans_without_types():
+    links, labels = [(0, 1), (2, 2), (3, 3)], ["U", "O", "B", "L"]
+    assert project(links, [0.9] * 3, labels, 4) == (["O", "B", "B", "I"], [])
+    assert project(links[:1], [0.9], labels, 2) == (["O", "B"], [Span(2, 4, "")])
+    assert project(links[1:], [0.9] * 2, ["B", "B", "I"], 4, are_spans=True)[0] == ["O", "O", "B", "O"]
 
 
 def test_a_span_is_one_run_over_words_without_a_link():
@@ -146,6 +159,72 @@ def test_words_without_a_label_leave_spans_spans(run, words):
     assert "of 1 A" in err and "1 of 1 B" in err and "_" not in err.rpartition("lost:")[2]
 
 
+def test_words_that_cannot_be_seen_are_counted_and_named(run, words):
+    labels, texts = words
+    labels.write_text("zwei\tNUM\nHunde\tNOUN\n\ndie\tDET\n\u200b\tX\n\u00a0\tX\n", encoding="utf-8")
+    err = run("--project", labels, texts).err
+    assert "2, the first '\\u200b' in row 1" in err and "2 of 2 X" in err
+
+
+@pytest.mark.parametrize(
+    ("labels", "told", "kinds"),
+    [
+        (["B-PER", "L-PER", "O", "U-LOC"], "BILOU", {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}),
+        (["PER-B", "PER-I", "O", "PER-B"], "TYPE-B", {"O", "B-PER", "I-PER"}),
+        (["B", "I", "O", "B"], "IOB", {"O", "B", "I"}),
+        (["U", "L", "E", "U"], "tags", {"U", "L", "E", "_"}),
+    ],
+)
+def test_labels_are_told_and_written_as_iob2(run, words, labels, told, kinds):
+    path, texts = words
+    lines = [f"{word}\t{label}" for word, label in zip(("Anna", "Maria", "in", "Wien"), labels, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    texts.write_text("Anna Maria in Vienna\n")
+    out, err = run("--project", path, texts)
+    assert f"labels are {told}" in err or told in err
+    assert {line.split("\t")[1] for line in out.splitlines() if line} <= kinds
+
+
+def test_labels_of_tables(run, words, tmp_path):
+    path, texts = tmp_path / "labels.parquet", tmp_path / "one.txt"
+    texts.write_text("two dogs\n")
+    labels = List(ClassLabel(names=["O", "B-X"]))
+    rows = Dataset.from_list([{"tokens": ["zwei", "Hunde"], "tags": [0, 1]}])
+    rows.cast_column("tags", labels).to_parquet(path)
+    assert "of 1 X" in run("--project", path, texts).err
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": None, "tags": ["O"]}], "row 1 .*column tokens has no list"),
+        ([{"tokens": ["a"], "tags": None}], "row 0 .*column tags has no list"),
+        ([{"tokens": "a b", "tags": "X Y"}], "row 0 .*column tokens holds string"),
+        ([{"tokens": [["a"]], "tags": ["O"]}], "row 0 .*column tokens holds lists of List"),
+        ([{"tokens": ["a", None], "tags": ["O", "O"]}], "row 0 .*column tokens has a word that is missing"),
+        ([{"tokens": ["a"], "tags": [None]}], "row 0 .*column tags has a label that is missing"),
+        ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a\r"], "tags": ["O"]}], "row 1 .*column tokens .*'a.r'"),
+        ([{"tokens": ["a"], "tags": ["O\tX"]}], "row 0 .*column tags .*'O.tX'"),
+        ([{"tokens": ["a", " "], "tags": ["O", "O"]}], "row 0 .*column tokens .*' '"),
+        ([{"tokens": ["a"], "tags": [""]}], "row 0 .*column tags .*''"),
+        ([{"tokens": ["a"], "tags": [3]}], "row 0 .*column tags holds lists of int64"),
+        ([{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words in column tokens and 1 labels in column tags"),
+        ([{"tokens": ["a", "b"], "tags": ["B-X", "X"]}], "row 0 .*'X'"),
+        ([{"tokens": ["a"], "tags": ["S-X"]}, {"tokens": ["a"], "tags": ["U-X"]}], "row 1 .*S-X and U-X"),
+    ],
+)
+def test_tables_that_hold_no_words_and_labels(run, tmp_path, capsys, monkeypatch, rows, message):
+    monkeypatch.setattr(labels_module, "load_aligner", None)
+    path, texts = tmp_path / "labels.parquet", tmp_path / "texts.txt"
+    Dataset.from_list(rows).to_parquet(path)
+    texts.write_text("a\n" * len(rows))
+    with pytest.raises(SystemExit) as stopped:
+        run("--project", path, texts)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and error.count("\n") == 1 and str(path) in error
+    assert re.search(message, error), error
+
+
 def test_spans_of_characters(run, links, tmp_path):
     source, target = "Ein Mann, zwei Hunde.", "a man, two dogs."
     path = tmp_path / "pairs.jsonl"
@@ -170,21 +249,27 @@ def test_spans_of_characters(run, links, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spans", "message"),
+    ("line", "message"),
     [
-        ([{"start": 0, "end": 9, "label": "A"}], "end"),
-        ([{"start": 0, "end": 2.0, "label": "A"}], "end"),
-        ([[0, 1, "A"]], "objects"),
-        (3, "objects"),
+        ('"spans": [{"start": 0, "end": 9, "label": "A"}]', "spans[0]"),
+        ('"spans": [{"start": 0, "end": 2, "label": "A"}, {"start": 0, "end": 2.0, "label": "A"}]', "spans[1]"),
+        ('"spans": [{"start": false, "end": true, "label": "A"}]', "spans[0]"),
+        ('"spans": [{"start": 0, "end": 2, "label": "A\\nB"}]', "spans[0]"),
+        ('"spans": [{"start": 0, "label": "A"}]', "spans[0]"),
+        ('"spans": [[0, 1, "A"]]', "spans[0]"),
+        ('"spans": 3', "`spans` is 3"),
+        ('"target_spans": []', "target_spans"),
+        ('"spans": [{"start": 0,', "no JSON"),
+        (f'"spans": {"[" * 9999}{"]" * 9999}', "no JSON"),
     ],
 )
-def test_spans_that_are_none_are_refused(run, tmp_path, capsys, spans, message):
+def test_spans_that_are_none_are_refused(run, tmp_path, capsys, line, message):
     path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps({"source": "ein", "target": "a", "spans": spans}) + "\n")
+    path.write_text(f'{{"source": "ein", "target": "a", {line}}}\n')
     with pytest.raises(SystemExit) as stopped:
         run("--project", path)
-    err = " ".join(capsys.readouterr().err.split())
-    assert stopped.value.code == 2 and "line 1" in err and message in err
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and err.count("\n") == 1 and "line 1" in err and message in err
 
 
 def test_files_and_options_that_do_not_fit(run, words, tmp_path, capsys, monkeypatch):
