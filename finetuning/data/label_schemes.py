@@ -92,7 +92,7 @@ def _split(label: str, form: str) -> tuple[str, str]:
 def scheme_of(labels: Iterable[str], place: Callable[[str], str] = lambda label: "the labels") -> Scheme | None:
     """The scheme of all labels of a file; None where they are tags, or where there is no label.
 
-    place: file and row where a label occurs first, for errors. Raises ValueError for labels of several schemes or
+    place: file and row where a label occurs, for errors. Raises ValueError for labels of several schemes or
     forms, for marks in lower case, and where some labels mark spans and others, such as `PER`, have no mark.
     """
     known = sorted(set(labels) - {UNLABELED})

@@ -21,7 +21,7 @@ def test_it_is_loaded_by_its_path_and_says_seqevals_version(metric):
     found = [["B-PER", "I-PER", "O", "B-PER"], ["O", "B-ORG"]]
     scores = metric.compute(predictions=found, references=gold)
     assert scores == pytest.approx({"f1": 200 / 3, "precision": 200 / 3, "recall": 200 / 3, "token_accuracy": 500 / 6})
-    assert metric.version == f"1.0.0 (seqeval {version('seqeval')})"
+    assert metric.version == f"1.1.0 (seqeval {version('seqeval')})"
 
 
 def test_iob1_and_iob2_of_the_same_chunks_score_alike(metric):
@@ -33,6 +33,29 @@ def test_iob1_and_iob2_of_the_same_chunks_score_alike(metric):
     for gold in (iob1, iob2):
         scores = metric.compute(predictions=wrong, references=gold)
         assert (scores["precision"], scores["recall"]) == (pytest.approx(200 / 3), 50)  # 2 of 3 found, 2 of 4 there
+
+
+@pytest.mark.parametrize(
+    ("gold", "found"),
+    [
+        ("U-LOC U-LOC", "U-LOC O"),
+        ("S-LOC S-LOC", "S-LOC O"),
+        ("B-LOC B-LOC", "U-LOC O"),
+        ("W-LOC W-LOC O", "W-LOC O O"),
+        ("LOC-B LOC-B", "LOC-B O"),
+        ("B_LOC I_LOC B_LOC", "B_LOC I_LOC O"),
+        ("B-LOC L-LOC O U-PER", "B-LOC L-LOC O O"),
+        ("B L O U", "B L O O"),
+    ],
+)
+def test_every_scheme_has_chunks(metric, gold, found):
+    scores = metric.compute(predictions=[found.split()], references=[gold.split()])
+    assert (scores["precision"], scores["recall"]) == (100, 50) and scores["f1"] == pytest.approx(200 / 3)
+
+
+def test_words_of_one_scheme_are_right_in_another(metric):
+    scores = metric.compute(predictions=[["I-PER", "I-PER", "O"]], references=[["B-PER", "L-PER", "O"]])
+    assert set(scores.values()) == {100}
 
 
 def test_nothing_found_is_zero_without_a_warning(metric):
@@ -51,6 +74,8 @@ def test_parts_of_speech_are_chunks_of_equal_neighbors(metric):
     [
         ([["O"]], [["O", "O"]], "Sentence 0 .* has 1 predictions and 2 labels.*none twice"),
         ([[]], [[]], "F1 of 0 words.*at least one sentence"),
+        ([["O"], ["PER"]], [["O"], ["B-PER"]], "predictions, sentence 1 .*'PER'"),
+        ([["U-PER"]], [["S-PER"]], "S-PER and U-PER"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(metric, found, gold, message):

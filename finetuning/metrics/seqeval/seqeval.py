@@ -9,25 +9,29 @@ import evaluate
 import numpy
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
+from finetuning.data.label_schemes import scheme_of
+
 _DESCRIPTION = """
 Precision, recall and F1 of chunks over all sentences (micro average), and the share of words with the right label, in
-percent. A chunk is right where its first word, its last word and its type are. Chunks are read from IOB1, IOB2 and
-IOBES as the CoNLL shared tasks' conlleval does: a change of type begins one too. Labels that mark no chunks (parts of
-speech) are read as chunks of equal neighbors: compare their token accuracy.
+percent. A chunk is right where its first word, its last word and its type are. Labels of IOB1, IOB2, IOBES, BILOU,
+BMES and BMEWO, as `B-PER`, `B_PER`, `PER-B`, `PER_B` or marks alone, are first read as IOB2, as the CoNLL shared tasks'
+conlleval does: a change of type begins a chunk too. All labels, predicted and gold, decide the scheme together. Labels
+that mark no chunks (parts of speech) are read as chunks of equal neighbors: compare their token accuracy.
 """
 
 _INPUTS = """
 predictions: list of lists of str, the predicted label of each word of each sentence
 references: list of lists of str, the gold labels
 Returns {"f1", "precision", "recall", "token_accuracy"}, floats in [0, 100]. F1 is 0 where nothing is predicted. Raises
-ValueError where there is no word, and for a sentence whose predictions are not as many as its labels.
+ValueError where there is no word, for a sentence whose predictions are not as many as its labels, and for labels of two
+schemes, such as U-PER and S-PER, or of which only some mark chunks, such as B-PER and PER.
 """
 
 
 class Seqeval(evaluate.Metric):
     """seqeval's default rules; its version is in ours, since its releases read some labels differently."""
 
-    version = f"1.0.0 (seqeval {importlib.metadata.version('seqeval')})"
+    version = f"1.1.0 (seqeval {importlib.metadata.version('seqeval')})"
 
     def _info(self):
         labels = datasets.Sequence(datasets.Value("string"))
@@ -48,6 +52,15 @@ class Seqeval(evaluate.Metric):
                 )
         if not sum(gold for _, gold in lengths):
             raise ValueError("Chunk F1 of 0 words is not defined. Evaluate at least one sentence with words.")
+        sides = {"predictions": predictions, "references": references}
+        places = {
+            label: f"{side}, sentence {number} (from 0)"
+            for side, sentences in sides.items()
+            for number, labels in enumerate(sentences)
+            for label in labels
+        }
+        if scheme := scheme_of(places, places.get):
+            predictions, references = (list(map(scheme.to_iob2, side)) for side in sides.values())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of labels that mark no chunks, one a label
             precision, recall, f1, _ = precision_recall_fscore_support(
