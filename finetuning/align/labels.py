@@ -27,7 +27,7 @@ from finetuning.data.label_schemes import BARE, UNLABELED, scheme_of
 from finetuning.data.word_lists import BREAKS, count_invisible, text_lists
 from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
-from zoo_core.tables import Table, load_table
+from zoo_core.tables import Table, load_table, row_places
 
 LABEL_COLUMNS = ("tags", "upos", "labels")  # of CoNLL, of CoNLL-U, and of rows that `label_text` has written
 LOST_ENDING = ".lost.tsv"
@@ -88,17 +88,22 @@ class LabeledWords:
         import datasets
 
         datasets.disable_progress_bars()
-        rows = load_table(Table(path=flags.project))
+        table = Table(path=flags.project)
+        rows = load_table(table)
         column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
         if column is None or "tokens" not in rows.column_names:
             wanted = f"`tokens` and one of {', '.join(LABEL_COLUMNS)}"
             raise ValueError(f"{flags.project} has the columns {', '.join(rows.column_names)}: it needs {wanted}.")
-        tokens = text_lists(rows, "tokens", flags.project, "word")
-        self.labels = text_lists(rows, column, flags.project, "label")
+
+        def place_of(row: int) -> str:
+            return f"{flags.project}, {row_places(table, [row])[0]}"
+
+        tokens = text_lists(rows, "tokens", table, "word")
+        self.labels = text_lists(rows, column, table, "label")
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
             if len(words) != len(labels):
                 raise ValueError(
-                    f"{flags.project}, row {row} (from 0): {len(words)} words in column tokens and {len(labels)} "
+                    f"{place_of(row)}: {len(words)} words in column tokens and {len(labels)} "
                     f"labels in column {column}. Correct or remove the row."
                 )
         (name,) = flags.files
@@ -112,14 +117,14 @@ class LabeledWords:
             split_at_blanks(pair) if flags.pre_split else pair for pair in zip(tokens, texts, strict=True)
         ]
         rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
-        scheme = scheme_of(rows_of_labels, lambda label: f"{flags.project}, row {rows_of_labels[label]} (from 0)")
+        scheme = scheme_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
         self.are_spans = scheme is not None
         self.notes = ["labels are tags, one a word: they are copied word by word"]
         if scheme:
             self.labels = list(map(scheme.to_iob2, self.labels))
             self.notes = [f"labels are {scheme}, which marks spans: they are written as IOB2"]
-        if invisible := count_invisible(tokens):
-            self.notes.append(f"{flags.project}: {invisible}. A word without a subword has no link.")
+        if invisible := count_invisible(tokens, place_of):
+            self.notes.append(f"{invisible}; a word without a subword has no link")
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """Lines of CoNLL, all source spans, and those that are lost."""

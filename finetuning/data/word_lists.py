@@ -1,78 +1,84 @@
 """Columns of lists of words or of labels, checked, whatever table they come from."""
 
+import itertools
 import re
-import unicodedata
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from zoo_core.tables import require_column
+from zoo_core.tables import Table, describe, has_text, require_column, row_places
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-BREAKS = re.compile(r"[\t\n\r]")
+BREAKS = re.compile(r"[\t\n\r]")  # they end a column or a line of CoNLL
+TEXT = ("string", "large_string", "string_view")
 
 
-def list_column(dataset: "Dataset", column: str, place: str, what: str) -> tuple[Any, list[list[Any] | None]]:
+def list_column(dataset: "Dataset", column: str, name: str, what: str) -> tuple[Any, list[list[Any] | None]]:
     """The type of the items of a column of lists, and the lists, None where one is missing.
 
-    what: what a list holds, for errors. Raises ValueError for a column of another type.
+    name: the table, and what: what a list holds, for errors. Raises ValueError for a column of another type.
     """
-    feature = require_column(dataset, column, place)
+    feature = require_column(dataset, column, name)
     item = getattr(feature, "feature", None)
     if (item is None or isinstance(item, dict)) and getattr(feature, "dtype", None) != "null":
         raise ValueError(
-            f"{place}, row 0 (from 0): column {column} holds {getattr(feature, 'dtype', feature)}, not lists. A row "
-            f"has one list of {what}. Name or write such a column; the columns are {', '.join(dataset.column_names)}."
+            f"{name}, row 0 (from 0): column {column} holds {getattr(feature, 'dtype', feature)}, not lists. A row has "
+            f"one list of {what}. Name or write such a column; the columns are {', '.join(dataset.column_names)}."
         )
     return item, dataset[column][:]
 
 
-def text_lists(dataset: "Dataset", column: str, place: str, what: str, may_be_blank: bool = False) -> list[list[str]]:
+def text_lists(dataset: "Dataset", column: str, table: Table, what: str) -> list[list[str]]:
     """A column of lists of texts; ids of class labels become their names.
 
-    Raises ValueError, with the row, for a column of another type, for lists and texts that are missing, for tabs and
-    line breaks, which end a column or a line of CoNLL, and for texts of spaces or nothing, unless they may be blank.
+    Raises ValueError, with the row, for a column of another type, for lists and texts that are missing or empty, and
+    for tabs and line breaks in texts.
     """
-    item, lists = list_column(dataset, column, place, f"{what}s")
+    item, lists = list_column(dataset, column, describe(table), f"{what}s")
     kind = getattr(item, "dtype", item)  # None where all rows are missing
-    names = dict(enumerate(getattr(item, "names", [])))
-    if names:
+    if names := dict(enumerate(getattr(item, "names", []))):
         lists = [texts and [names.get(number, number) for number in texts] for texts in lists]
-    elif kind not in ("string", "large_string", "string_view", "null", None):
+    elif kind not in (*TEXT, "null", None):
         raise ValueError(
-            f"{place}, row 0 (from 0): column {column} holds lists of {kind}, not of {what}s. Name or write another "
-            f"column; the columns are {', '.join(dataset.column_names)}."
+            f"{describe(table)}, row 0 (from 0): column {column} holds lists of {kind}, not of {what}s. Name or write "
+            f"another column; the columns are {', '.join(dataset.column_names)}."
         )
-    check_texts(lists, column, place, what, may_be_blank)
+    check_texts(lists, column, table, what)
     return lists
 
 
-def check_texts(lists: list[list[Any] | None], column: str, place: str, what: str, may_be_blank: bool = False) -> None:
-    """Raises ValueError for lists of texts as `text_lists`."""
+def check_texts(
+    lists: list[list[Any] | None], column: str, table: Table, what: str, may_be_blank: bool = False
+) -> None:
+    """Raises ValueError, with its row or line, for the first list that has a fault."""
     for row, texts in enumerate(lists):
-        fault = None
-        if texts is None:
-            fault = f"no list of {what}s"
-        elif None in texts:
-            fault = f"a {what} that is missing"
-        elif numbers := [text for text in texts if not isinstance(text, str)]:
-            fault = f"the number {numbers[0]}, which names no class"
-        elif BREAKS.search("".join(texts)):
-            fault = f"a {what} with a tab or a line break: {next(filter(BREAKS.search, texts))!r}"
-        elif not may_be_blank and not all(text.strip(" ") for text in texts):
-            fault = f"a {what} without characters: {next(text for text in texts if not text.strip(' '))!r}"
-        if fault:
-            raise ValueError(f"{place}, row {row} (from 0): column {column} has {fault}. Correct or remove the row.")
+        if fault := fault_of(texts, column, what, may_be_blank):
+            (place,) = row_places(table, [row])
+            raise ValueError(f"{describe(table)}, {place}: {fault}. Correct or remove the row.")
 
 
-def count_invisible(lists: list[list[str]]) -> str | None:
-    """How many words are white space and zero-width characters alone, and the first of them; None without any."""
-    found = [(word, row) for row, words in enumerate(lists) for word in words if _is_invisible(word)]
-    if not found:
+def fault_of(texts: list[Any] | None, column: str, what: str, may_be_blank: bool = False) -> str | None:
+    """What is wrong with the texts of a row, in words; None where nothing is."""
+    if texts is None:
+        return f"column {column} has no list of {what}s"
+    if None in texts:
+        return f"column {column} has a {what} that is missing"
+    if numbers := [text for text in texts if not isinstance(text, str)]:
+        return f"column {column} has the number {numbers[0]}, which is the id of no class"
+    if BREAKS.search("".join(texts)):
+        return f"column {column} has a {what} with a tab or a line break, {next(filter(BREAKS.search, texts))!r}"
+    if not may_be_blank and not all(text.strip(" ") for text in texts):
+        return f"column {column} has a {what} without characters, {next(t for t in texts if not t.strip(' '))!r}"
+    return None
+
+
+def count_invisible(lists: list[list[str]], place_of: Callable[[int], str]) -> str | None:
+    """How many words are white space and zero-width characters alone, and where the first is; None without any."""
+    words = list(itertools.chain.from_iterable(lists))
+    invisible = (~has_text(words)).nonzero()[0]
+    if not len(invisible):
         return None
-    word, row = found[0]
-    return f"words without a visible character: {len(found):,}, the first {word!r} in row {row} (from 0)"
-
-
-def _is_invisible(word: str) -> bool:
-    return not word.isalnum() and all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in word)
+    first = words[invisible[0]]
+    row = next(row for row, own in enumerate(lists) if first in own)
+    return f"words without a visible character: {len(invisible):,}, the first {first!r} in {place_of(row)}"

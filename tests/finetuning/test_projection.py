@@ -163,7 +163,7 @@ def test_words_that_cannot_be_seen_are_counted_and_named(run, words):
     labels, texts = words
     labels.write_text("zwei\tNUM\nHunde\tNOUN\n\ndie\tDET\n\u200b\tX\n\u00a0\tX\n", encoding="utf-8")
     err = run("--project", labels, texts).err
-    assert "2, the first '\\u200b' in row 1" in err and "2 of 2 X" in err
+    assert "2, the first '\\u200b' in" in err and "labels.conll, line 4" in err and "2 of 2 X" in err
 
 
 @pytest.mark.parametrize(
