@@ -24,11 +24,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetuning.data.label_schemes import scheme_of
 from finetuning.data.task_tables import LABELED_BY
+from finetuning.data.word_lists import check_texts, count_invisible
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import run_facts, write_rows
 from zoo_core.recipes import TRUST_REMOTE_CODE
-from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
+from zoo_core.tables import Table, describe, load_table, require_column, row_places, table_fingerprint
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -101,7 +103,7 @@ class Text:
     def __init__(self, options: argparse.Namespace, language: str):
         path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
         split = "train" if Path(path).is_file() else options.split
-        table = Table(path=path, config=config, split=split)
+        self.table = table = Table(path=path, config=config, split=split)
         self.name, self.language = describe(table), language
         self.rows: Dataset = load_table(table, options.hub_root)
         names = self.rows.column_names
@@ -136,13 +138,11 @@ class Text:
                     "lists of words."
                 )
             return [(text or "").split() for text in values]
-        for row, words in enumerate(values):
-            if None in (words or ()):
-                raise ValueError(
-                    f"{self.name}, row {row} (from 0): column {self.column} has a word that is missing. Fill or remove "
-                    "it."
-                )
-        return [list(words or ()) for words in values]
+        sentences = [list(words or ()) for words in values]
+        check_texts(sentences, self.column, self.table, "word", may_be_blank=True)
+        if invisible := count_invisible(sentences, lambda row: f"{self.name}, {row_places(self.table, [row])[0]}"):
+            print(invisible)
+        return sentences
 
 
 class Teacher:
@@ -180,6 +180,9 @@ class Teacher:
                 f"The labels of {name} are {', '.join(self.names)}: it does not say what they mean, and rows would be "
                 "labeled with these. Name a tagger that finetuning/run.py left, or write id2label into config.json."
             )
+        self.scheme = scheme_of(self.names, lambda label: f"config.json of {name}")
+        if self.scheme and not self.scheme.is_usual:
+            print(f"the labels of {name} are {self.scheme}, and are written as IOB2")
         self.max_length, self.batch_size = options.max_length, options.batch_size
         self.label_subword = getattr(config, "label_subword", "first")  # taggers of others: the first, as is usual
         tuned = list(getattr(config, "fine_tuned_on", None) or [])
@@ -191,7 +194,7 @@ class Teacher:
         """The labeled rows of one language, without those that have no words, and counts of them."""
         from datasets import Dataset
 
-        from finetuning.tasks.tagging.task import CHUNK_LABEL, OUTSIDE, to_iob2, windows_of, words_of_sentences
+        from finetuning.tasks.tagging.task import windows_of, words_of_sentences
 
         kept = [row for row, words in enumerate(text.sentences) if words]
         sentences = [text.sentences[row] for row in kept]
@@ -209,8 +212,8 @@ class Teacher:
         )
         numbers, probabilities = self._predict(windows, text.language)
         labels = [[self.names[number] for number in words] for words in words_of_sentences(windows, numbers)]
-        if all(name == OUTSIDE or CHUNK_LABEL.fullmatch(name) for name in self.names):
-            labels = [to_iob2(sentence) for sentence in labels]
+        if self.scheme:
+            labels = list(map(self.scheme.to_iob2, labels))
         sure = words_of_sentences(windows, probabilities)
         rows = [
             {

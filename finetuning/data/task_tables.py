@@ -55,14 +55,16 @@ class Rows:
         """The table and the language, as errors name them."""
         return f"{self.name}, language {self.language}"
 
+    def places_of(self, numbers: list[int]) -> list[str]:
+        """Where rows stand in the table, by their numbers here, which increase, as errors name them."""
+        found = numbers if self.positions is None else self.positions[numbers].tolist()
+        return [f"{self.place}, {place}" for place in row_places(self.table, found)]
+
     def report(self, faults: dict[int, str], advice: str) -> None:
         """Reports what is wrong with rows, by their numbers here, as `report_faults` does: each with its place."""
         numbers = sorted(faults)
-        found = numbers if self.positions is None else self.positions[numbers].tolist()
-        places = row_places(self.table, found)
-        report_faults(
-            [f"{self.place}, {place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice
-        )
+        places = self.places_of(numbers)
+        report_faults([f"{place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice)
 
 
 @dataclass

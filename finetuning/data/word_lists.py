@@ -23,8 +23,8 @@ def list_column(dataset: "Dataset", column: str, name: str, what: str) -> tuple[
     item = getattr(feature, "feature", None)
     if (item is None or isinstance(item, dict)) and getattr(feature, "dtype", None) != "null":
         raise ValueError(
-            f"{name}, row 0 (from 0): column {column} holds {getattr(feature, 'dtype', feature)}, not lists. A row has "
-            f"one list of {what}. Name or write such a column; the columns are {', '.join(dataset.column_names)}."
+            f"{name}, row 0 (from 0): column {column} holds {getattr(feature, 'dtype', feature)}, not lists. Write "
+            f"one list of {what} a row, or name such a column; the columns are {', '.join(dataset.column_names)}."
         )
     return item, dataset[column][:]
 

@@ -110,3 +110,16 @@ def test_questions_without_text_are_listed(refused, tmp_path):
         columns=columns,
     )
     assert [place for place, _ in places(printed)] == ["2", "3", "4", "5"]
+
+
+def test_faults_of_words_and_their_labels_are_listed(refused, tmp_path):
+    good = {"tokens": ["Anna", "singt"], "tags": ["B-PER", "O"]}
+    changes = [{}, {"tokens": ["Anna", None]}, {"tags": ["O"]}, {"tokens": None}, {"tags": [None, "O"]}, {}]
+    changes += [{"tokens": ["An\nna", "singt"]}, {"tags": None}]
+    for name, rows in (("t.jsonl", [{**good, **change} for change in changes]), ("e.jsonl", [good])):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = "text_columns: [tokens], label_column: tags"
+    printed, _ = refused("t.jsonl", "e.jsonl", "--check_data", kind="tagging", columns=columns)
+    assert [place for place, _ in places(printed)] == ["2", "3", "4", "7", "8", "5"]
+    _, error = refused("t.jsonl", "e.jsonl", kind="tagging", columns=columns)
+    assert "line 2: column tokens has a word that is missing" in error

@@ -9,10 +9,10 @@ import yaml
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
+from finetuning.data.label_schemes import Scheme
 from finetuning.data.label_text import main as label
 from finetuning.results.table import read_results
 from finetuning.run import main as run
-from finetuning.tasks.tagging import task as tagging
 
 NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
 COLUMNS = "text_columns: [tokens], label_column: labels"
@@ -94,7 +94,7 @@ def test_labels_are_the_teachers_and_the_rest_of_a_row_stays(teacher, tmp_path, 
         ]
         places = [texts.index(word) for word in range(len(row["tokens"]))]
         found = [model.config.id2label[best.indices[place].item()] for place in places]
-        assert row["labels"] == tagging.to_iob2(found)
+        assert row["labels"] == Scheme("IOB", "B-TYPE").to_iob2(found)
         assert row["confidence"] == pytest.approx(best.values[places].mean().item(), abs=1e-3)
         compared += 1
     assert compared == 6
@@ -167,7 +167,7 @@ def test_several_languages_and_what_is_not_overwritten(teacher, tmp_path, capsys
         ([{"words": ["a"]}], [], "no column text"),
         ([{"tokens": ["a"]}], ["--column", "token"], "no column token.*Did you mean 'tokens'"),
         ([{"tokens": [1]}], [], "column tokens holds .*neither text nor lists of words"),
-        ([{"tokens": ["a", None]}], [], "row 0 .*a word that is missing"),
+        ([{"tokens": ["a", None]}], [], "line 1: .*a word that is missing"),
         ([{"tokens": []}, {"tokens": None}], ["--column", "tokens"], "(none of its 2 rows has a word|holds)"),
         ([{"tokens": ["a"], "labels": ["O"]}], [], "has a column labels, which is written here"),
         ([{"tokens": ["a"]}], ["--max_length", "4"], "--max_length is 4"),

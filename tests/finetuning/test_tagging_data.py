@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from datasets import ClassLabel, Features, Sequence, Value
-from seqeval.metrics.sequence_labeling import get_entities
 
+from finetuning.data.label_schemes import Scheme
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
-from finetuning.tasks.tagging.task import to_iob2
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 
@@ -86,17 +85,6 @@ def test_iob1_is_read_as_iob2_whatever_the_training_data_know(write):
     assert names_of(data, data.evaluation["de"]) == TAGS and data.protocol["read_as_iob2"] == {"en": 0, "de": 4}
 
 
-def test_iob2_has_the_same_chunks():
-    draw = random.Random(0)
-    for _ in range(300):
-        labels = [draw.choice(IOB2) for _ in range(draw.randint(1, 9))]
-        converted = to_iob2(labels)
-        assert get_entities(converted) == get_entities(labels)
-        assert to_iob2(converted) == converted
-        begins = [i for i, label in enumerate(converted) if label.startswith("B-")]
-        assert begins == [start for _, start, _ in get_entities(labels)]
-
-
 def test_other_labels_stay_as_they_are_with_a_warning(write):
     tags = [["DET", "NOUN", "VERB"], ["NOUN", "X"]]
     data = read({"path": write("train", rows(tags))}, {"path": write("test", rows(tags))})
@@ -104,10 +92,75 @@ def test_other_labels_stay_as_they_are_with_a_warning(write):
     assert "compare token_accuracy" in data.warnings[0]
 
 
-def test_iobes_marks_chunks_and_is_not_warned_of(write):
-    tags = [["S-PER", "O"], ["B-LOC", "E-LOC"]]
-    data = read({"path": write("train", rows(tags))}, {"path": write("test", rows(tags))})
-    assert not any("equal neighbors" in warning for warning in data.warnings)
+# one person of two words, O; O, a place; two persons, a place of two words: as TAGS
+OTHER_SCHEMES = {
+    "IOBES": ["B-PER E-PER O", "O S-LOC", "S-PER S-PER B-LOC E-LOC"],
+    "BILOU": ["B-PER L-PER O", "O U-LOC", "U-PER U-PER B-LOC L-LOC"],
+    "BMEWO": ["B-PER E-PER O", "O W-LOC", "W-PER W-PER B-LOC E-LOC"],
+    "TYPE-B": ["PER-B PER-I O", "O LOC-B", "PER-B PER-B LOC-B LOC-I"],
+    "B_TYPE": ["B_PER I_PER O", "O B_LOC", "B_PER B_PER B_LOC I_LOC"],
+}
+
+
+@pytest.mark.parametrize("scheme", OTHER_SCHEMES)
+def test_every_scheme_is_read_as_iob2_and_told(write, scheme):
+    iob2 = write("iob2", rows(TAGS))
+    tags = [sentence.split() for sentence in OTHER_SCHEMES[scheme]]
+    other = write("other", rows(tags))
+    names = sorted({tag for sentence in tags for tag in sentence})
+    ids = [[names.index(tag) for tag in sentence] for sentence in tags]
+    numbers_of_other = {"path": write("numbers", rows(ids), NUMBERS), "label_names": names}
+    for train, test, languages in (
+        ({"path": other}, {"path": iob2}, "en"),
+        ({"path": iob2}, {"path": other}, "de"),
+        (numbers_of_other, {"path": other}, "de, en"),
+        ({"path": iob2}, numbers_of_other, "de"),
+    ):
+        data = read(train, test)
+        assert set(data.label_names) == set(IOB2)
+        assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
+        (told,) = data.warnings
+        assert scheme in told and told.endswith(f"in {languages}")
+
+
+def test_training_tables_of_several_schemes_are_one(write):
+    tables = [{"path": write("iob2", rows(TAGS))}]
+    tables += [
+        {"path": write(name, rows([sentence.split() for sentence in tags]))} for name, tags in OTHER_SCHEMES.items()
+    ]
+    data = read(tables, {"path": write("test", rows([["U-PER", "O"], ["O", "U-LOC"]]))})
+    assert names_of(data, data.train) == TAGS * len(tables) and set(data.label_names) == set(IOB2)
+    assert names_of(data, data.evaluation["de"]) == [["B-PER", "O"], ["O", "B-LOC"]]
+
+
+def test_marks_without_types(write):
+    train, test = write("train", rows([["B", "L", "O"], ["U"]])), write("test", rows([["I", "I"], ["O"]]))
+    data = read({"path": train}, {"path": test})
+    assert set(data.label_names) == {"O", "B", "I"}
+    assert names_of(data, data.train) == [["B", "I", "O"], ["B"]]
+    assert names_of(data, data.evaluation["de"]) == [["B", "I"], ["O"]]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ([["B-PER", "O"], ["PER"]], TAGS, "train.*row 1 .*'PER'"),
+        (TAGS, [["B-PER", "O"], ["O", "LOC"]], "test.*row 1 .*'LOC'"),
+        ([["U-PER", "O", "S-PER"]], TAGS, "train.*row 0 .*S-PER and U-PER"),
+        ([["b-per", "o"]], TAGS, "train.*row 0 .*'b-per'"),
+        (TAGS, [["O", "U-ORG"]], "test.*row 0 .*'U-ORG'"),
+    ],
+)
+def test_labels_of_no_scheme_are_refused_with_their_row(write, train, test, message):
+    with pytest.raises(ValueError, match=message):
+        read({"path": write("train", rows(train))}, {"path": write("test", rows(test))})
+
+
+def test_words_without_a_visible_character_are_counted_and_named(write):
+    content = [*rows(TAGS), {"tokens": ["a", "\u200b", " "], "ner_tags": ["O", "B-PER", "O"]}]
+    data = read({"path": write("train", content)}, {"path": write("test", rows(TAGS))})
+    (told,) = data.warnings
+    assert "2, the first '\\u200b' in" in told and "row 3 (from 0)" in told and data.train["words"][3][1] == "\u200b"
 
 
 def test_placeholder_labels_are_refused(write):
@@ -153,6 +206,10 @@ def test_words_without_a_label_are_neither_learned_nor_scored(write, sample_toke
         ([*rows(TAGS), {"tokens": ["a", None], "ner_tags": ["O", "O"]}], {}, "row 3 .*column tokens has a word that"),
         ([*rows(TAGS), {"tokens": ["a"], "ner_tags": None}], {}, "row 3 .*1 words in column tokens and 0 labels"),
         ([*rows(TAGS), {"tokens": ["a"], "ner_tags": [None]}], {}, "row 3 .*no label.*remove them"),
+        ([*rows(TAGS), {"tokens": ["a\nb"], "ner_tags": ["O"]}], {}, "row 3 .*column tokens has .* line break"),
+        ([*rows(TAGS), {"tokens": ["a"], "ner_tags": ["O\t"]}], {}, "row 3 .*'O.t'"),
+        ([*rows(TAGS), {"tokens": None, "ner_tags": ["O"]}], {}, "row 3 .*column tokens has no list"),
+        ([{"tokens": None, "ner_tags": ["O"]}], {}, "row 0 .*column tokens has no list"),
         ([{"tokens": "a b", "ner_tags": ["O", "O"]}], {}, "column tokens holds string, not lists.*list of words a row"),
         ([{"tokens": ["a"], "ner_tags": "O"}], {}, "column ner_tags holds string, not lists.*list of labels"),
         ([{"tokens": [1], "ner_tags": ["O"]}], {}, "column tokens holds lists of int64, not of words"),
@@ -244,7 +301,10 @@ def test_every_word_is_predicted_once_however_long_the_sentence(write, sample_to
     draw = random.Random(0)
     known = ["a", "dog", "runs", "\u200b", "", "Bern", "extraordinarily" * 4, "Donaudampfschifffahrt"]
     sentences = [
-        ([draw.choice(known) for _ in range(length)], to_iob2([draw.choice(IOB2) for _ in range(length)]))
+        (
+            [draw.choice(known) for _ in range(length)],
+            Scheme("IOB", "B-TYPE").to_iob2([draw.choice(IOB2) for _ in range(length)]),
+        )
         for length in (1, 2, 7, 40, 90)
     ]
     data = encoded(write, sample_tokenizer, sentences, 12)

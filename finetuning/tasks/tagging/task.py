@@ -1,8 +1,9 @@
 """Tagging: rows of words, each with a label, to windows of subwords by language, to the F1 of chunks.
 
-Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in IOB1 or IOB2. Both are read as IOB2, so that
-tables of either can stand beside each other; chunks, and with them F1, stay what they were. Other labels (parts of
-speech) are taken as they are. A word whose label is `_` has none: it is read, but neither learned nor scored.
+Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in a scheme of `finetuning.data.label_schemes`.
+All are read as IOB2, so that tables of different schemes can be used together; chunks, and with them F1, stay what they
+were, and the model predicts IOB2. Other labels (parts of speech) are taken as they are. A word whose label is `_` has
+none: it is read, but neither learned nor scored.
 
 A word's label is that of its first subword, or of the first that holds text (`label_subword`): XLM-R's tokenizer writes
 most Chinese words as the mark of a word's beginning, `▁`, alone, and then the word. A sentence that is too long becomes
@@ -17,26 +18,24 @@ cut at the limit and counted; y's labels are learned beside the first window alo
 
 import functools
 import itertools
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
+from finetuning.data.label_schemes import OUTSIDE, UNLABELED, Scheme, join_label, scheme_of
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
+from finetuning.data.word_lists import BREAKS, TEXT, count_invisible, fault_of, list_column
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.masking import IGNORED
-from zoo_core.tables import require_column
 
-OUTSIDE = "O"
-UNLABELED = "_"  # as CoNLL-U and `word-align --project` write it
-CHUNK_LABEL = re.compile(r"([BI])-(.+)", re.DOTALL)
 LABELED = {"first": "its first subword", "first_with_text": "its first subword that holds text"}
 WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
 MANY = 0.3  # share of blank first subwords from which on a language is named: punctuation makes 8% to 14%, Chinese 84%
@@ -54,8 +53,7 @@ def read(recipe: TaggingRecipe) -> TaskData:
     for rows in tables.evaluation.values():
         _refuse_labels_of_a_model(rows)
     sides = [side for rows in tables.train for side in (rows, translation_of(rows)) if side and side.table.label_column]
-    raw, is_declared = label_names([_label_column(rows) for rows in sides])
-    labels = Labels(raw, *_with_both_marks(raw), is_declared)
+    labels = _labels([_label_column(rows) for rows in sides])
     warnings: list[str] = []
     changed: dict[str, int] = {}
     normalize = functools.partial(_normalize, labels=labels, changed=changed, warnings=warnings)
@@ -70,45 +68,74 @@ def read(recipe: TaggingRecipe) -> TaskData:
             f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. Check the "
             f"label column {recipe.train[0].label_column}."
         )
-    if any(name != OUTSIDE and not re.fullmatch("[BIES]-.+", name) for name in raw):
+    if labels.scheme is None:
         data.warnings.append(
-            "the labels are not IOB1, IOB2 or IOBES: F1 is that of chunks of equal neighbors, which depends on "
-            "seqeval's version; compare token_accuracy"
+            "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: F1 is that of chunks of equal neighbors, which "
+            "depends on seqeval's version; compare token_accuracy"
         )
+    for scheme, languages in labels.others.items():
+        data.warnings.append(f"the labels are {scheme}, and are read as IOB2, in {', '.join(sorted(languages))}")
     data.protocol["read_as_iob2"] = changed
     return data
 
 
 @dataclass
 class Labels:
-    """The labels of a run: as the training data name them, and with B- and I- of every type of chunk."""
+    """The labels of a run: as the training data name them, and with B- and I- of every type of chunk in IOB2.
+
+    scheme: of the training data; None where the labels mark no chunks, and `names` are `raw`. others: the languages
+    whose labels are of a scheme other than IOB1 and IOB2, by scheme.
+    """
 
     raw: list[str]
-    names: list[str]
-    are_chunks: bool
     is_order_declared: bool
+    scheme: Scheme | None
+    kinds: list[str]
+    names: list[str]
+    others: dict[Scheme, dict[str, None]] = field(default_factory=dict)
+
+    def known_to(self, scheme: Scheme | None) -> list[str]:
+        """The labels that a table of this scheme may have; first those of the training data, where it is theirs."""
+        if scheme == self.scheme:
+            return list(dict.fromkeys([*self.raw, *self.names]))
+        return [*(name for name in self.names if name == OUTSIDE), *scheme.spellings(self.kinds)]
 
 
-def _with_both_marks(raw: list[str]) -> tuple[list[str], bool]:
-    """The names with B- and I- of every type, and whether they mark chunks: IOB1 may do without the B- of a type."""
-    marked = [CHUNK_LABEL.fullmatch(name) for name in raw]
-    if not any(marked) or any(name != OUTSIDE and not match for name, match in zip(raw, marked, strict=True)):
-        return raw, False
-    both = [f"{mark}-{match[2]}" for match in marked if match for mark in "BI"]
-    return list(dict.fromkeys([*raw, *both])), True
+def _labels(columns: list[LabelColumn]) -> Labels:
+    """The labels of the training data. IOB1 may do without the B- of a type, and IOBES without its I-."""
+    raw, is_declared = label_names(columns)
+    schemes = [_scheme_of(column) for column in columns]
+    if None in schemes:  # one table alone may not have the labels that tell
+        schemes = [_scheme_of(*columns)] * len(columns)
+    if schemes[0] is None:
+        return Labels(raw, is_declared, None, [], raw)
+    read = {
+        name: scheme.split(name) for column, scheme in zip(columns, schemes, strict=True) for name in _names(column)
+    }
+    parts = [read[name] for name in raw]
+    kinds = list(dict.fromkeys(kind for mark, kind in parts if mark != OUTSIDE))
+    names = [OUTSIDE if mark == OUTSIDE else join_label("B" if mark in "BS" else "I", kind) for mark, kind in parts]
+    names += [join_label(mark, kind) for kind in kinds for mark in "BI"]
+    return Labels(raw, is_declared, schemes[0], kinds, list(dict.fromkeys(names)))
 
 
-def to_iob2(labels: list[str]) -> list[str]:
-    """The labels of a sentence with B- at the first word of every chunk; chunks stay the same.
+def _names(column: LabelColumn) -> list[str]:
+    """The names of the labels that a column declares or has."""
+    return column.declared or [
+        str(name) for name in dict.fromkeys(column.values) if name is not None and str(name).strip()
+    ]
 
-    IOB1 has B- only where a chunk follows one of its own type; what is IOB2 already does not change.
-    """
-    found, before = [], OUTSIDE
-    for label in labels:
-        begins = label.startswith("I-") and (before == OUTSIDE or before[2:] != label[2:])
-        found.append("B" + label[1:] if begins else label)
-        before = label
-    return found
+
+def _scheme_of(*columns: LabelColumn) -> Scheme | None:
+    """The scheme of the labels of these columns together. Raises ValueError as `scheme_of`."""
+
+    def place_of(label: str) -> str:
+        for column in columns:
+            if label in column.values:
+                return column.rows.places_of([column.row_of(column.values.index(label))])[0]
+        return columns[0].rows.place
+
+    return scheme_of(itertools.chain.from_iterable(map(_names, columns)), place_of)
 
 
 def _check_columns(recipe: TaggingRecipe) -> None:
@@ -122,25 +149,18 @@ def _check_columns(recipe: TaggingRecipe) -> None:
         check_label_names(where, table.label_names)
 
 
-def _lists(rows: Rows, column: str, what: str) -> tuple[Any, list[list[Any]]]:
-    """The type of the items of a column of lists, and the lists. Raises ValueError for another type."""
-    feature = require_column(rows.dataset, column, rows.name)
-    item = getattr(feature, "feature", None)
-    if item is None or isinstance(item, dict):
-        raise ValueError(
-            f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not lists. A tagger reads one "
-            f"list of {what} a row. Name such a column; the columns are {', '.join(rows.dataset.column_names)}."
-        )
-    return item, rows.dataset[column][:]
-
-
-def _label_column(rows: Rows) -> LabelColumn:
-    feature, lists = _lists(rows, rows.table.label_column, "labels")
-    kept = [[label for label in labels or () if label != UNLABELED] for labels in lists]
+def _label_column(rows: Rows, skipped: Container[int] = ()) -> LabelColumn:
+    """The labels of the words of all rows but those that are skipped."""
+    column = rows.table.label_column
+    feature, lists = list_column(rows.dataset, column, rows.name, "labels")
+    kept = [
+        [label for label in labels or () if label != UNLABELED and row not in skipped]
+        for row, labels in enumerate(lists)
+    ]
     ends = np.cumsum([len(labels) for labels in kept])
     values = list(itertools.chain.from_iterable(kept))
     if not values and any(lists):
-        raise ValueError(f"{rows.place}: no word has a label in column {rows.table.label_column}, only {UNLABELED!r}.")
+        raise ValueError(f"{rows.place}: no word has a label in column {column}, only {UNLABELED!r}.")
     return LabelColumn(rows, feature, values, lambda number: int(np.searchsorted(ends, number, side="right")))
 
 
@@ -185,38 +205,48 @@ def _side(
 ) -> tuple[list[list[str]], list[list[int]]]:
     """The words of each row and their tags, of a text or of its translation; no tags where there is no label column."""
     (column,) = rows.table.text_columns
-    feature, words = _lists(rows, column, "words")
-    if getattr(feature, "dtype", None) not in ("string", "large_string"):
+    feature, words = list_column(rows.dataset, column, rows.name, "words")
+    if (kind := getattr(feature, "dtype", None)) not in (*TEXT, "null", None):
         raise ValueError(
-            f"{rows.name}: column {column} holds lists of {getattr(feature, 'dtype', feature)}, not of words. Name the "
-            "column of the words in `text_columns`."
+            f"{rows.name}: column {column} holds lists of {kind or feature}, not of words. Name the column of the "
+            "words in `text_columns`."
         )
     label_column = rows.table.label_column
-    lists = _lists(rows, label_column, "labels")[1] if label_column else [None] * len(words)
+    lists = list_column(rows.dataset, label_column, rows.name, "labels")[1] if label_column else [None] * len(words)
+    faults = {}
     for row, (sentence, tags) in enumerate(zip(words, lists, strict=True)):
-        if sentence is None or None in sentence:
-            raise ValueError(
-                f"{rows.place}, row {row} (from 0): column {column} has a word that is missing. Fill or remove the row."
-            )
-        if label_column and (tags is None or len(tags) != len(sentence)):
-            raise ValueError(
-                f"{rows.place}, row {row} (from 0): {len(sentence)} words in column {column} and {len(tags or ())} "
-                f"labels in column {label_column}. Correct or remove the row."
-            )
+        fault = fault_of(sentence, column, "word", may_be_blank=True)
+        if label_column and not fault:
+            if len(tags or ()) != len(sentence):
+                fault = (
+                    f"{len(sentence)} words in column {column} and {len(tags or ())} labels in column {label_column}"
+                )
+            elif broken := [tag for tag in tags if isinstance(tag, str) and BREAKS.search(tag)]:
+                fault = f"column {label_column} has a label with a tab or a line break, {broken[0]!r}"
+        if fault:
+            faults[row] = fault
+    rows.report(faults, "Correct or remove the row.")
+    words = [[] if row in faults else sentence for row, sentence in enumerate(words)]
+    if invisible := count_invisible(words, lambda row: rows.places_of([row])[0]):
+        warnings.append(invisible)
     if not label_column:
         return words, []
-    ids = iter(label_ids(_label_column(rows), labels.names, labels.is_order_declared, warnings))
+    labels_of_table = _label_column(rows, faults)
+    scheme = labels.scheme and (_scheme_of(labels_of_table) or labels.scheme)
+    if scheme and not scheme.is_usual:
+        labels.others.setdefault(scheme, {})[rows.language] = None
+    known = labels.known_to(scheme)
+    ids = iter(label_ids(labels_of_table, known, labels.is_order_declared, warnings))
     places = {name: place for place, name in enumerate(labels.names)}
     tags = []
-    for sentence in lists:
-        own = [IGNORED if name == UNLABELED else next(ids) for name in sentence]
-        if labels.are_chunks:
-            chunks = to_iob2([OUTSIDE if number == IGNORED else labels.names[number] for number in own])
-            marked = [number if number == IGNORED else places[name] for number, name in zip(own, chunks, strict=True)]
-            count = sum(before != after for before, after in zip(own, marked, strict=True))
+    for row, sentence in enumerate(lists):
+        own = [UNLABELED if label == UNLABELED else known[next(ids)] for label in sentence or () if row not in faults]
+        read = scheme.to_iob2(own) if scheme else own
+        pairs = list(zip(own, read, strict=True))
+        tags.append([IGNORED if label == UNLABELED else places[name] for label, name in pairs])
+        if scheme:
+            count = sum(label not in (name, UNLABELED) for label, name in pairs)
             changed[rows.language] = changed.get(rows.language, 0) + count
-            own = marked
-        tags.append(own)
     return words, tags
 
 
@@ -250,7 +280,7 @@ def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) 
         "token_accuracy: share of the words with the right label, those outside of chunks included",
         f"a word's label is that of {LABELED[label_subword]}; chunks are joined over the windows of a sentence",
     ]
-    facts += [f"{changed:,} labels of IOB1 were read as IOB2's"] if changed else []
+    facts += [f"{changed:,} labels of other schemes were read as IOB2's"] if changed else []
     facts += [f"{empty:,} words that give no subword were read as {tokenizer.unk_token}"] if empty else []
     tables = data.protocol["training_data"]
     for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])):
