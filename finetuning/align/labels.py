@@ -29,7 +29,7 @@ from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
 from zoo_core.tables import Table, load_table, row_places
 
-LABEL_COLUMNS = ("tags", "upos", "labels")  # of CoNLL, of CoNLL-U, and of rows that `label_text` has written
+LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 LOST_ENDING = ".lost.tsv"
 
 
