@@ -1,101 +1,257 @@
 """Sentence pairs of TMX 1.4 (translation memories) and XLIFF (1.2 and 2): read unit by unit, in constant memory."""
 
+import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
-ROOTS = {"tmx": "tmx", "xliff": "xliff"}
+from zoo_core.input_lines import LONGEST_LINE
+
+ROOTS = ("tmx", "xliff")
 UNITS = ("tu", "trans-unit", "unit")  # of TMX, XLIFF 1.2, XLIFF 2
 CODES = ("bpt", "ept", "it", "ph", "ut")  # inline tags that hold markup of the original document; others hold text
+# what an inline tag stands for: in TMX, XLIFF 1.2, XLIFF 2 and the latter's format style module
+KINDS = ("type", "ctype", "subType", "{urn:oasis:names:tc:xliff:fs:2.0}fs")
+BREAK = re.compile("(.*[-:])?(lb|pb|cb|br)")  # of a line, a page or a column; `x-br` and `xlf:lb` have prefixes
 LANGUAGES = ("source-language", "srcLang"), ("target-language", "trgLang")  # attributes of XLIFF 1.2, XLIFF 2
+UNDETERMINED = "und"  # the language tag of files that name none
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+
+ZIP = b"PK\x03\x04"  # memoQ's .mqxlz is one
+CHUNK = 2**16  # bytes
+DEEPEST = 200  # elements in each other; `_pieces` calls itself for each
+ELEMENT_BYTES = 64  # that an element without text takes in memory, roughly
 
 
 class XmlPairs:
-    """The pairs of a TMX or XLIFF stream: text without inline tags.
+    """The pairs of a TMX or XLIFF stream: text without inline tags, where those of a line break are line breaks.
 
-    languages: of source and target, for TMX: `en` takes `en-US`, too; default: the header's `srclang` and the first
-    other one of the first unit that has two. They are known when the first such unit has been read, and so are XLIFF's.
+    A unit of TMX is a pair; one of XLIFF is a pair for each of its segments. In XLIFF 1.2, <mrk mtype="seg"> with the
+    same mid in both sides is a segment, and the text outside of them, if there is any, is a pair of its own; a unit
+    that has segments in only one of two sides with text is one pair.
+
+    languages: of source and target; `en` takes `en-US`, too. Default for TMX: the header's `srclang` and the first
+    other one of the first unit that has two; for XLIFF: those of the first <file>. They are known when the first such
+    unit has been read.
 
     A unit without one of the languages, or without a target, is a pair with an empty side, so that units keep their
-    numbers. Raises ValueError for what is no such file, with its line or unit, and where no unit has both languages.
+    numbers. Raises ValueError for what is no such file, with its line or unit; where no unit has text in both
+    languages; for XLIFF of several pairs of languages where `languages` does not choose one; and for a unit of more
+    than `LONGEST_LINE` bytes.
     """
 
     def __init__(self, stream: BinaryIO, name: str, format: str, languages: tuple[str, str] | None):
         self.stream, self.name, self.format, self.languages = stream, name, format, languages
+        self.are_given = languages is not None
+        self.with_text: dict[str, None] = {}  # languages, in their order
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        seen: dict[str, None] = {}
-        is_found = False
-        for where, unit, about in self._units():
-            if self.format == "xliff":
-                if self.languages is None:
-                    source, target = (next(filter(None, map(about.get, names)), "und") for names in LANGUAGES)
-                    self.languages = source, target
-                yield from self._segments(where, unit)
-                continue
-            texts = self._variants(where, unit)
-            seen |= dict.fromkeys(texts)
-            if self.languages is None and len(texts) > 1:
-                first = unit.get("srclang") or about.get("srclang", "")
-                tags = sorted(texts, key=lambda tag: not _is_of(tag, first))
-                self.languages = tags[0], tags[1]
-            sides = [next((texts[tag] for tag in texts if _is_of(tag, of)), "") for of in self.languages or texts]
-            is_found |= self.languages is not None and all(sides)
-            yield sides[0], sides[1] if len(sides) > 1 else ""
-        if seen and not is_found:
-            wanted = f"in {' and '.join(self.languages)}" if self.languages else "in two languages"
+        pairs_of = self._tmx_pairs if self.format == "tmx" else self._xliff_pairs
+        is_found, number = False, 0
+        for number, (unit, about) in enumerate(self._units(), start=1):
+            for pair in pairs_of(f"{self.name}, unit {number}", unit, about):
+                is_found |= all(map(str.strip, pair))
+                yield pair
+        if number and not is_found:
+            wanted = " and ".join(self.languages or ("two languages",))
+            sides = " (<source> and <target>)" if self.format == "xliff" else ""
+            how = " --languages names two of them." if len(self.with_text) > 1 else ""
             raise ValueError(
-                f"{self.name} has no unit {wanted}; there are {', '.join(seen)}. --languages names two of them."
+                f"{self.name} has no unit with text in {wanted}{sides}; there is text in "
+                f"{', '.join(self.with_text) or 'no language'}.{how}"
             )
 
-    def _units(self) -> Iterator[tuple[str, Any, dict[str, str]]]:
-        """Where it is, the unit, and the attributes of the header or the file around it."""
-        path: list[Any] = []
-        about: dict[str, str] = {}
-        number = inside = 0
-        for event, element in self._events():
-            name = _name(element)
-            if event == "start":
-                if not path and name != ROOTS[self.format]:
-                    raise ValueError(f"{self.name} is no {self.format.upper()}: it is <{name}>.")
-                if name in ("header", "file", "xliff"):
-                    about.update(element.attrib)
-                path.append(element)
-                inside += name in UNITS
-                continue
-            path.pop()
-            if name in UNITS:
-                inside -= 1
-                number += 1
-                yield f"{self.name}, unit {number}", element, about
-            if path and not inside:
-                del path[-1][:]  # memory is not to grow with the file
+    def _units(self) -> Iterator[tuple[Any, dict[str, str]]]:
+        """Each unit, and the attributes of the header or the file around it."""
+        found = _Units(self.name, self.format)
+        parser = ElementTree.XMLParser(target=found)
+        is_first, chunk = True, b" "
+        while chunk:
+            chunk = self.stream.read(CHUNK + found.unseen)  # the parser scans what has not ended again
+            if is_first and chunk.startswith(ZIP):
+                raise ValueError(f"{self.name} is a zip archive. Unpack it and name the file of {self.format} in it.")
+            is_first = False
+            found.unseen += len(chunk)
+            try:
+                parser.feed(chunk) if chunk else parser.close()
+            except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: of an encoding
+                raise found.refusal or ValueError(f"{self.name} is no XML that can be read: {error}.") from None
+            if found.unseen > LONGEST_LINE:
+                raise found.too_long()
+            yield from found.units
+            found.units.clear()
 
-    def _events(self) -> Iterator[tuple[str, Any]]:
-        try:
-            yield from ElementTree.iterparse(self.stream, ("start", "end"))
-        except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: of an encoding
-            raise ValueError(f"{self.name} is no XML that can be read: {error}.") from None
-
-    def _variants(self, where: str, unit: Any) -> dict[str, str]:
-        """{language: text} of a unit of TMX, in its order."""
+    def _tmx_pairs(self, where: str, unit: Any, about: dict[str, str]) -> Iterator[tuple[str, str]]:
         texts: dict[str, str] = {}
-        for variant in _children(unit, "tuv"):
+        for variant in unit.iterfind("{*}tuv"):
             language = variant.get(XML_LANG) or variant.get("lang")
             if not language:
                 raise ValueError(f"{where}: a <tuv> has no xml:lang.")
-            texts.setdefault(language, "".join(map(_text, _children(variant, "seg"))))
+            segment = variant.find("{*}seg")
+            if segment is None:
+                raise ValueError(f"{where} has no <seg> in its <tuv> of {language}. TMX has its text there.")
+            texts.setdefault(language, _text(segment))
         if not texts:
             raise ValueError(f"{where} has no <tuv>.")
-        return texts
+        self.with_text |= dict.fromkeys(tag for tag, text in texts.items() if text.strip())
+        if self.languages is None and len(texts) > 1:
+            first = unit.get("srclang") or about.get("srclang", "")
+            tags = sorted(texts, key=lambda tag: not _is_of(tag, first))
+            self.languages = tags[0], tags[1]
+        sides = [next((texts[tag] for tag in texts if _is_of(tag, of)), "") for of in self.languages or texts]
+        yield sides[0], sides[1] if len(sides) > 1 else ""
 
-    def _segments(self, where: str, unit: Any) -> Iterator[tuple[str, str]]:
-        for segment in [unit] if _name(unit) == "trans-unit" else _children(unit, "segment"):
-            sources = _children(segment, "source")
-            if not sources:
-                raise ValueError(f"{where} has no <source>.")
-            yield _text(sources[0]), "".join(map(_text, _children(segment, "target")[:1]))
+    def _xliff_pairs(self, where: str, unit: Any, about: dict[str, str]) -> Iterator[tuple[str, str]]:
+        tags = [next(filter(None, map(about.get, names)), UNDETERMINED) for names in LANGUAGES]
+        self.languages = self.languages or (tags[0], tags[1])
+        fits = [tag == UNDETERMINED or _is_of(tag, of) for tag, of in zip(tags, self.languages, strict=True)]
+        if not (all(fits) or self.are_given):
+            first = " ".join(self.languages)
+            raise ValueError(
+                f"{where} is in a <file> of {' and '.join(tags)}, and the units before it are of "
+                f"{' and '.join(self.languages)}. Add --languages {first} or --languages {' '.join(tags)}."
+            )
+        for pair in _segments(where, unit):
+            self.with_text |= dict.fromkeys(tag for tag, text in zip(tags, pair, strict=True) if text.strip())
+            yield tuple(text if is_fit else "" for text, is_fit in zip(pair, fits, strict=True))
+
+
+def root_of(stream: BinaryIO) -> str:
+    """The name of an XML stream's first element; empty where its first bytes have none."""
+    parser = ElementTree.XMLPullParser(["start"])
+    with contextlib.suppress(ElementTree.ParseError, LookupError, ValueError):
+        parser.feed(stream.read(CHUNK))
+        for _, element in parser.read_events():
+            return _local(element.tag)
+    return ""
+
+
+class _Units:
+    """Collects units from the events of an XML parser, and keeps nothing else.
+
+    unseen: bytes that the parser has been given since its last event, as of a long comment. refusal: the error that it
+    was stopped with.
+    """
+
+    def __init__(self, name: str, format: str):
+        self.name, self.format = name, format
+        self.units: list[tuple[Any, dict[str, str]]] = []
+        self.refusal: ValueError | None = None
+        self.number = self.depth = self.unseen = self.held = 0
+        self.head: dict[str, str] = {}  # attributes
+        self.file: dict[str, str] = {}
+        self.builder: Any = None  # of the unit that has begun, and how deep that is
+        self.unit_depth = 0
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        name = _local(tag)
+        self.unseen = 0
+        self.depth += 1
+        if self.depth == 1 and name != self.format:
+            self._refuse(ValueError(f"{self.name} is no {self.format.upper()}: it is <{name}>."))
+        if self.depth > DEEPEST:
+            self._refuse(ValueError(f"{self.name}, unit {self.number}: elements are nested more than {DEEPEST} deep."))
+        if self.builder is None and name in UNITS:
+            self.builder, self.unit_depth, self.held = ElementTree.TreeBuilder(), self.depth, 0
+            self.number += 1
+        if self.builder is not None:
+            self._hold(ELEMENT_BYTES + sum(map(len, attributes.values())))
+            self.builder.start(tag, attributes)
+        elif name == "file":
+            self.file = attributes
+        elif name in ("header", "xliff"):
+            self.head |= attributes
+
+    def data(self, text: str) -> None:
+        self.unseen = 0
+        if self.builder is not None:
+            self._hold(len(text))
+            self.builder.data(text)
+
+    def end(self, tag: str) -> None:
+        self.unseen = 0
+        if self.builder is not None:
+            self.builder.end(tag)
+            if self.depth == self.unit_depth:
+                self.units.append((self.builder.close(), self.head | self.file))
+                self.builder = None
+        self.depth -= 1
+
+    def too_long(self) -> ValueError:
+        return ValueError(
+            f"{self.name}, unit {self.number}: a unit, a comment or an attribute has more than {LONGEST_LINE // 2**20} "
+            "MiB. Write a sentence or a paragraph in each unit."
+        )
+
+    def _hold(self, size: int) -> None:
+        self.held += size
+        if self.held > LONGEST_LINE:  # few bytes of a file can become many: gzip, entities
+            self._refuse(self.too_long())
+
+    def _refuse(self, error: ValueError) -> None:
+        self.refusal = error
+        raise error
+
+
+def _segments(where: str, unit: Any) -> Iterator[tuple[str, str]]:
+    """Source and target of each segment of a unit of XLIFF."""
+    if _local(unit.tag) == "unit":
+        for segment in unit.iterfind("{*}segment"):
+            yield _text(_source_of(segment, where)), _text(segment.find("{*}target"))
+        return
+    source, target = _source_of(unit, where), unit.find("{*}target")
+    sources, targets = _by_mid(unit.find("{*}seg-source")) or _by_mid(source), _by_mid(target)
+    if not sources or not (targets or not _text(target).strip()):
+        yield _text(source), _text(target)
+        return
+    for mid in sorted(sources | targets, key=lambda mid: mid is None):
+        pair = sources.get(mid, ""), targets.get(mid, "")
+        if mid is not None or any(pair):
+            yield pair
+
+
+def _source_of(element: Any, where: str) -> Any:
+    source = element.find("{*}source")
+    if source is None:
+        raise ValueError(f"{where} has no <source>.")
+    return source
+
+
+def _by_mid(side: Any) -> dict[str | None, str]:
+    """{mid: text} of the segments of a side of XLIFF 1.2, and the text outside of them as that of None.
+
+    Empty without segments. One that <g> parts in two has its mid twice.
+    """
+    marks = () if side is None else side.iterfind(".//{*}mrk[@mtype='seg']")
+    count = 0
+    for count, mark in enumerate(marks, start=1):
+        mark.attrib.setdefault("mid", f"number {count}")
+    texts: dict[str | None, str] = {}
+    last = None
+    for mid, text in _pieces(side) if count else ():
+        texts[mid] = texts.get(mid, "") + ("" if mid == last else "\n") + text
+        last = mid
+    return {mid: text.strip() for mid, text in texts.items()}
+
+
+def _text(element: Any) -> str:
+    return "" if element is None else "".join(text for _, text in _pieces(element))
+
+
+def _pieces(element: Any, mid: str | None = None) -> Iterator[tuple[str | None, str]]:
+    """The text in an element, piece by piece, with the mid of the segment that it is in."""
+    if element.get("mtype") == "seg":
+        yield mid, "\n"  # to what is around it; no white space has to stand between segments
+        mid = element.get("mid")
+    if any(BREAK.fullmatch(element.get(kind, "")) for kind in KINDS):
+        yield mid, "\n"
+    if _local(element.tag) in CODES:
+        return
+    yield mid, element.text or ""
+    for child in element:
+        yield from _pieces(child, mid)
+        yield mid, child.tail or ""
 
 
 def _is_of(tag: str, language: str) -> bool:
@@ -104,17 +260,5 @@ def _is_of(tag: str, language: str) -> bool:
     return tag == language or tag.startswith(f"{language}-")
 
 
-def _name(element: Any) -> str:
-    return element.tag.rpartition("}")[2]  # without its namespace
-
-
-def _children(element: Any, name: str) -> list[Any]:
-    return [child for child in element if _name(child) == name]
-
-
-def _text(element: Any) -> str:
-    for code in [part for part in element.iter() if _name(part) in CODES]:
-        behind = code.tail
-        code.clear()
-        code.tail = behind
-    return "".join(element.itertext())
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]  # without its namespace

@@ -124,13 +124,155 @@ def test_inline_tags_leave_their_text_and_not_their_codes():
     first = """<xliff xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="en"><body><group>
         <trans-unit id="1"><source>a <g id="1">b<x id="2"/></g></source>
         <alt-trans><source>no</source><target>nein</target></alt-trans><note>n</note></trans-unit>
+        <trans-unit id="2"><source>un<g id="1">able</g></source><target>un<bpt id="1">b</bpt>fähig</target></trans-unit>
         </group></body></file></xliff>"""
-    assert read(first, "xliff") == [("a b", "")]
+    assert read(first, "xliff") == [("a b", ""), ("unable", "unfähig")]
     second = """<x:xliff xmlns:x="urn:oasis:names:tc:xliff:document:2.0" srcLang="en"><x:file id="f"><x:unit id="1">
         <x:segment><x:source>One <x:pc id="1">big</x:pc></x:source><x:target>Eins</x:target></x:segment>
         <x:ignorable><x:source> </x:source></x:ignorable>
         <x:segment><x:source>Two</x:source></x:segment></x:unit></x:file></x:xliff>"""
     assert read(second, "xliff") == [("One big", "Eins"), ("Two", "")]
+
+
+XLIFF = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="en"
+    target-language="de"><body>{}</body></file></xliff>"""
+TWO = '<mrk mtype="seg" mid="7">One.</mrk> <mrk mtype="seg" mid="8">Two.</mrk>'
+
+
+def xliff_unit(source, target, segmented=""):
+    segmented = f"<seg-source>{segmented}</seg-source>" if segmented else ""
+    return f'<trans-unit id="u"><source>{source}</source>{segmented}<target>{target}</target></trans-unit>'
+
+
+@pytest.mark.parametrize(
+    ("source", "segmented", "target", "expected"),
+    [
+        (
+            "One. Two.",
+            TWO,
+            '<mrk mtype="seg" mid="7">Eins.</mrk><mrk mtype="seg" mid="8">Zwei.</mrk>',
+            [("One.", "Eins."), ("Two.", "Zwei.")],
+        ),
+        (  # in another order, one that the source does not have
+            "One. Two.",
+            TWO,
+            '<mrk mtype="seg" mid="8">Zwei.</mrk><mrk mtype="seg" mid="9">Drei.</mrk><mrk mtype="seg" mid="7"/>',
+            [("One.", ""), ("Two.", "Zwei."), ("", "Drei.")],
+        ),
+        (TWO, "", '<mrk mtype="seg" mid="7">Eins.</mrk>', [("One.", "Eins."), ("Two.", "")]),
+        ("One. Two.", TWO, "", [("One.", ""), ("Two.", "")]),
+        (  # inside of tags, and over two of them
+            "One.",
+            f'<g id="1"><g id="2">{TWO}</g><mrk mtype="seg" mid="7">One more.</mrk></g>',
+            '<g id="1"><mrk mtype="seg" mid="7">E<g id="3">ins</g>.</mrk></g>',
+            [("One. One more.", "Eins."), ("Two.", "")],
+        ),
+        (  # text outside of the segments
+            "x",
+            f"1) {TWO}",
+            'eins) <mrk mtype="seg" mid="7">Eins.</mrk> ; <x id="1"/>',
+            [("One.", "Eins."), ("Two.", ""), ("1)", "eins) ;")],
+        ),
+        (  # without mid: by order
+            "x",
+            '<mrk mtype="seg">One.</mrk><mrk mtype="seg">Two.</mrk>',
+            '<mrk mtype="seg">Eins.</mrk><mrk mtype="seg">Zwei.</mrk>',
+            [("One.", "Eins."), ("Two.", "Zwei.")],
+        ),
+        # segments in one side only: the unit as a whole, whose words do not run together
+        ("One. Two.", TWO, "Eins. Zwei.", [("One. Two.", "Eins. Zwei.")]),
+        ("One. Two.", "", TWO.replace("> <", "><"), [("One. Two.", "One. Two.")]),
+        ('<mrk mtype="term" mid="1">One</mrk>.', "", "Eins.", [("One.", "Eins.")]),
+    ],
+)
+def test_segments_of_a_unit_are_pairs(source, segmented, target, expected):
+    found = read(XLIFF.format(xliff_unit(source, target, segmented) + xliff_unit("a", "b")), "xliff")
+    assert [tuple(" ".join(side.split()) for side in pair) for pair in found] == [*expected, ("a", "b")]
+
+
+@pytest.mark.parametrize("kind", ["lb", "pb", "x-br", "x-lb"])
+@pytest.mark.parametrize("tag", ["x", "ph", "g", "bx", "it", "bpt"])
+def test_a_tag_that_breaks_a_line_parts_words(kind, tag):
+    words = f'Name<{tag} id="1" ctype="{kind}"/>Address', f'Na<{tag} id="1" ctype="bold"/>me'
+    assert read(XLIFF.format(xliff_unit(*words)), "xliff") == [("Name\nAddress", "Name")]
+
+
+@pytest.mark.parametrize("tag", ["ph", "it", "ut", "bpt", "hi"])
+def test_a_tag_that_breaks_a_line_of_tmx(tag):
+    code = "" if tag == "hi" else "&lt;br/>"
+    found = read(TMX.format(unit(en=f'a<{tag} type="cb">{code}</{tag}>b', de=f'a<{tag} type="font"/>b')), "tmx")
+    assert found == [("a\nb", "ab")]
+
+
+def test_a_tag_that_breaks_a_line_of_xliff_2():
+    content = """<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" xmlns:fs="urn:oasis:names:tc:xliff:fs:2.0"
+        srcLang="en" trgLang="de"><file id="f"><unit id="1"><m:matches xmlns:m="urn:oasis:names:tc:xliff:matches:2.0">
+        <m:match ref="#1"><source>no</source><target>nein</target></m:match></m:matches><segment>
+        <source>a<ph id="1" type="fmt" subType="xlf:lb"/>b</source><target>c<ph id="1" fs:fs="br"/>d</target></segment>
+        </unit></file></xliff>"""
+    assert read(content, "xliff") == [("a\nb", "c\nd")]
+
+
+def test_languages_of_xliff():
+    """A <file> of other languages is refused, and `languages` names those to read."""
+    file = '<file source-language="{}"{}><body>{}</body></file>'
+    of = {tag: f' target-language="{tag}"' for tag in ("de-AT", "fr")}
+    files = file.format("en", of["de-AT"], xliff_unit("one", "eins")) + file.format(
+        "en", of["fr"], xliff_unit("two", "deux")
+    )
+    content = f'<xliff version="1.2">{files}</xliff>'
+    with pytest.raises(ValueError, match="unit 2 .*en and fr.*en and de-AT.*--languages en fr"):
+        read(content, "xliff")
+    assert read(content, "xliff", ("en", "de")) == [("one", "eins"), ("two", "")]
+    assert read(content, "xliff", ("en", "fr")) == [("one", ""), ("two", "deux")]
+    with pytest.raises(ValueError, match="en and it .*en, de-AT, fr"):
+        read(content, "xliff", ("en", "it"))
+    unnamed = f'<xliff version="1.2">{file.format("en", "", xliff_unit("one", "eins"))}</xliff>'
+    for languages, expected in ((None, ("en", "und")), (("en", "de"), ("en", "de"))):
+        pairs = XmlPairs(io.BytesIO(unnamed.encode()), "x", "xliff", languages)
+        assert list(pairs) == [("one", "eins")] and pairs.languages == expected
+
+
+@pytest.mark.parametrize("content", [xliff_unit("one", ""), "<trans-unit><source>one</source></trans-unit>"])
+def test_xliff_without_translations_is_refused(content):
+    with pytest.raises(ValueError, match="^x has no unit with text in en and de .*; there is text in en"):
+        read(XLIFF.format(content * 2), "xliff")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-15"])
+def test_encodings(encoding):
+    declared = encoding.removesuffix("-sig")
+    content = TMX.replace("?>", f' encoding="{declared}"?>').format(unit(en="one", fr="œuf " * 40_000))
+    assert read(content.encode(encoding), "tmx") == [("one", "œuf " * 40_000)]
+
+
+FILLED = TMX.format(unit(en="a", de="b") + "{}" + unit(en="c", de="d"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        FILLED.format(unit(en="x" * 2**24, de="y")),
+        FILLED.format(unit(en="<ph/>" * 300_000, de="y")),
+        FILLED.format(f"<!--{'x' * (2**25)}-->"),
+        FILLED.format("<g>" * 100_000 + "</g>" * 100_000),
+        FILLED.format(unit(en="<hi>" * 100_000 + "</hi>" * 100_000, de="y")),
+    ],
+    ids=["text", "elements", "comment", "nesting", "nesting in a unit"],
+)
+def test_what_would_fill_the_memory_is_refused(content):
+    with pytest.raises(ValueError, match="^x, unit [12]: .*(MiB|nested)"):
+        read(content, "tmx")
+
+
+def test_text_outside_of_units_is_not_kept():
+    """The original document in an XLIFF of Trados, for example."""
+    document = f"<header><reference><internal-file>{'x' * 2**25}</internal-file></reference></header><body>"
+    content = io.BytesIO(XLIFF.replace("<body>", document).format(xliff_unit("one", "eins")).encode())
+    tracemalloc.start()
+    assert list(XmlPairs(content, "x", "xliff", None)) == [("one", "eins")]
+    assert tracemalloc.get_traced_memory()[1] < 2**21
+    tracemalloc.stop()
 
 
 BOMB = "<!DOCTYPE tmx [<!ENTITY a '{}'><!ENTITY b '{}'><!ENTITY c '{}'>]><tmx>&c;</tmx>".format(
@@ -148,6 +290,9 @@ BOMB = "<!DOCTYPE tmx [<!ENTITY a '{}'><!ENTITY b '{}'><!ENTITY c '{}'>]><tmx>&c
         ("<xliff/>", "<xliff>"),
         (TMX.format(unit(en="a", de="b") + "<tu><tuv><seg>a</seg></tuv></tu>"), "unit 2.*xml:lang"),
         (TMX.format("<tu/>"), "unit 1.*<tuv>"),
+        (TMX.format(unit(en="a", de="b") + '<tu><tuv xml:lang="en">a</tuv></tu>'), "unit 2.*<seg>.* en"),
+        (TMX.format(unit(en="a", de=" ")), "en and de; .*text in en[.]"),
+        (b"PK\x03\x04 and more", "archive"),
         (TMX.format(unit(en="a") + unit(en="b")), "two languages"),
     ],
 )
