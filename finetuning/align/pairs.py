@@ -19,7 +19,7 @@ from itertools import count, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
-from finetuning.align.xml_pairs import ROOTS, XmlPairs
+from finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
 from zoo_core.input_lines import lines_of, open_input
 from zoo_core.recipes import nearest
 from zoo_core.tables import PAIR_SEPARATOR
@@ -28,9 +28,13 @@ Side = str | list[str]
 
 STDIN = "-"
 FORMATS = ("text", "jsonl", *ROOTS)
-SUFFIXES = {".jsonl": "jsonl", ".json": "jsonl", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff"}
+ENDINGS = {
+    "jsonl": (".jsonl", ".json"),
+    "tmx": (".tmx",),
+    "xliff": (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mqxlz", ".mxliff"),  # ..., Trados, memoQ (two), Phrase
+}
 
-BLANKS = " \t"
+BLANKS = " \t\n"  # lines have no newlines; JSON strings and XML have
 WORD = re.compile(f"[^{BLANKS}]+")
 SEPARATOR = re.compile(rf"(?<![^{BLANKS}]){re.escape(PAIR_SEPARATOR)}(?![^{BLANKS}])")
 # letters of the scripts without blanks between words: Thai, Lao, Burmese, Khmer; kana and Han
@@ -69,7 +73,7 @@ class PairReader:
         for name in self.files:
             _require_file(name)
         if format == "auto":
-            format = SUFFIXES.get(Path(files[0].lower().removesuffix(".gz")).suffix, "text") if files else "text"
+            format = _format_of(self.files[0]) if self.files else "text"
         if format != "text" and len(self.files) == 2:
             raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
         self.format = format
@@ -144,7 +148,8 @@ class PairReader:
         where = f"{self.name}, line {number}"
         try:
             row = json.loads(line)
-            json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair can be escaped, but is no text
+            # half of a surrogate pair can be escaped, but is no text; NaN and infinity are read, but no JSON
+            json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{where}: no JSON: {error}. It reads {_shorten(line)}. JSONL has an object a line."
@@ -174,6 +179,23 @@ def is_unspaced(text: str) -> bool:
         return False
     letters = [len(found) for word in WORD.findall(text) if (found := UNSPACED.findall(word))]
     return sum(letters) >= UNSPACED_LETTERS * len(letters)
+
+
+def _format_of(file: str) -> str:
+    name = file.lower().removesuffix(".gz")
+    for format, endings in ENDINGS.items():
+        if name.endswith(endings):
+            return format
+    if not Path(file).is_file():  # a pipe can be read only once
+        return "text"
+    with open_input(file) as stream:
+        root = root_of(stream)
+    if name.endswith(".xml") and root not in ROOTS:
+        what = f"its first element is <{root}>" if root else "it is no XML"
+        raise ValueError(
+            f"{file} is neither TMX nor XLIFF: {what}. Lines of text need --format text, JSONL needs --format jsonl."
+        )
+    return root if root in ROOTS else "text"
 
 
 def _require_file(name: str) -> None:

@@ -176,6 +176,8 @@ def test_text_that_is_no_line_has_no_words_unless_they_are_asked_for(file):
     lists = ["one word", "\u00a0"]
     assert read(path) == read(path, split=True) == [("10\u00a0000 EUR.", lists)]
     assert read(path, split=False) == [(["10\u00a0000", "EUR."], lists)]
+    breaks = file('{"source": "one\\n two", "target": ["a"]}\n', "breaks.jsonl")
+    assert read(breaks, split=False) == [(["one", "two"], ["a"])]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +245,14 @@ def test_standard_input(monkeypatch):
         (b'{"source": "a", "target": 3}\n', "x.jsonl", "line 1: 'target' is '3'"),
         (b'{"source": "a", "target": ["b", ""]}\n', "x.jsonl", "list of words"),
         (b'{"source": "\\ud800", "target": "b"}\n', "x.jsonl", "line 1: no JSON: .*surrogates"),
+        pytest.param(b"\n" + b"[" * 100_000 + b"\n", "x.jsonl", "line 2: no JSON: .*recursion", id="lists"),
+        pytest.param(b'{"x":' * 100_000 + b"\n", "x.jsonl", "line 1: no JSON: .*recursion", id="objects"),
+        (b'{"source": "a", "target": "b", "score": NaN}\n', "x.jsonl", "line 1: no JSON: "),
+        (b'{"source": "a", "target": "b", "score": 1e999}\n', "x.jsonl", "line 1: no JSON: "),
+        pytest.param(b'{"id": ' + b"9" * 9_999 + b"}\n", "x.jsonl", "line 1: no JSON: ", id="digits"),
+        (b"\x80\x04\x95\x0c", "x.pkl", "line 1: byte 0x80"),
+        (b"PK\x03\x04\x95\x0c", "x.pt", "archive"),
+        (b"<?xml version='1.0'?><html/>\n", "x.txt", "line 1: no pair .*--format"),
     ],
 )
 def test_lines_that_are_refused_are_named(file, content, name, message):
