@@ -55,7 +55,7 @@ def adapt_in(work: Path, output: Path, flags: argparse.Namespace) -> None:
     screen = make_screen(flags.quiet)
     with screen.status(f"reading {flags.adapt}"):
         pairs, held_out = read_own_pairs(flags, screen)
-    of_text = argparse.Namespace(**vars(flags) | {"format": "auto", "keys": None, "languages": None})
+    of_text = argparse.Namespace(**vars(flags) | {"format": "auto", "columns": None, "languages": None})
     test = read_with_gold(flags, read_pairs(of_text)) if flags.gold else None
     report_precision(flags, screen)
     with screen.status(f"measuring {flags.model}"):

@@ -5,7 +5,8 @@ They come in two formats, told apart by the first line that is not empty:
     alignv2   0006 2 3 S     sentence, source word, target word, S(ure) or P(ossible), as in the shared task of Mihalcea
                              and Pedersen (2003), "An Evaluation Exercise for Word Alignment"; words count from 1,
                              sentences from 1 or from 0, or in order (`fit_gold`); one without links does not occur
-    pharaoh   0-0 1p2 2-1    one line a sentence: `i-j` sure, `ipj` possible; words count from 0 or from 1
+    pharaoh   0-0 1p2 2-1    one line a sentence: `i-j` sure, `ipj` possible; words count from 0 or from 1. It may be
+                             the last column of a table, behind a tab, as in XL-WA
 
 Everything in memory counts from 0: sentences by their line in the input, links as (source word, target word).
 """
@@ -56,7 +57,7 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
     """
     if base not in (None, 0, 1):
         raise ValueError(f"A gold file that counts from {base!r} is unknown: 0 or 1 is meant.")
-    lines = _read_lines(Path(path))
+    lines = _links_of(_read_lines(Path(path)))
     if format == "auto":
         format = _detect(lines, path)
     if format == "pharaoh":
@@ -135,13 +136,29 @@ def _read_lines(path: Path) -> list[str]:
     return lines
 
 
+def _links_of(lines: list[str]) -> list[str]:
+    """The last column of a table that has links in it, but not in its first column; otherwise the lines."""
+    first = next((line for line in lines if line.rpartition("\t")[2].strip()), "")
+    others, tab, links = first.rpartition("\t")
+    if not tab or not _are_links(links) or _are_links(others):
+        return lines
+    return [line.rpartition("\t")[2] for line in lines]
+
+
+def _are_links(text: str) -> bool:
+    return all(map(PHARAOH_LINK.fullmatch, text.split()))
+
+
 def _detect(lines: list[str], path: str | Path) -> str:
     first = next(line.strip() for line in lines if line.strip())
     if ALIGNV2_LINE.fullmatch(first):
         return "alignv2"
     if PHARAOH_LINK.fullmatch(first.split()[0]):
         return "pharaoh"
-    raise ValueError(f"{path} is in no known format of gold links: its first line is {first[:60]!r}.")
+    raise ValueError(
+        f"{path} is in no known format of gold links: its first line is {first[:60]!r}. Write `sentence i j S|P`, or "
+        "`i-j` for each link, alone or in the last column of a table."
+    )
 
 
 def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldLinks:

@@ -33,29 +33,38 @@ class GivenPair:
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
-    """Two arguments as a pair of sentences: neither is there as a file, and one has white space; None otherwise."""
+    """Two arguments as a pair of sentences: neither is there as a file, and one has white space; None otherwise.
+
+    Raises ValueError for a sentence with bytes that are not UTF-8, which Python has as halves of surrogate pairs.
+    """
     if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
         return None
-    return (arguments[0], arguments[1]) if any(map(str.isspace, "".join(arguments))) else None
+    if not any(map(str.isspace, "".join(arguments))):
+        return None
+    for sentence in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in sentence):
+            raise ValueError(f"The sentence {sentence!r} is not UTF-8. Write it in UTF-8.")
+    return arguments[0], arguments[1]
 
 
 def read_pairs(flags: argparse.Namespace) -> PairReader | GivenPair:
-    """The input. Raises ValueError for what `PairReader` refuses, and for keys and languages that would do nothing."""
+    """The input. Raises ValueError for what `PairReader` refuses, and for options that would do nothing."""
     languages = flags.languages and tuple(flags.languages)
     # gold links count words that the output does not show: those between blanks, wherever the text comes from
     split = flags.split or (False if flags.pre_split or flags.gold else None)
     if flags.sentences:
         if flags.format not in ("auto", "text"):
             raise ValueError(f"--format is {flags.format}, and the input is two sentences. Leave it out.")
+        if flags.columns:
+            raise ValueError("--columns is given, and the input is two sentences. Leave it out.")
         reader = GivenPair(flags.sentences, languages, split)
     else:
-        keys = {"keys": tuple(flags.keys)} if flags.keys else {}
-        reader = PairReader(flags.files, flags.format, languages=languages, split=split, **keys)
-    if flags.keys and reader.format != "jsonl":
-        raise ValueError(f"--keys is given with {reader.format} input ({reader.name}): only JSONL has keys.")
+        reader = PairReader(flags.files, flags.format, flags.columns, languages, split)
     to_tmx = flags.output_format == "tmx"
-    if flags.languages and reader.format != "tmx" and not to_tmx:
-        raise ValueError(f"--languages is given with {reader.format} input ({reader.name}): it is for TMX.")
+    if flags.languages and reader.format not in ROOTS and not to_tmx:
+        raise ValueError(
+            f"--languages is given with {reader.format} input ({reader.name}): it is for TMX and XLIFF. Leave it out."
+        )
     if to_tmx and not flags.languages and reader.format not in ROOTS:
         raise ValueError(
             "--output-format tmx is given without --languages: TMX names them. Add --languages SOURCE TARGET."

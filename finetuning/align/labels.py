@@ -143,8 +143,7 @@ class TextsWithSpans:
     """JSON lines of two texts and the spans of the first. `pairs`: (source, target)."""
 
     def __init__(self, flags: argparse.Namespace):
-        keys = tuple(flags.keys) if flags.keys else ("source", "target")
-        self.pairs = list(PairReader([flags.project], "jsonl", keys))
+        self.pairs = list(PairReader([flags.project], "jsonl", flags.columns))
         self.notes: list[str] = []
         lines = read_lines(flags.project)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]

@@ -17,6 +17,7 @@ DESCRIPTION = """Link the words of sentences to the words of their translations.
   word-align corpus.de corpus.en > links.txt                 two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                              {"source": "...", "target": ["a", "list", "of", "words"]}
+  word-align wiki.tsv --columns 2 3 > links.txt              tables: source and target in these columns, between tabs
   word-align memory.tmx --languages en de --output-format tmx > linked.tmx
                                                              TMX, XLIFF (1.2, 2); files of pairs may be gzip files (.gz)
 
@@ -36,7 +37,9 @@ between spaces or tabs, with any punctuation that is glued to them. --split spli
 Two sentences, strings in JSONL, TMX and XLIFF are split into words, and --split does the same with lines: at Unicode's
 word boundaries (UAX #29), which are white space and punctuation, but not inside of `don't`, `l'homme`, `3.5` or
 `example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. --pre-split takes the words between
-spaces or tabs there too, and so does --gold; lists in JSONL are words as they are.
+spaces, tabs or line breaks there too, and so does --gold; lists in JSONL are words as they are.
+
+Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; those that break a line part words.
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 
@@ -48,6 +51,7 @@ See the links, or measure them against links made by hand:
   word-align pairs.txt --open > links.txt                    a page in the browser; --html FILE keeps it there
   word-align test.de test.en --gold alignment.txt --plot confidence.png > links.txt
   word-align test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
+  word-align xlwa.tsv --columns 1 2 --gold xlwa.tsv > links.txt             links in the last column of a table
 
 Let an encoder learn from your own pairs, without gold links, then align by it:
 
@@ -107,19 +111,22 @@ def make_parser() -> CommandParser:
         "--format",
         choices=("auto", *INPUT_FORMATS),
         default="auto",
-        help="of the pairs; auto: by the ending of a file (.jsonl .json .tmx .xlf .xliff, .gz behind it), or text",
+        help="of the pairs; auto: by the ending of a file (.jsonl .json .tmx .xliff .xlf .sdlxliff .mqxliff .mxliff, "
+        ".gz behind it), by the first element of other XML, or text",
     )
     group.add_argument(
-        "--keys",
+        "--columns",
         nargs=2,
         metavar=("SOURCE", "TARGET"),
-        help="names of the two sentences in JSONL (default: source target); values are strings or lists of words",
+        help="of the two sentences: numbers in lines with tabs, from 1 as for `cut -f`, or names in JSONL (default: "
+        "source target), whose values are strings or lists of words",
     )
     group.add_argument(
         "--languages",
         nargs=2,
         metavar=("SOURCE", "TARGET"),
-        help="of TMX: en takes en-US too (default: the file's source language, and the first other one)",
+        help="of TMX and XLIFF: en takes en-US too (default: of TMX the source language and the first other one, of "
+        "XLIFF those of its first <file>)",
     )
     group.add_argument(
         "--split", action="store_true", help="split lines of running text into words at white space and punctuation"
@@ -127,8 +134,8 @@ def make_parser() -> CommandParser:
     group.add_argument(
         "--pre-split",
         action="store_true",
-        help="the words of sentences, JSON strings, TMX, XLIFF and --project's translations stand between spaces or "
-        "tabs, as those of lines do anyway",
+        help="the words of sentences, JSON strings, TMX, XLIFF and --project's translations stand between spaces, tabs "
+        "or line breaks, as those of lines do anyway",
     )
     group.add_argument(
         "--project", metavar="FILE", help="labeled source sentences, to carry their labels over to the translations"
@@ -204,7 +211,10 @@ def make_parser() -> CommandParser:
     )
     group = parser.add_argument_group("evaluation (the input is held in memory)")
     group.add_argument(
-        "--gold", metavar="FILE", help="links made by hand, `sentence i j S|P` or `i-j ipj`: scores at the end"
+        "--gold",
+        metavar="FILE",
+        help="links made by hand, `sentence i j S|P`, or `i-j ipj` alone or in the last column of a table: scores at "
+        "the end",
     )
     group.add_argument(
         "--gold-base",
@@ -269,7 +279,11 @@ def check_flags(flags: argparse.Namespace) -> None:
             (flags.project and value, f"--project with {name}", "it has files of labels, in and out")
             for name, value in of_pairs.items()
         ),
-        (flags.project and flags.keys and flags.files, "--project with --keys", "a file of translations has no keys"),
+        (
+            flags.project and flags.columns and flags.files,
+            "--project with --columns",
+            "a file of translations has one",
+        ),
         (
             flags.project and flags.pre_split and not flags.files,
             "--project with --pre-split",

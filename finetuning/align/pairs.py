@@ -1,4 +1,4 @@
-"""Sentence pairs for the word aligner, read one by one: `source ||| target`, by a tab, two files, JSONL, TMX or XLIFF.
+"""Sentence pairs for the word aligner, read one by one: `source ||| target`, tabs, two files, JSONL, TMX or XLIFF.
 
     pairs = PairReader(["corpus.de", "corpus.en"])
     total = pairs.check()                          # the whole input once, before hours are spent on its first half
@@ -13,7 +13,7 @@ Files may be gzip files, and lines end as `zoo_core.input_lines` says. Memory do
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count, zip_longest
 from pathlib import Path
@@ -49,9 +49,10 @@ class PairReader:
     """The sentence pairs of one or two files, or of standard input.
 
     files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format: of
-    `FORMATS`, or "auto": by the ending of the file's name, see `SUFFIXES`, and text for all else. A line of text is
-    a pair by `|||` between blanks or, where there is none, by a tab. keys: of source and target in a JSONL line,
-    whose values are strings or lists of words. languages: see `XmlPairs`; those of the input once it has been read.
+    `FORMATS`, or "auto": by the ending of the file's name, see `ENDINGS`; XML of any other name by its first element;
+    and text for all else. A line of text is a pair by `|||` between blanks or, where there is none, by a tab. columns:
+    of source and target: names in JSONL (default: "source" and "target"), whose values are strings or lists of words;
+    in one file of text, numbers from 1 between tabs. languages: see `XmlPairs`; those of the input once it was read.
     split: whether sentences come as strings, for the aligner to split, rather than as the words between blanks;
     default: lines as words, all other text as strings. Lists of words stay as they are.
 
@@ -63,7 +64,7 @@ class PairReader:
         self,
         files: list[str],
         format: str = "auto",
-        keys: tuple[str, str] = ("source", "target"),
+        columns: Sequence[str] | None = None,
         languages: tuple[str, str] | None = None,
         split: bool | None = None,
     ):
@@ -79,8 +80,18 @@ class PairReader:
         self.format = format
         self.splits_text = format != "text" if split is None else split
         self.unspaced = 0
-        self.keys, self.languages = keys, languages
+        self.columns, self.languages = columns, languages
         self.name = " and ".join(self.files) or "standard input"
+        if columns and (format in ROOTS or len(self.files) == 2):
+            given = "two files" if len(self.files) == 2 else format
+            raise ValueError(
+                f"--columns is given with {given} ({self.name}): only JSONL and lines with tabs have columns."
+            )
+        if columns and format == "text" and not all(re.fullmatch("[1-9][0-9]{0,5}", name) for name in columns):
+            raise ValueError(
+                f"--columns is {' '.join(columns)}: the columns of {self.name} have numbers, from 1. For the names of "
+                "JSONL, add --format jsonl."
+            )
 
     def check(self) -> int | None:
         """Reads all files once and returns the number of pairs; None for a pipe, which can be read only once."""
@@ -134,13 +145,26 @@ class PairReader:
             return "", ""
         if self.format == "jsonl":
             return self._parse_json(lines[0], number)
-        sides = SEPARATOR.split(lines[0])
-        if len(sides) == 1:
-            sides = lines[0].split("\t")
+        sides, where = lines[0].split("\t"), f"{self.name}, line {number}"
+        if self.columns:
+            wanted = [int(column) for column in self.columns]
+            if max(wanted) > len(sides):
+                raise ValueError(
+                    f"{where}: --columns is {' '.join(self.columns)}, and the line has {len(sides)}, between tabs: "
+                    f"{_shorten(lines[0])}."
+                )
+            sides = [sides[column - 1] for column in wanted]
+        elif len(separated := SEPARATOR.split(lines[0])) > 1:
+            sides = separated
+        elif len(sides) > 2:
+            raise ValueError(
+                f"{where} has {len(sides)} columns between tabs: {_shorten(lines[0])}. Name source and target, counted "
+                "from 1, for example --columns 1 2."
+            )
         if len(sides) != 2:
             raise ValueError(
-                f"{self.name}, line {number}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: "
-                f"{_shorten(lines[0])}. JSONL needs --format jsonl."
+                f"{where}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: {_shorten(lines[0])}. "
+                "JSONL, TMX and XLIFF need --format."
             )
         return sides[0].strip(BLANKS), sides[1].strip(BLANKS)
 
@@ -156,15 +180,16 @@ class PairReader:
             ) from None
         if not isinstance(row, dict):
             raise ValueError(f"{where}: JSON, but no object: {_shorten(line)}. JSONL has an object a line.")
-        for key in self.keys:
+        source, target = self.columns or ("source", "target")
+        for key in (source, target):
             if key not in row:
-                raise ValueError(f"{where}: no key {key!r}. {nearest(key, row)} --keys names the two of a pair.")
+                raise ValueError(f"{where}: no key {key!r}. {nearest(key, row)} --columns names the two of a pair.")
             value = row[key]
             words = value if isinstance(value, list) else [value]
             if not all(isinstance(word, str) and (word is value or word.strip(BLANKS)) for word in words):
                 shown = _shorten(json.dumps(value, ensure_ascii=False))
                 raise ValueError(f"{where}: {key!r} is {shown}, neither text nor a list of words.")
-        return row[self.keys[0]], row[self.keys[1]]
+        return row[source], row[target]
 
 
 def split_at_blanks(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:

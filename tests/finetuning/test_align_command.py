@@ -112,7 +112,7 @@ def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_mo
 
     rows = [{"de": source.split(), "en": target} for source, target in sides]  # its text has no punctuation to split
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert run(tmp_path / "x.jsonl", "--keys", "de", "en").out == expected
+    assert run(tmp_path / "x.jsonl", "--columns", "de", "en").out == expected
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(pairs.read_bytes()))))
     out, err = run("--quiet")
@@ -478,6 +478,16 @@ def test_scores_at_the_end(run, pairs, gold):
     assert f"AER {100 - 100 * sum(hits) / (linked + 5):.1f}, precision {100 * hits[1] / linked:.1f}" in err
 
 
+def test_sentences_and_links_of_one_table(run, tmp_path):
+    table, links = tmp_path / "x.tsv", tmp_path / "links.txt"
+    table.write_text("a\tein Mann\ta man\t0-0 1-1\nb\tzwei Hunde\ttwo dogs\t0-0 1p1\n")
+    links.write_text("0-0 1-1\n0-0 1p1\n")
+    given = [table, "--columns", "2", "3", "--layer", "1", "--quiet", "--gold"]
+    of_table, of_links = run(*given, table), run(*given, links)
+    assert of_table.out == of_links.out and "AER" in of_table.err
+    assert of_table.err.replace("x.tsv", "links.txt") == of_links.err
+
+
 def test_gold_whose_sentence_numbers_have_gaps_scores_the_same(run, pairs, tmp_path):
     said = []
     for name, numbers in (("whole", range(1, 6)), ("gaps", (3, 4, 8, 9, 20))):
@@ -524,7 +534,9 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         ("--plot x", "--plot .* without --gold"),
         ("--gold-base 1", "--gold-base .* without --gold"),
         ("--split --pre-split", "--split .* with --pre-split"),
-        ("--keys de en", "--keys"),
+        ("--columns de en", "--columns"),
+        ("--columns 0 1", "--columns"),
+        ("--columns 1 2 3", "--columns .*--gold"),
         ("--languages de en", "--languages"),
         ("--output-format tmx", "--languages"),
         ("--batch-size 0", "--batch-size: '0'"),

@@ -65,7 +65,9 @@ def test_files_that_are_missing_are_no_sentences(names, tmp_path, monkeypatch, c
 
 def test_sentences_are_no_jsonl(capsys):
     assert "--format" in refused(capsys, *SENTENCES, "--format", "jsonl")
-    assert "--keys" in refused(capsys, *SENTENCES, "--keys", "a", "b")
+    assert "--columns" in refused(capsys, *SENTENCES, "--columns", "a", "b")
+    assert "UTF-8" in refused(capsys, "das \udcff Haus", SENTENCES[1])
+    assert "UTF-8" in refused(capsys, SENTENCES[0], "\udce4")
 
 
 # ---- the terminal

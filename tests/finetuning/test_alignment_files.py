@@ -1,5 +1,6 @@
 """Gold links and sentence pairs, as they come in files."""
 
+import gzip
 import io
 import json
 import sys
@@ -52,6 +53,13 @@ def test_the_base_of_pharaoh_is_given_or_shown_by_a_zero(file):
         read_gold(file("0 1 1 S\n"), base=1)
 
 
+@pytest.mark.parametrize("head", ["a b\tc d\t", "0.97\tthe 1-0 win\tder Sieg\t"])
+def test_links_are_read_from_the_last_column_of_a_table(file, head):
+    gold = read_gold(file(f"{head}\n{head}0-0 1p1\n{head}1-0\n"))
+    assert gold == {0: Gold(), 1: Gold({(0, 0)}, {(0, 0), (1, 1)}), 2: Gold({(1, 0)}, {(1, 0)})} and gold.lines == 3
+    assert read_gold(file("0-0\t1-1\n")) == {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1)})}
+
+
 def test_lines_of_links_end_at_newlines_only(file):
     assert list(read_gold(file("0-0\x0b1-1\u20282-2\n3-3\n"))) == [0, 1]
 
@@ -65,6 +73,9 @@ def test_lines_of_links_end_at_newlines_only(file):
         (b"the house\n", "in no known format of gold links: its first line is 'the house'"),
         (b"0-0\n1:1\n", "line 2: '1:1' is no link `i-j`"),
         (b"1 1 1 S\n1 1 S\n", "line 2: '1 1 S' is not `sentence i j"),
+        (b"a b\tc\t0-0 1-0\na\tb\tc\n", "line 2: 'c' is no link"),
+        (b"a b\tc\n", "last column"),
+        (b"\x80\x04\x95", "line 1: byte 0x80 is not UTF-8"),
     ],
 )
 def test_gold_that_cannot_be_read(file, content, message):
@@ -219,7 +230,72 @@ def test_two_files_and_jsonl(file):
     ]
     rows = [{"source": "a b", "target": ["A", "B C"], "id": 1}, {"source": "", "target": []}]
     assert read(file("\n".join(map(json.dumps, rows)), "x.jsonl")) == [("a b", ["A", "B C"]), ("", [])]
-    assert read(file('{"de": "a", "en": "b"}\n\n'), format="jsonl", keys=("de", "en")) == [("a", "b"), ("", "")]
+    assert read(file('{"de": "a", "en": "b"}\n\n'), format="jsonl", columns=("de", "en")) == [("a", "b"), ("", "")]
+
+
+@pytest.mark.parametrize(
+    ("line", "columns"),
+    [
+        ("1.05\tthe house\tdas  Haus", ("2", "3")),
+        ("the house\tdas Haus \t0-0 1-1", ("1", "2")),
+        ("17\tdas Haus\t4\tthe house\r", ("4", "2")),
+        ("en\t the house\tx|||y\tdas Haus\t", ("2", "4")),
+    ],
+)
+def test_columns_of_a_table(file, line, columns):
+    path = file(f"{line}\n\n{line}\n")
+    assert read(path, columns=columns) == [(words := (["the", "house"], ["das", "Haus"])), ([], []), words]
+    assert read(path, columns=columns, split=True)[1] == ("", "")
+    with pytest.raises(ValueError, match="line 1 .*--columns"):
+        read(path)
+    with pytest.raises(ValueError, match="line 1: --columns is 1 9"):
+        read(path, columns=("1", "9"))
+
+
+@pytest.mark.parametrize("columns", [("0", "1"), ("de", "en"), ("-1", "2"), ("1", "²")])
+def test_columns_that_a_table_does_not_have(file, columns):
+    with pytest.raises(ValueError, match="--columns"):
+        PairReader([file("a\tb\tc\n")], columns=columns)
+
+
+@pytest.mark.parametrize(("files", "format"), [("xy", "auto"), ("x", "tmx"), ("x", "xliff")])
+def test_inputs_without_columns(file, files, format):
+    with pytest.raises(ValueError, match="--columns"):
+        PairReader([file("a\tb\n", name) for name in files], format, columns=("1", "2"))
+
+
+XML = {
+    "tmx": '<tmx version="1.4"><body><tu><tuv lang="en"><seg>a</seg></tuv><tuv lang="de"><seg>b</seg></tuv></tu></body>'
+    "</tmx>",
+    "xliff": '<!-- x --><x:xliff xmlns:x="urn:oasis:names:tc:xliff:document:1.2"><x:file><x:body><x:trans-unit>'
+    "<x:source>a</x:source><x:target>b</x:target></x:trans-unit></x:body></x:file></x:xliff>",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        *(("X" + ending, "xliff") for ending in (".sdlxliff", ".MQXLIFF", ".mxliff", ".Xlf", ".xml", ".txml", ".de")),
+        *(("x" + ending, "tmx") for ending in (".TMX", ".xml", ".XML", ".memory", "")),
+    ],
+)
+def test_xml_is_known_by_its_ending_or_by_its_first_element(file, name, format, encoding):
+    content = f'<?xml version="1.0" encoding="{encoding}"?>\n{XML[format]}'.encode(encoding)
+    for path in (file(content, name), file(gzip.compress(content), f"{name}.gz")):
+        reader = PairReader([path])
+        assert reader.format == format and reader.check() == 1 and list(reader) == [("a", "b")]
+
+
+@pytest.mark.parametrize("content", [b"<html><tmx/></html>", b"a ||| b\n", b"", b"\x80\x04"])
+def test_other_xml_is_refused(file, content):
+    with pytest.raises(ValueError, match="neither TMX nor XLIFF.*--format"):
+        PairReader([file(content, "x.xml")])
+
+
+def test_a_package_of_memoq_is_refused(file):
+    with pytest.raises(ValueError, match="x.mqxlz is a zip archive"):
+        read(file(b"PK\x03\x04\0", "x.mqxlz"))
 
 
 def test_standard_input(monkeypatch):
@@ -237,7 +313,7 @@ def test_standard_input(monkeypatch):
         (b"a ||| b\na b\n", "x.txt", "x.txt, line 2: .*[|]{3}.*tab.*'a b'"),
         (b"a|||b\n", "x.txt", "line 1: .*between spaces"),
         (b"a ||| b ||| c\n", "x.txt", "line 1: no pair"),
-        (b"a\tb\nc\td\te\n", "x.tsv", "line 2: no pair"),
+        (b"a\tb\nc\td\te\n", "x.tsv", "line 2 has 3 columns"),
         (b"a ||| b\n\nc \xe4 ||| d\n", "x.txt", "line 3: byte 0xe4 is not UTF-8"),
         (b'{"source": "a", "target": "b"}\n{"source": \n', "x.jsonl", "line 2: no JSON: .*It reads"),
         (b'["a", "b"]\n', "x.jsonl", "line 1: JSON, but no object"),
