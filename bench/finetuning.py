@@ -192,9 +192,10 @@ class Contest:
         parts = [data.evaluation]
         if name != TOGETHER:
             parts = [{language: rows} for language, rows in data.evaluation.items()]
-        scores: dict[str, dict[str, float]] = {}
+        outcomes: dict[str, Any] = {}
         trainers = [self.trainer(replace(data, evaluation=part), name) for part in parts]
-        return timed(lambda: [scores.update(trainer.score()) for trainer in trainers]), scores
+        seconds = timed(lambda: [outcomes.update(trainer.outcomes()) for trainer in trainers])
+        return seconds, {language: found.scores for language, found in outcomes.items()}
 
 
 class Watch(TrainerCallback):

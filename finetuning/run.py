@@ -13,7 +13,7 @@ file's kind.
 runs every task of a benchmark, each by its recipe, and makes one table of them: see `--suite xtreme --help`.
 
 Writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot; recipe.yaml
-and run.json; seed-N/model.
+and run.json; seed-N/model and seed-N/predictions, a file a language.
 A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
 """
 

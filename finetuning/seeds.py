@@ -2,7 +2,9 @@
 
 import functools
 import json
+import re
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from finetuning.checkpoints import CHECKPOINT, last_complete_checkpoint, trainer_checkpoints
 from finetuning.results.files import run_name
 from zoo_core.console import RunBar
-from zoo_core.provenance import forget_machine, write_json
+from zoo_core.provenance import forget_machine, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 from zoo_core.run_folders import remove_own
 
@@ -229,10 +231,29 @@ def finite(value: Any) -> Any:
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
+Predictions = dict[str, Callable[[], Iterable[dict[str, Any]]]]  # by language or pair, what makes the rows of its file
+
+
+def finish_seed(folder: Path, record: dict[str, Any], predictions: Predictions) -> None:
+    """Leaves `predictions/<language>.jsonl` and then scores.json, with which the seed counts as finished."""
+    for language, records in predictions.items():
+        # languages are what a table calls them: `pt/BR` is no folder
+        name = re.sub(r'^\.|[%/\\:*?"<>|\x00-\x1f]', lambda match: f"%{ord(match[0]):02X}", language)
+        rows = ({"language": language, **row} for row in records())
+        write_rows(folder / "predictions" / f"{name}.jsonl", rows)
+    write_json(folder / "scores.json", record)
+
+
 def finish(
-    trainer: Trainer, progress: SeedProgress, outcome: dict[str, Any], folder: Path, save_model: bool
+    trainer: Trainer,
+    progress: SeedProgress,
+    outcome: dict[str, Any],
+    predictions: Predictions,
+    folder: Path,
+    save_model: bool,
 ) -> dict[str, Any]:
-    """Leaves scores.json, and model/ if it is to be kept, in the folder of a seed; removes its checkpoints.
+    """Leaves scores.json, predictions/, and model/ if it is to be kept, in the folder of a seed; removes its
+    checkpoints.
 
     Returns what scores.json holds: `outcome` (of the kind of task) and what every seed records.
     """
@@ -251,7 +272,7 @@ def finish(
     if state.is_main_process:
         if save_model:
             forget_machine(folder / "model")
-        write_json(folder / "scores.json", record)  # from here on the seed counts as finished
+        finish_seed(folder, record, predictions)
         remove_own(folder / "checkpoints", CHECKPOINT)
     state.wait_for_everyone()
     if save_model:  # behind the barrier: others do not wait for an upload as long as it takes

@@ -21,7 +21,7 @@ from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Recipe, check_values
 from finetuning.seeds import SeedProgress, check_weights, finish, metric_facts, train_or_resume, training_arguments
-from finetuning.tasks.kind import Kind
+from finetuning.tasks.kind import Kind, Outcome
 from finetuning.tasks.registry import task_module
 from finetuning.used_rows import TrainsUsedRows
 from modeling.checkpoints import load_auto_model, load_config
@@ -75,22 +75,22 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         """The kind's loss, told which share of the step's translated labels are in this micro-batch."""
         return self.kind.loss(outputs, labels, num_items_in_batch, self.translation_share)
 
-    def score(self) -> dict[str, dict[str, float]]:
-        """Scores of the evaluated rows, by language."""
+    def outcomes(self) -> dict[str, Outcome]:
+        """Scores and predictions of the evaluated rows, by language."""
         metrics, self.compute_metrics = self.compute_metrics, None  # the scores of these rows select nothing
         try:
             predictions = self.predict(self.evaluation.rows, metric_key_prefix="test").predictions
         finally:
             self.compute_metrics = metrics
-        return self._scores("evaluation", predictions)
+        return self._outcomes("evaluation", predictions)
 
     def _selection(self, prediction: EvalPrediction) -> dict[str, float]:
         """What the Trainer calls `compute_metrics`: scores of the development rows."""
-        scores = self._scores("dev", prediction.predictions)
+        scores = {name: found.scores for name, found in self._outcomes("dev", prediction.predictions).items()}
         named = {f"{language}_{name}": score for language, own in scores.items() for name, score in own.items()}
         return {**named, "selection": float(np.mean([own[self.kind.score_name] for own in scores.values()]))}
 
-    def _scores(self, part: str, batches: list[Any]) -> dict[str, dict[str, float]]:
+    def _outcomes(self, part: str, batches: list[Any]) -> dict[str, Outcome]:
         merged: MergedLanguages = getattr(self, part)
         return {
             language: self.kind.score(self.recipe, self.data, part, language, predictions)
@@ -313,9 +313,9 @@ def run_seed(
 ) -> dict[str, Any]:
     """Trains one seed in `folder`, from its last complete checkpoint if there is one, and evaluates every language.
 
-    Leaves scores.json and, with `save_models`, model/; returns the scores: by language in percent, the selected step
-    and the development scores. The evaluated rows are read once, by the selected checkpoint; without `evaluate` they
-    are not, and there are scores of no language.
+    Leaves scores.json, predictions/ and, with `save_models`, model/; returns the scores: by language in percent, the
+    selected step and the development scores. The evaluated rows are read once, by the selected checkpoint; without
+    `evaluate` they are not, and there are scores of no language.
     """
     checkpoints = folder / "checkpoints"
     collator = kind.collator(tokenizer)
@@ -333,12 +333,13 @@ def run_seed(
     size = f"{data.protocol['training_rows']} training rows, {len(data.train)} inputs"
     train_or_resume(trainer, recipe, progress, size)
     check_weights(model, seed)
-    scores = trainer.score() if evaluate else {}
-    outcome = {
+    outcomes = trainer.outcomes() if evaluate else {}
+    record = {
         "metric": metric_facts(kind.score_name, kind.metric(recipe)),
-        "scores": {language: found[kind.score_name] for language, found in scores.items()},
-        "all_scores": scores,
+        "scores": {language: found.scores[kind.score_name] for language, found in outcomes.items()},
+        "all_scores": {language: found.scores for language, found in outcomes.items()},
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,
         "fresh_parameters": model.fresh_parameters,
     }
-    return finish(trainer, progress, outcome, folder, recipe.save_models)
+    predictions = {language: found.records for language, found in outcomes.items()}
+    return finish(trainer, progress, record, predictions, folder, recipe.save_models)

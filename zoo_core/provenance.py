@@ -158,7 +158,9 @@ def write_json(path: str | os.PathLike, obj: Any) -> None:
         stream.write(text)
 
 
-def write_rows(path: str | os.PathLike, rows: Iterable[dict[str, Any]], about: Callable[[], dict[str, Any]]) -> None:
+def write_rows(
+    path: str | os.PathLike, rows: Iterable[dict[str, Any]], about: Callable[[], dict[str, Any]] | None = None
+) -> None:
     """Writes rows as JSON lines, and what `about` then says of them beside, with the suffix .yaml; `written_aside`.
 
     YAML, because `datasets` would take JSON or TSV beside the rows for more of them. Where the rows are, so is it.
@@ -166,8 +168,9 @@ def write_rows(path: str | os.PathLike, rows: Iterable[dict[str, Any]], about: C
     path = Path(path)
     with written_aside(path) as stream:
         stream.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-        with written_aside(path.with_suffix(".yaml")) as beside:
-            yaml.safe_dump(about(), beside, sort_keys=False, allow_unicode=True, width=120)
+        if about:
+            with written_aside(path.with_suffix(".yaml")) as beside:
+                yaml.safe_dump(about(), beside, sort_keys=False, allow_unicode=True, width=120)
 
 
 def forget_machine(model_dir: str | os.PathLike) -> None:

@@ -87,6 +87,7 @@ class TaskData:
     protocol: dict[str, Any]  # what was read and how, for results.json
     warnings: list[str]
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rows of further files of the run, by name
+    as_read: dict[str, "Dataset"] = field(default_factory=dict)  # the evaluated rows before they were encoded
 
 
 class TableReader:
@@ -400,6 +401,8 @@ def encode_parts(
 ) -> tuple[TaskData, dict[str, dict[str, dict[str, int]]]]:
     """The data with rows that `encode_batch(batch, row numbers, is_train=..., **arguments)` makes of batches of rows.
 
+    The evaluated rows themselves stay, in `as_read`.
+
     Columns named in `counted` are summed and dropped: {column: {part: {language, or "all" in train: sum}}}.
     """
     counts: dict[str, dict[str, dict[str, int]]] = {
@@ -420,7 +423,7 @@ def encode_parts(
             counts[name][part][language or "all"] = int(np.sum(encoded[name][:]))
         return encoded.remove_columns(found)
 
-    return each_part(data, encode_rows), counts
+    return replace(each_part(data, encode_rows), as_read=data.evaluation), counts
 
 
 def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:

@@ -5,7 +5,7 @@ A module of `finetuning/tasks/` ends with `KIND = Kind(...)`. Trainer, seeds, ch
 `finetuning/tasks/translation/trainer.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,18 @@ import torch
 from finetuning.data.task_tables import TaskData
 from finetuning.recipe import Recipe
 from zoo_core.masking import IGNORED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the predictions for the rows of one language are worth, and what they are."""
+
+    scores: dict[str, float]
+    """In percent, by name."""
+
+    records: Callable[[], Iterable[dict[str, Any]]]
+    """Makes the rows of `predictions/<language>.jsonl` from `TaskData.as_read`: `row`, the number of the row in its
+    table; gold; prediction. Called for evaluated rows alone, by the main process."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +54,9 @@ class Kind:
     score_name: str
     """Which of the scores is *the* score: selected by, averaged and compared."""
 
-    score: Callable[[Recipe, TaskData, str, str, Any], dict[str, float]]
-    """Scores in percent of (recipe, encoded data, `dev` or `evaluation`, language, predictions), by name; predictions
-    are in the order of the rows."""
+    score: Callable[[Recipe, TaskData, str, str, Any], Outcome]
+    """The outcome of (recipe, encoded data, `dev` or `evaluation`, language, predictions); predictions are in the order
+    of the rows."""
 
     loss: Callable[..., torch.Tensor] | None = None
     """Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels); by default

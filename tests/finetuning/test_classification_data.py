@@ -48,7 +48,7 @@ def test_csv_tables_of_any_delimiter(tmp_path):
     with pytest.raises(ValueError, match='delimiter: ";"'):
         read(train, evaluated(**test))
     data = read(train, evaluated(**test, delimiter=";"))  # what the error says
-    assert data.train.to_dict() == {"text": ['good, "really"', "bad"], "labels": [1, 0]}
+    assert data.train.to_dict() == {"text": ['good, "really"', "bad"], "labels": [1, 0], "row": [0, 1]}
     assert data.evaluation["de"]["text"][:] == ["gut, ja", "schlecht"]
 
 

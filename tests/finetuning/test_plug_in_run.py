@@ -106,6 +106,7 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
         "translation_text": "en text 1",
         "translation_pair": "en hypothesis 1",
         "labels": 1,
+        "row": 1,
     }
     assert data.protocol["plug_in"] is True and data.warnings == []
     encoded = classification.encode(data, sample_tokenizer, max_length=12)
@@ -319,10 +320,14 @@ def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_
         found = [logits_of(row, row) for row in rows]
         batches = [tuple(values.numpy() for values in logits) for logits in found]
         if task.predictions:
-            batches = [task.predictions(torch.tensor(logits[0]), None).numpy() for logits in batches]
-            assert len(np.unique(np.concatenate(batches, axis=None))) > 1
+            kept = [task.predictions(torch.tensor(logits[0]), None) for logits in batches]
+            batches = [ids.numpy() if torch.is_tensor(ids) else tuple(part.numpy() for part in ids) for ids in kept]
+            ids = [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
+            assert len(np.unique(np.concatenate(ids, axis=None))) > 1
         predictions = join(batches, np.arange(len(rows)))
-        assert task.score(recipe, data, "evaluation", language, predictions) == pytest.approx(scores[language])
+        outcome = task.score(recipe, data, "evaluation", language, predictions)
+        assert outcome.scores == pytest.approx(scores[language])
+        assert [record["row"] for record in outcome.records()] == data.as_read[language]["row"][:]
         elsewhere = logits_of(
             rows[0], next(row for row in rows if row["translation_input_ids"] != rows[0]["translation_input_ids"])
         )

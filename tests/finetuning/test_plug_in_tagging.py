@@ -22,8 +22,8 @@ def test_words_and_labels_of_both_sides_are_read_by_name(write):
     rows = sentences(6)
     numbered = [{**row, "labels_en": [NAMES.index(name) for name in row["labels_en"]]} for row in rows]
     data = KIND.read(write("train", numbered, gold), write("test", rows))
-    assert data.train.column_names == ["words", "tags", "translation_words", "translation_tags"]
-    assert data.evaluation["de"].column_names == ["words", "tags", "translation_words"]
+    assert data.train.column_names == ["words", "tags", "row", "translation_words", "translation_tags"]
+    assert data.evaluation["de"].column_names == ["words", "tags", "row", "translation_words"]
     for mine, theirs in (("tags", "labels"), ("translation_tags", "labels_en")):
         named = [[data.label_names[tag] for tag in tags] for tags in data.train[mine][:]]
         assert named == [row[theirs] for row in rows]

@@ -340,8 +340,8 @@ def test_chunks_are_joined_over_windows(write, sample_tokenizer):
     assert len(rows_of_language) > 2
     width = max(rows_of_language["length"][:])
     predictions = np.array([[*row, *[-100] * (width - len(row))] for row in rows_of_language["labels"][:]])
-    scores = tagging.score(None, data, "evaluation", "de", predictions)
-    assert scores == {"f1": 100, "precision": 100, "recall": 100, "token_accuracy": 100}
+    outcome = tagging.score(None, data, "evaluation", "de", predictions)
+    assert outcome.scores == {"f1": 100, "precision": 100, "recall": 100, "token_accuracy": 100}
 
 
 def test_a_tokenizer_that_does_not_know_words_is_refused(write):

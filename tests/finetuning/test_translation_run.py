@@ -47,6 +47,12 @@ def base(printed_by, captions_recipe, tmp_path_factory):
     return out, printed_by([*captions_recipe(out), *SHARED])
 
 
+def predictions(folder):
+    """What a seed left of the pair."""
+    lines = (folder / "predictions" / "en-de.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
 @pytest.mark.slow
 def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
     out, printed = base
@@ -71,11 +77,9 @@ def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
     assert "| pair | sacreBLEU |" in page and signatures["sacrebleu"] in page
     assert len((out / "results.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2  # metrics, seeds
     for seed in (1, 2):
-        texts = {
-            name: (out / f"seed-{seed}" / f"test.en-de.{name}.txt").read_text(encoding="utf-8").splitlines()
-            for name in ("source", "reference", "hypothesis")
-        }
-        assert {len(lines) for lines in texts.values()} == {3}
+        rows = predictions(out / f"seed-{seed}")
+        numbers = [row["row"] for row in rows]
+        assert len(rows) == 3 and numbers == sorted(set(numbers)) and numbers[-1] > 2  # drawn among the table's 30
     assert "sacreBLEU" in printed
     model = out / "seed-1" / "model"
     card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
@@ -95,11 +99,10 @@ def test_translations_are_those_of_the_saved_model_on_the_sources(base):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model", trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert model.config.fine_tuned_on == ["sample (translation)"]
-    sources = (folder / "test.en-de.source.txt").read_text(encoding="utf-8").splitlines()
-    batch = tokenizer(sources, padding=True, return_tensors="pt")
+    rows = predictions(folder)
+    batch = tokenizer([row["source"] for row in rows], padding=True, return_tensors="pt")
     texts = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
-    hypotheses = (folder / "test.en-de.hypothesis.txt").read_text(encoding="utf-8").splitlines()
-    assert hypotheses == [text.strip() for text in texts]
+    assert [row["hypothesis"] for row in rows] == [text.strip() for text in texts]
     assert model.generation_config.num_beams == 2
     # an encoder can be loaded from it as from any folder of the zoo
     assert AutoModel.from_pretrained(folder / "model", trust_remote_code=True).config.num_hidden_layers == 2
@@ -118,8 +121,9 @@ def test_it_learns_a_small_set_by_heart(captions, tmp_path):
     ]
     quick = ["training.max_steps=80", "training.dropout=0", "training.attention_dropout=0", "evaluate_every_steps=80"]
     main([*captions, *tables, *quick, "max_test_examples=0"])
-    found = (tmp_path / "out" / "seed-1" / "test.en-de.hypothesis.txt").read_text().splitlines()
-    assert found == ["eins", "zwei", "drei", "vier"]
+    assert [(row["reference"], row["hypothesis"]) for row in predictions(tmp_path / "out" / "seed-1")] == [
+        (word, word) for word in ("eins", "zwei", "drei", "vier")
+    ]
 
 
 @pytest.mark.slow

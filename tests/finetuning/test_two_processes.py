@@ -80,6 +80,13 @@ def weights(folder):
     return load_file(folder / "seed-1" / "model" / "model.safetensors")
 
 
+def predictions(folder):
+    """The rows of all languages, without probabilities, which differ in their last digits."""
+    files = sorted((folder / "seed-1" / "predictions").iterdir())
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return [{name: value for name, value in row.items() if name != "probability"} for row in rows]
+
+
 def assert_same_update(one, two):
     ours, others = weights(one), weights(two)
     assert all(torch.allclose(ours[name], others[name], atol=1e-5) for name in ours)
@@ -91,6 +98,7 @@ def test_an_update_is_that_of_one_process_that_trains_all_rows_of_the_embeddings
     main([*topics, *TOPICS, "training.used_rows_only=false"])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
     assert one["scores"] == two["scores"] and one["steps"] == two["steps"]
+    assert predictions(tmp_path / "out") == predictions(runs[0] / "topics")
     facts = json.loads((runs[0] / "topics" / "run.json").read_text(encoding="utf-8"))
     assert facts["sessions"][0]["hardware"]["processes"] == 2
 
@@ -100,6 +108,7 @@ def test_translations_are_trained_and_scored_as_in_one_process(runs, dev_caption
     main([*dev_captions, *CAPTIONS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "captions")
     assert one["all_scores"] == two["all_scores"]
+    assert predictions(tmp_path / "out") == predictions(runs[0] / "captions")
     for first, second in zip(one["curve"], two["curve"], strict=True):
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
 

@@ -4,10 +4,12 @@ XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text; nothin
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
@@ -16,7 +18,7 @@ from finetuning.data.table_checks import check_tables, named_tables, typed_colum
 from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
 from finetuning.recipe import Recipe
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
+from finetuning.tasks.kind import Kind, Outcome, label_options, mean_cross_entropy
 from zoo_core.tables import has_text, require_column
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
@@ -25,8 +27,8 @@ TEXTS = ("text", "pair")  # names of the text columns once they are read
 def read(recipe: Recipe) -> TaskData:
     """Reads and checks every table of the recipe, before a model is loaded.
 
-    Rows have `text`, perhaps `pair`, and `labels` (ids); plug-in, also the texts of the translation, with
-    `translation_` before their names.
+    Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table; plug-in, also the texts of
+    the translation, with `translation_` before their names.
     """
     check_tables(recipe)
     _check_columns(recipe)
@@ -106,7 +108,7 @@ def _check_columns(recipe: Recipe) -> None:
 
 
 def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
-    """Columns `text`, `pair`, those of their translations, and `labels` (ids in `names`), checked."""
+    """Columns `text`, `pair`, those of their translations, `labels` (ids in `names`) and `row`, checked."""
     table = rows.table
     ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
     sides = {"": table.text_columns, TRANSLATION: table.translation_columns}
@@ -117,7 +119,7 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
     }
     if table.translation_columns and all(texts[name] == texts[TRANSLATION + name] for name in TEXTS if name in texts):
         warnings.append(f"{rows.place}: the translation of each text is the text itself")
-    return Dataset.from_dict({**texts, "labels": ids})
+    return Dataset.from_dict({**texts, "labels": ids, "row": range(len(ids))})
 
 
 def _texts(rows: Rows, column: str, what: str) -> list[str]:
@@ -135,9 +137,24 @@ def _label_column(rows: Rows) -> LabelColumn:
     return LabelColumn(rows, feature, rows.dataset[column][:])
 
 
-def _score(recipe: Recipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> dict[str, float]:
-    gold = getattr(data, part)[language]["labels"][:]
-    return load_metric("accuracy").compute(predictions=predictions, references=gold)
+def _likeliest(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids (B,) and probabilities (B,) of the highest logits (B, L)."""
+    return logits.argmax(-1), logits.float().softmax(-1).amax(-1)
+
+
+def _score(
+    recipe: Recipe, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]
+) -> Outcome:
+    found, probabilities = predictions
+    gold, names = getattr(data, part)[language]["labels"][:], data.label_names
+
+    def records() -> Iterator[dict[str, Any]]:
+        for row, label, probability in zip(data.as_read[language].to_list(), found, probabilities, strict=True):
+            texts = {name: row[name] for name in TEXTS if name in row}
+            answer = {"gold": names[row["labels"]], "prediction": names[label]}
+            yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
+
+    return Outcome(load_metric("accuracy").compute(predictions=found, references=gold), records)
 
 
 KIND = Kind(
@@ -150,5 +167,5 @@ KIND = Kind(
     score_name="accuracy",
     score=_score,
     loss=mean_cross_entropy,
-    predictions=likeliest,
+    predictions=_likeliest,
 )

@@ -5,6 +5,7 @@ The tables are SQuAD's, and MLQA's, XQuAD's and TyDiQA-GoldP's of XTREME: every 
 
 import functools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
 from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, encode_parts, gather, open_tables
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import Kind, mean_of_sides
+from finetuning.tasks.kind import Kind, Outcome, mean_of_sides
 from finetuning.tasks.question_answering.reach import NAME, Reach
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
 from finetuning.tasks.question_answering.spans import predicted_answers
@@ -29,7 +30,8 @@ def read(recipe: QuestionAnsweringRecipe) -> TaskData:
 
     Rows have `question`, `context`, `answers` (texts), `places` (where each begins in the context, -1 where it is not
     there) and `start` and `end`, the characters of the first answer that is in the context, -1 where none is; also
-    `language` and `number`, the row in its table. Training rows without an answer in their context are left out.
+    `language` and `row`, its number in the table, and `id`, where the table has one. Training rows without an answer in
+    their context are left out.
     Plug-in, the same of the translation, with `translation_` before the names: question and context, in training with
     their answers.
     """
@@ -67,7 +69,7 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
         windows[part][language or "all"] = len(rows)
         read_rows = getattr(data, part)[language] if language else data.train
         found = filter(None, rows["reach"][:])  # of each row one
-        for own, number, row in zip(read_rows["language"][:], read_rows["number"][:], found, strict=True):
+        for own, number, row in zip(read_rows["language"][:], read_rows["row"][:], found, strict=True):
             reach.add(part, own, number, row)
         return rows.remove_columns("reach")
 
@@ -98,13 +100,18 @@ def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> T
     )
 
 
-def score(
-    recipe: QuestionAnsweringRecipe, data: TaskData, part: str, language: str, predictions: Any
-) -> dict[str, float]:
-    """F1 and exact match in percent of the best spans; `predictions` are start and end logits (W, T) of the windows."""
+def score(recipe: QuestionAnsweringRecipe, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
+    """The outcome of the best spans: F1 and exact match; `predictions` are start and end logits (W, T) of windows."""
     windows = getattr(data, part)[language]
     answers, golds = predicted_answers(windows, predictions, recipe.n_best, recipe.max_answer_length)
-    return _measure(recipe, language, answers, golds)
+
+    def records() -> Iterator[dict[str, Any]]:
+        rows = data.as_read[language].select_columns(["row", "id", "question"]).to_list()
+        for row, gold, answer in zip(rows, golds, answers, strict=True):
+            identity = {"row": row["row"]} | ({} if row["id"] is None else {"id": row["id"]})
+            yield {**identity, "question": row["question"], "gold": gold, "prediction": answer}
+
+    return Outcome(_measure(recipe, language, answers, golds), records)
 
 
 def span_cross_entropy(
@@ -135,7 +142,13 @@ def _measure(recipe: QuestionAnsweringRecipe, language: str, answers: list, gold
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
     columns = _side(rows, warnings)
-    where = {"language": [rows.language] * len(columns["start"]), "number": range(len(columns["start"]))}
+    count = len(columns["start"])
+    ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
+    where = {
+        "language": [rows.language] * count,
+        "row": range(count),
+        "id": [None if name is None else str(name) for name in ids],
+    }
     if translation := translation_of(rows):
         translated = _side(translation, warnings, "translations")
         if all(columns[name] == translated[name] for name in ("question", "context")):

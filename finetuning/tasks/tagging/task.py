@@ -18,7 +18,7 @@ cut at the limit and counted; y's labels are learned beside the first window alo
 
 import functools
 import itertools
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from finetuning.data.table_checks import check_tables, check_translation_columns
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import BREAKS, TEXT, count_invisible, fault_of, list_column
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import Kind, label_options, likeliest, mean_cross_entropy
+from finetuning.tasks.kind import Kind, Outcome, label_options, likeliest, mean_cross_entropy
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.masking import IGNORED
 
@@ -44,8 +44,9 @@ MANY = 0.3  # share of blank first subwords from which on a language is named: p
 def read(recipe: TaggingRecipe) -> TaskData:
     """Reads and checks every table of the recipe, before a model is loaded.
 
-    Rows have `words` and `tags`, an id for each word; plug-in, also those of the translation, with `translation_`
-    before their names, the tags in training alone. Rows without words or labels are left out.
+    Rows have `words`, `tags`, an id for each word, and `row`, their number in the table; plug-in, also those of the
+    translation, with `translation_` before their names, the tags in training alone. Rows without words or labels are
+    left out.
     """
     check_tables(recipe)
     _check_columns(recipe)
@@ -174,12 +175,12 @@ def _refuse_labels_of_a_model(rows: Rows) -> None:
 
 
 def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]) -> Dataset:
-    """Columns `words` and `tags` (ids), checked, and those of the translations.
+    """Columns `words`, `tags` (ids) and `row`, checked, and those of the translations.
 
     `changed` counts labels that became IOB2's, by language.
     """
     words, tags = _side(rows, labels, changed, warnings)
-    columns = {"words": words, "tags": tags}
+    columns = {"words": words, "tags": tags, "row": range(len(words))}
     if translation := translation_of(rows):
         own, own_tags = _side(translation, labels, changed, warnings)
         if empty := [row for row, sentence in enumerate(own) if words[row] and not sentence]:
@@ -410,11 +411,22 @@ def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     return whole[:start], whole[start + len(inner) :]
 
 
-def score(recipe: TaggingRecipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> dict[str, float]:
-    """Scores of whole sentences; `predictions` are the label ids (W, T) of the windows."""
-    rows = getattr(data, part)[language]
-    found, gold = labels_of_sentences(rows, predictions, data.label_names)
-    return load_metric("seqeval").compute(predictions=found, references=gold)
+def score(recipe: TaggingRecipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
+    """The outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
+    found, gold = labels_of_sentences(getattr(data, part)[language], predictions, data.label_names)
+
+    def records() -> Iterator[dict[str, Any]]:
+        for row, *sides in zip(data.as_read[language].to_list(), gold, found, strict=True):
+            own, predicted = (_beside_words(row["tags"], side) for side in sides)
+            yield {"row": row["row"], "words": row["words"], "gold": own, "prediction": predicted}
+
+    return Outcome(load_metric("seqeval").compute(predictions=found, references=gold), records)
+
+
+def _beside_words(tags: list[int], labels: list[str]) -> list[str]:
+    """The labels of all words of a sentence: `_` where a word has none, which is not predicted either."""
+    of_labeled = iter(labels)
+    return [UNLABELED if tag == IGNORED else next(of_labeled) for tag in tags]
 
 
 def labels_of_sentences(

@@ -23,7 +23,8 @@ from zoo_core.tables import describe
 class TranslationData:
     """Pairs of `source` and `target` text; after `encode` ids and lengths, the training pairs without their texts.
 
-    `table` of a training pair is the position of its table in the recipe, which says how its source is masked.
+    `table` of a training pair is the position of its table in the recipe, which says how its source is masked. `row` of
+    a tested pair is its number in its table.
     """
 
     train: Dataset
@@ -77,7 +78,10 @@ def read(recipe: TranslationRecipe) -> TranslationData:
     dev_pairs: dict[str, list[Dataset]] = {}
     for rows in dev:
         dev_pairs.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
-    evaluated = {rows.language: sample(rows.dataset, recipe.max_test_examples) for rows in test}
+    evaluated = {
+        rows.language: sample(rows.dataset.add_column("row", range(len(rows.dataset))), recipe.max_test_examples)
+        for rows in test
+    }
     protocol = {
         "training_data": [pair_identity(rows) for rows in train],
         "training_rows": len(training),

@@ -202,8 +202,8 @@ def run_seed(
 ) -> dict[str, Any]:
     """Trains one seed in `folder`, from its last complete checkpoint if there is one, and translates every test.
 
-    Leaves scores.json, test.<pair>.{source,reference,hypothesis}.txt and, with `save_models`, model/; returns the
-    scores. The test is read once, by the selected weights.
+    Leaves scores.json, predictions/ and, with `save_models`, model/; returns the scores. The test is read once, by the
+    selected weights.
     """
     checkpoints = folder / "checkpoints"
     plan = make_plan(recipe, data, seed)
@@ -226,7 +226,9 @@ def run_seed(
     steps = selected_steps(recipe, plan, trainer.state, seed)
     average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
     check_weights(model, seed)
-    results = {pair: _evaluate_pair(trainer, pair, rows, folder) for pair, rows in data.test.items()}
+    hypotheses = {pair: trainer.translate(rows, recipe.generation.beams) for pair, rows in data.test.items()}
+    results = {pair: trainer.score(hypotheses[pair], rows["target"][:]) for pair, rows in data.test.items()}
+    predictions = {pair: functools.partial(_records, rows, hypotheses[pair]) for pair, rows in data.test.items()}
     config = model.config
     outcome = {
         "metric": {"name": "sacrebleu", "version": load_metric("bleu").version},
@@ -240,7 +242,7 @@ def run_seed(
             if "eval_loss" in entry
         ],
     }
-    return finish(trainer, progress, outcome, folder, recipe.save_models)
+    return finish(trainer, progress, outcome, predictions, folder, recipe.save_models)
 
 
 def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> UpdatePlan:
@@ -273,13 +275,8 @@ def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerSt
     return [state.best_global_step]
 
 
-def _evaluate_pair(trainer: TranslationTrainer, pair: str, rows: Dataset, folder: Path) -> dict[str, Any]:
-    """Scores of one test; its sources, references and translations as files, one sentence a line."""
-    recipe = trainer.recipe
-    hypotheses = trainer.translate(rows, recipe.generation.beams)
-    texts = {"source": rows["source"][:], "reference": rows["target"][:], "hypothesis": hypotheses}
-    if PartialState().is_main_process:
-        for name, lines in texts.items():
-            content = "".join(line.replace("\r", " ").replace("\n", " ") + "\n" for line in lines)
-            (folder / f"test.{pair}.{name}.txt").write_text(content, encoding="utf-8")
-    return trainer.score(hypotheses, texts["reference"])
+def _records(rows: Dataset, hypotheses: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a pair's predictions file."""
+    pairs = rows.select_columns(["row", "source", "target"]).to_list()
+    for pair, hypothesis in zip(pairs, hypotheses, strict=True):
+        yield {"row": pair["row"], "source": pair["source"], "reference": pair["target"], "hypothesis": hypothesis}

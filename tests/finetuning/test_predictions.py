@@ -1,0 +1,148 @@
+"""predictions/: a row for each evaluated one, in order, of the selected checkpoint; there whenever scores.json is."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from datasets import load_dataset
+
+from finetuning import seeds
+from finetuning.results.table import read_results
+from finetuning.run import main
+from finetuning.seeds import finish_seed
+from finetuning.tasks.question_answering import task as question_answering
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
+from zoo_core.recipes import load_recipe
+
+SHORT = ["training.max_steps=1", "selection=last", "save_models=false"]
+
+
+def rows_of(seed, language):
+    return load_dataset("json", data_files=str(seed / "predictions" / f"{language}.jsonl"), split="train").to_list()
+
+
+def test_the_rows_of_each_seed_give_its_scores(topics_run, sample_corpus_dir):
+    results = read_results(topics_run[0])
+    for place, seed in enumerate(results["seeds"]):
+        folder = topics_run[0] / f"seed-{seed}"
+        assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
+        for language, entry in results.languages.items():
+            found = rows_of(folder, language)
+            table = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
+            own = [(row["text"], row["topic"]) for row in map(json.loads, table)]
+            assert [(row["text"], row["gold"]) for row in found] == own
+            assert [row["row"] for row in found] == list(range(len(own)))
+            assert {row["language"] for row in found} == {language}
+            right = [row["gold"] == row["prediction"] for row in found]
+            assert 100 * np.mean(right) == pytest.approx(entry["scores"][place])
+            assert all(0.2 <= row["probability"] <= 1 for row in found)  # the highest of five
+
+
+def test_rows_keep_their_numbers_where_some_are_drawn(topics, tmp_path):
+    """Of one table with the languages in a column: the number is that among the language's rows."""
+    texts = [(f"text {n}", ["mul", "pt/BR"][n % 3 == 0], str(n % 2)) for n in range(30)]
+    with (tmp_path / "all.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("text", "code", "label"), *texts])
+    table = f"{{path: {tmp_path}/all.csv, language_column: code, label_column: label, languages: [mul, pt/BR]}}"
+    train = f"train=[{{path: {tmp_path}/train.csv, label_column: label}}]"
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(8)))
+    main([*topics, *SHORT, "seeds=[3]", train, f"evaluation=[{table}]", "max_evaluation_examples=7"])
+    for language, name in (("mul", "mul"), ("pt/BR", "pt%2FBR")):
+        own = [(text, label) for text, code, label in texts if code == language]
+        found = rows_of(tmp_path / "out" / "seed-3", name)
+        assert len(found) == 7 and {row["language"] for row in found} == {language}
+        assert [own[row["row"]] for row in found] == [(row["text"], row["gold"]) for row in found]
+        assert max(row["row"] for row in found) >= 7
+
+
+def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(write, sample_tokenizer):
+    sentences = [
+        (["Ana", "Silva", "left"], ["I-PER", "I-PER", "O"]),
+        ([], []),
+        (["in", "Lima", "today"], ["O", "B-LOC", "_"]),
+        (["nothing"], ["_"]),
+        ([f"word{n}" for n in range(9)], ["O"] * 8 + ["B-PER"]),  # several windows
+    ]
+    rows = [{"tokens": words, "tags": tags} for words, tags in sentences]
+    columns = "text_columns: [tokens], label_column: tags"
+    tables = [
+        f"train=[{{path: {write('train', rows)}, {columns}}}]",
+        f"evaluation=[{{path: {write('test', rows)}, languages: [es], {columns}}}]",
+    ]
+    base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1", "max_length=12"]
+    recipe = load_recipe(TaggingRecipe, None, ["kind=tagging", *base, *tables])
+    data = tagging.encode(tagging.read(recipe), sample_tokenizer, 12, "first")
+    windows = data.evaluation["es"]
+    assert len(windows) > 3
+    outside = data.label_names.index("O")
+    labels = [[outside if tag == -100 else tag for tag in tags] for tags in windows["labels"][:]]
+    width = max(map(len, labels))
+    predictions = np.array([[*tags, *[outside] * (width - len(tags))] for tags in labels])
+    predictions[0] = outside  # the first sentence's person is missed
+    found = list(tagging.score(recipe, data, "evaluation", "es", predictions).records())
+    assert [(row["row"], row["words"]) for row in found] == [(n, sentences[n][0]) for n in (0, 2, 4)]
+    assert [row["gold"] for row in found] == [["B-PER", "I-PER", "O"], sentences[2][1], sentences[4][1]]
+    assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]
+
+
+@pytest.mark.parametrize("ids", [None, ["q7", "q8"], [7, 8]])
+def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
+    contexts = ["ten and twenty or " * 9 + "thirty", "a river"]
+    rows = [
+        {"question": f"which {n} ?", "context": context, "answers": {"text": [gold], "answer_start": [place]}}
+        | ({"id": ids[n]} if ids else {})
+        for n, (context, gold, place) in enumerate(zip(contexts, ["ten", "river"], [0, 2], strict=True))
+    ]
+    columns = "text_columns: [question, context], label_column: answers"
+    other = [{"id": "of training", **row} if not ids else row for row in rows]
+    train = ", ".join(f"{{path: {write(name, own)}, {columns}}}" for name, own in (("a", rows), ("b", other)))
+    recipe = load_recipe(
+        QuestionAnsweringRecipe,
+        None,
+        [
+            *("kind=question_answering", "model=m", "output_dir=o", "task=t", "selection=last"),
+            *("training.learning_rate=1", "max_length=30", "doc_stride=8", "max_question_length=8", f"train=[{train}]"),
+            f"evaluation=[{{path: {write('test', rows)}, languages: [en], {columns}}}]",
+        ],
+    )
+    data = question_answering.encode(question_answering.read(recipe), sample_tokenizer, recipe)
+    windows = data.evaluation["en"]
+    logits = np.zeros((2, len(windows), max(windows["length"][:])), dtype=np.float32)
+    for window, places in enumerate(windows["labels"][:]):
+        logits[[0, 1], window, places] = 9
+    found = list(question_answering.score(recipe, data, "evaluation", "en", tuple(logits)).records())
+    assert [(row["row"], row["question"], row["gold"]) for row in found] == [
+        (0, "which 0 ?", ["ten"]), (1, "which 1 ?", ["river"])
+    ]  # fmt: skip
+    assert [row["prediction"] for row in found] == ["ten", "river"]
+    assert [row.get("id") for row in found] == ([str(name) for name in ids] if ids else [None, None])
+
+
+def test_a_seed_that_was_stopped_between_both_files_leaves_both_when_it_is_resumed(topics, tmp_path, monkeypatch):
+    class Killed(Exception):
+        """Stands for whatever ends a process."""
+
+    def stop(path, record):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(seeds, "write_json", stop)
+        main([*topics, *SHORT, "seeds=[1]"])
+    folder = tmp_path / "out" / "seed-1"
+    first = rows_of(folder, "de")
+    assert not (folder / "scores.json").exists()
+    (folder / "predictions" / "de.jsonl").write_text("half")
+    main([*topics, *SHORT, "seeds=[1]", "--resume"])
+    assert (folder / "scores.json").exists() and [row["row"] for row in rows_of(folder, "de")] == list(range(60))
+    assert len(first) == 60
+
+
+@pytest.mark.parametrize("language", ["zh-Hant", "a/b", "../up", "50%", "fr:CA", "日本語", ".hidden"])
+def test_any_name_of_a_language_is_a_file_of_its_own(language, tmp_path):
+    finish_seed(tmp_path / "seed", {}, {language: lambda: [{"row": 0}], "other": list})
+    files = list((tmp_path / "seed" / "predictions").iterdir())
+    assert len(files) == 2 and {path.name for path in tmp_path.iterdir()} == {"seed"}
+    assert sum(language in path.read_text(encoding="utf-8") for path in files) == 1
