@@ -338,6 +338,7 @@ def run_seed(
         "metric": metric_facts(kind.score_name, kind.metric(recipe)),
         "scores": {language: found.scores[kind.score_name] for language, found in outcomes.items()},
         "all_scores": {language: found.scores for language, found in outcomes.items()},
+        "label_scores": {language: found.label_scores() for language, found in outcomes.items()},
         "selected_step": trainer.state.best_global_step or trainer.state.global_step,
         "fresh_parameters": model.fresh_parameters,
     }

@@ -312,7 +312,7 @@ def markdown(columns: list[str], rows: list[list[str]]) -> str:
     if not rows:
         return ""
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    names, *cells = [[re.sub(r"[|<]", r"\\\g<0>", row[place]) for place in kept] for row in (columns, *rows)]
+    names, *cells = [[row[place] for place in kept] for row in (columns, *rows)]
     head, _, *body = markdown_table((names, cells))
     is_figures = [all(FIGURE.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
     rule = "| " + " | ".join("---:" if figures else "---" for figures in is_figures) + " |"

@@ -47,7 +47,8 @@ def table_names(entries: list[dict[str, Any]]) -> str:
 def markdown_table(table: Table) -> list[str]:
     """The lines of a Markdown table."""
     columns, rows = table
-    return ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows]]
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(re.sub(r"[|<]", r"\\\g<0>", cell) for cell in line) + " |" for line in lines]
 
 
 def markdown_list(title: str, lines: list[str]) -> list[str]:

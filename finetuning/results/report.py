@@ -4,6 +4,7 @@ What a kind adds is its `Report`: fields of results.json, what its metrics are c
 its plot.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,20 @@ from typing import Any
 from finetuning.results.files import Table, markdown_page, markdown_table, print_table
 from finetuning.results.plots import plot_bars
 from finetuning.results.published_rows import OTHERWISE, column_title, marks
-from finetuning.results.table import AVERAGE, FORMAT, Results, rows_of_record, with_deviation
+from finetuning.results.table import (
+    AVERAGE,
+    FORMAT,
+    LABEL_SCORES,
+    Results,
+    labels_of_record,
+    rows_of_record,
+    with_deviation,
+)
 from finetuning.tasks.registry import results_module
 from zoo_core.provenance import write_json
 
 BEST = "best (chosen on this gold)"
+WIDEST = 20  # columns of a page's table; results.csv has them all
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ def build_results(
     report = report_of(recipe.kind)
     facts = report.facts(recipe, protocol, records)
     split, metrics = facts["protocol"]["evaluated_split"], report.titles or None
+    of_labels = [row for record in records for row in labels_of_record(record)]
     return Results(
         {
             "format": FORMAT,
@@ -68,6 +79,7 @@ def build_results(
             **facts,
             "model": {**model, "parameters": records[0]["parameters"]} | facts.get("model", {}),
             "scores": [row for record in records for row in rows_of_record(record, split, metrics)],
+            **({"label_scores": of_labels} if of_labels else {}),
             "warnings": [*warnings, *facts["warnings"]],
         }
     )
@@ -172,6 +184,43 @@ def layer_tables(results: Results) -> dict[str, Table]:
     return tables
 
 
+def label_tables(results: Results) -> dict[str, Table]:
+    """By title, the scores of each label: their average over languages, and F1 in each language; means over seeds.
+
+    In a language where a label does not occur, it has no score.
+    """
+    if "label_scores" not in results:
+        return {}
+    frame, unit = results.label_frame(), results["protocol"]["label_unit"]
+    support = frame.groupby(["language", "label"], sort=False)["support"].first()
+    means = frame[frame["support"] > 0].groupby(["language", "label"], sort=False)[list(LABEL_SCORES)].mean()
+    average = means.groupby("label", sort=False).mean().reindex(frame["label"].unique())
+    total = support.groupby("label").sum()
+    seeds = f"{len(results['seeds'])} seeds" if results["seeds"][1:] else ""
+    languages = f"{len(results.names)} languages" if results.names[1:] else ""
+    tables = {
+        f"Scores by label{_mean_over(languages, seeds)}": (
+            ["label", *LABEL_SCORES, unit],
+            [[label, *map(_cell, scores), f"{total[label]:,}"] for label, *scores in average.itertuples()],
+        )
+    }
+    if results.names[1:]:
+        f1 = means["f1"].unstack("label").reindex(index=results.names, columns=average.index)
+        f1, unit = (f1.T, "label") if len(f1.columns) > len(f1) else (f1, "language")
+        if len(f1.columns) <= WIDEST:
+            rows = [[name, *map(_cell, scores)] for name, *scores in f1.itertuples()]
+            tables[f"F1 by label and language{_mean_over(seeds)}"] = ([unit, *f1.columns], rows)
+    return tables
+
+
+def _mean_over(*counts: str) -> str:
+    return f", mean over {' and '.join(filter(None, counts))}" if any(counts) else ""
+
+
+def _cell(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.1f}"
+
+
 def protocol_lines(results: Results, with_model: bool = True) -> list[str]:
     """How the figures came about, one fact a line; with whose they are."""
     lines = [
@@ -193,6 +242,11 @@ def to_markdown(results: Results, picture: str | None) -> str:
     if results.layers[1:]:
         for method, table in layer_tables(results).items():
             page += "\n".join(["", f"## {method}, by layer", "", *markdown_table(table), ""])
+    if tables := label_tables(results):
+        for heading, table in tables.items():
+            page += "\n".join(["", f"## {heading}", "", *markdown_table(table), ""])
+        unit = results["protocol"]["label_unit"]
+        page += f"\n`{unit}`: how many have the label. A language in which none has it has no score.\n"
     return page
 
 

@@ -2,7 +2,8 @@
 
 A row has `language` (or pair of languages), `seed`, `split`, `metric` and `value` in percent; where vectors of a model
 are evaluated also `method` and `layer`. Everything else that is shown (means, averages, the transfer gap) follows from
-the rows.
+the rows. Where rows or words have labels, `label_scores` is a second table: precision, recall, F1 and support, a row
+for each language, label and seed.
 """
 
 import json
@@ -18,6 +19,8 @@ FORMAT = 2  # of results.json; 1 is read too
 AVERAGE = "average"  # over languages or pairs, in place of one
 
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
+LABEL_SCORES = ("precision", "recall", "f1")
+LabelScores = dict[str, dict[str, float]]  # by label: these in percent, and `support`, how many rows or words have it
 
 
 def summary(scores: Iterable[float]) -> Summary:
@@ -148,11 +151,20 @@ class Results(dict):
         """The long table, with columns that say whose it is, so that tables of several runs can simply be joined."""
         facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
         table = pandas.DataFrame(self["scores"])
+        if "label_scores" in self:
+            of_labels = self.label_frame().melt(["language", "label", "seed"], var_name="metric")
+            # names of their own: whoever takes the rows of `f1` gets no label's
+            of_labels = of_labels.assign(metric="label_" + of_labels["metric"], split=table["split"][0])
+            table = pandas.concat([table, of_labels])
         names = [name for name in ROW if name in table]
         return table[names].assign(**facts)[[*facts, *names]]
 
+    def label_frame(self) -> pandas.DataFrame:
+        """`label_scores`: a row for each language, label and seed, with precision, recall and f1 in percent."""
+        return pandas.DataFrame(self["label_scores"])
 
-ROW = ("language", "method", "layer", "seed", "split", "metric", "value")
+
+ROW = ("language", "label", "method", "layer", "seed", "split", "metric", "value")
 
 
 def rows_of_record(record: dict[str, Any], split: str, metrics: Iterable[str] | None = None) -> list[dict[str, Any]]:
@@ -180,6 +192,15 @@ def rows_of_record(record: dict[str, Any], split: str, metrics: Iterable[str] | 
             if metrics is None or metric in metrics
         ]
     return rows
+
+
+def labels_of_record(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of `label_scores` that a seed's scores.json gives."""
+    return [
+        {"language": language, "label": label, "seed": record["seed"], **scores}
+        for language, labels in record.get("label_scores", {}).items()
+        for label, scores in labels.items()
+    ]
 
 
 def load_results(path: Path) -> Any:

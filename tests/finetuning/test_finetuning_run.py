@@ -83,7 +83,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
     assert results["hyperparameters"]["updates"] == [5, 5]
 
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+        rows = [row for row in csv.DictReader(stream) if not row["label"]]
     assert {(row["language"], int(row["seed"]), float(row["value"])) for row in rows} == {
         (language, seed, score)
         for language, entry in results.languages.items()

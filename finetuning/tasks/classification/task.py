@@ -17,8 +17,9 @@ from finetuning.data.labels import LabelColumn, check_label_names, label_ids, la
 from finetuning.data.table_checks import check_tables, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
 from finetuning.recipe import Recipe
+from finetuning.results.table import LabelScores
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import Kind, Outcome, label_options, mean_cross_entropy
+from finetuning.tasks.kind import Kind, Outcome, by_label, label_options, mean_cross_entropy
 from zoo_core.tables import has_text, require_column
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
@@ -60,7 +61,8 @@ def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
     input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
     """
     encoded, counts = encode_parts(data, _encode_batch, ["cut"], tokenizer=tokenizer, max_length=max_length)
-    return replace(encoded, protocol={**data.protocol, "max_length": max_length, "cut_texts": counts["cut"]})
+    protocol = {"max_length": max_length, "cut_texts": counts["cut"], "label_unit": "rows"}
+    return replace(encoded, protocol={**data.protocol, **protocol})
 
 
 def _encode_batch(
@@ -154,7 +156,10 @@ def _score(
             answer = {"gold": names[row["labels"]], "prediction": names[label]}
             yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
-    return Outcome(load_metric("accuracy").compute(predictions=found, references=gold), records)
+    def label_scores() -> LabelScores:
+        return by_label(gold, found, names)
+
+    return Outcome(load_metric("accuracy").compute(predictions=found, references=gold), records, label_scores)
 
 
 KIND = Kind(

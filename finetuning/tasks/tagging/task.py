@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 from finetuning.data.label_schemes import OUTSIDE, UNLABELED, Scheme, join_label, scheme_of
@@ -31,8 +32,17 @@ from finetuning.data.labels import LabelColumn, check_label_names, label_ids, la
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import BREAKS, TEXT, count_invisible, fault_of, list_column
+from finetuning.results.table import LABEL_SCORES, LabelScores
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import Kind, Outcome, label_options, likeliest, mean_cross_entropy
+from finetuning.tasks.kind import (
+    Kind,
+    Outcome,
+    by_label,
+    label_options,
+    likeliest,
+    mean_cross_entropy,
+    named_scores,
+)
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.masking import IGNORED
 
@@ -298,6 +308,7 @@ def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) 
     protocol = {
         "max_length": max_length,
         "label_subword": label_subword,
+        "label_unit": "chunks" if scheme_of(data.label_names) else "words",
         "cut_texts": counts["cut"],
         "split_texts": counts["is_further"],
         "words_without_tokens": counts["without_tokens"],
@@ -420,7 +431,23 @@ def score(recipe: TaggingRecipe, data: TaskData, part: str, language: str, predi
             own, predicted = (_beside_words(row["tags"], side) for side in sides)
             yield {"row": row["row"], "words": row["words"], "gold": own, "prediction": predicted}
 
-    return Outcome(load_metric("seqeval").compute(predictions=found, references=gold), records)
+    def label_scores() -> LabelScores:
+        if scheme_of(data.label_names):
+            return _by_type(gold, found, data.label_names)
+        numbers = {name: number for number, name in enumerate(data.label_names)}
+        ids = ([numbers[label] for sentence in side for label in sentence] for side in (gold, found))
+        return by_label(*ids, data.label_names)
+
+    return Outcome(load_metric("seqeval").compute(predictions=found, references=gold), records, label_scores)
+
+
+def _by_type(gold: list[list[str]], found: list[list[str]], names: list[str]) -> LabelScores:
+    """The scores of each type of chunk, such as PER, of the sentences' labels."""
+    # seqeval scores the types that occur, in this order
+    seen = sorted({label[2:] for sentence in (*gold, *found) for label in sentence if label != OUTSIDE})
+    scores = named_scores(seen, precision_recall_fscore_support(gold, found, average=None, zero_division=0))
+    absent = {**dict.fromkeys(LABEL_SCORES, 0.0), "support": 0}
+    return {name: scores.get(name, absent) for name in sorted({name[2:] for name in names if name != OUTSIDE})}
 
 
 def _beside_words(tags: list[int], labels: list[str]) -> list[str]:
