@@ -1,6 +1,7 @@
 """What runs that train nothing have in common: retrieval, mining and word alignment with the vectors of a model."""
 
 import csv
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -183,3 +184,29 @@ def test_seeds_have_to_be_of_one_depth(feature_recipe, two_seeds, tmp_path, refu
 def test_what_cannot_be_run_is_refused_before_anything_is_written(feature_recipe, tmp_path, refused, changes, named):
     assert named in " ".join(refused([*feature_recipe("retrieval", tmp_path), *changes]).split())
     assert not (tmp_path / "out").exists()
+
+
+def predictions_of(out, pair):
+    lines = (out / "seed-1" / "predictions" / f"{pair}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_what_was_found_for_each_pair_gives_the_accuracy_of_the_reported_layer(feature_run):
+    out, _ = feature_run("retrieval")
+    results = read_results(out)
+    for pair in results.names:
+        rows = predictions_of(out, pair)
+        assert [row["row"] for row in rows] == list(range(results["protocol"]["evaluated_rows"][pair]))
+        for side, metric in (("target", "source_to_target"), ("source", "target_to_source")):
+            right = sum(row[side] == row[f"found_{side}"] for row in rows)
+            assert results.of(pair, metric)["mean"] == pytest.approx(100 * right / len(rows))
+
+
+def test_mined_pairs_are_those_that_the_reported_layer_counts(feature_run):
+    out, _ = feature_run("mining")
+    results = read_results(out)
+    for pair, by_layer in results["mining"].items():
+        (counts,), rows = by_layer[str(results["protocol"]["layer"])], predictions_of(out, pair)
+        assert (len(rows), sum(row["is_gold"] for row in rows)) == (counts["mined"], counts["right"])
+        margins = [row["margin"] for row in rows]
+        assert margins == sorted(margins, reverse=True)

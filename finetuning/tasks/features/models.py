@@ -12,9 +12,8 @@ from transformers import AutoModel
 
 from finetuning.checkpoints import describe_start, load_pretrained
 from finetuning.run_folder import RunFolder
-from finetuning.seeds import load_metric
+from finetuning.seeds import Predictions, finish_seed, load_metric
 from finetuning.tasks.features.recipe import SEED, FeatureRecipe
-from zoo_core.provenance import write_json
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -88,9 +87,14 @@ def load_encoder(recipe: FeatureRecipe, model: SeedModel) -> Any:
 
 
 def record_seed(
-    seed: int, model: SeedModel, encoder: Any, folder: Path, metric: str, evaluate: Callable[[], dict[str, Any]]
+    seed: int,
+    model: SeedModel,
+    encoder: Any,
+    folder: Path,
+    metric: str,
+    evaluate: Callable[[], tuple[dict[str, Any], Predictions]],
 ) -> dict[str, Any]:
-    """What `evaluate` finds, and whose it is; left as scores.json in the folder of the seed.
+    """What `evaluate` finds, and whose it is; left as scores.json, beside predictions, in the folder of the seed.
 
     `evaluate` uses `metric`, of finetuning/metrics. The main process does it; others wait. Its ValueError is raised in
     all of them.
@@ -101,13 +105,14 @@ def record_seed(
     failure: list[str | None] = [None]
     if state.is_main_process:
         try:
+            found, predictions = evaluate()
             record = {
                 "seed": seed,
                 "model": model.identity,
                 "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
-                **evaluate(),
+                **found,
             }
-            write_json(folder / "scores.json", record)  # from here on the seed counts as finished
+            finish_seed(folder, record, predictions)
         except ValueError as error:
             failure = [str(error)]
     broadcast_object_list(failure)

@@ -3,6 +3,7 @@
 Equal texts of a pool are one candidate, under whichever id: a mined pair is right where gold has a pair of these texts.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, names_of, split_name
-from finetuning.seeds import load_metric, metric_facts
+from finetuning.seeds import Predictions, load_metric, metric_facts
 from finetuning.tasks.features.models import SeedModel, record_seed, span
 from finetuning.tasks.mining.recipe import MiningPools, MiningRecipe, Pools, PoolTable
 from finetuning.tasks.mining.search import Mined, mine
@@ -332,8 +333,8 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
     """Mines the pools of every pair at every layer; leaves scores.json in the folder of the seed."""
     layers = data.protocol["layers"]
 
-    def evaluate() -> dict[str, Any]:
-        scores, mining, cut, blank = {}, {}, {}, {}
+    def evaluate() -> tuple[dict[str, Any], Predictions]:
+        scores, mining, cut, blank, predictions = {}, {}, {}, {}, {}
         for name, pool in data.pools.items():
             print(f"Seed {seed}: {name}, {len(pool.source):,} x {len(pool.target):,} sentences, layers {span(layers)}")
             pools = [pool, *([data.dev[name]] if name in data.dev else [])]
@@ -353,7 +354,9 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
                 found = score(pool, mined, threshold)
                 scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
                 mining[name][str(layer)] = _outcome(found, fitted.get(layer), mined)
-        return {
+                if layer == data.protocol["layer"]:
+                    predictions[name] = functools.partial(_records, pool, mined, found["threshold"])
+        record = {
             "metric": metric_facts("f1", "mining_f1"),
             "max_length": encoder.max_length,
             "cut_texts": cut,
@@ -361,6 +364,7 @@ def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedM
             "scores": scores,
             "mining": mining,
         }
+        return record, predictions
 
     return record_seed(seed, model, encoder.states.model, folder, "mining_f1", evaluate)
 
@@ -381,6 +385,14 @@ def score(pool: Pool, mined: Mined, threshold: float | None = None) -> dict[str,
         gold=len(pool.gold),
         threshold=threshold,
     )
+
+
+def _records(pool: Pool, mined: Mined, threshold: float) -> Iterator[dict[str, Any]]:
+    """The rows of a pair's predictions file: the pairs from the threshold on, the best first."""
+    for s, d, margin in zip(mined.source.tolist(), mined.target.tolist(), mined.scores.tolist(), strict=True):
+        if margin >= threshold:
+            texts = {"source": pool.source[s], "target": pool.target[d]}
+            yield {**texts, "margin": round(margin, 6), "is_gold": (s, d) in pool.gold}
 
 
 def _outcome(found: dict[str, Any], fitted: dict[str, Any] | None, mined: Mined) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Retrieval of translations: pairs of sentences, checked; and how often a model's vectors find them."""
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from finetuning.data.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
 from finetuning.data.task_tables import sample, split_name
-from finetuning.seeds import load_metric, metric_facts
+from finetuning.seeds import Predictions, load_metric, metric_facts
 from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
 from finetuning.tasks.features.neighbors import nearest
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded
@@ -128,28 +130,38 @@ def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: Se
     """Scores every pair and layer; leaves scores.json in the folder of the seed."""
     layers = data.protocol["layers"]
 
-    def evaluate() -> dict[str, Any]:
-        scores, cut, blank = {}, {}, {}
+    def evaluate() -> tuple[dict[str, Any], Predictions]:
+        scores, cut, blank, predictions = {}, {}, {}, {}
         for name, sides in data.pairs.items():
             print(f"Seed {seed}: {name}, {len(sides[0].of_pairs)} pairs, layers {span(layers)}")
             tokens = tuple(encoder.tokens(side.texts) for side in sides)
             cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in tokens]
             blank[name] = [sum(not ids for ids in of_side) for of_side in tokens]
-            scores[name] = {
-                encoder.pooling: {
-                    str(layer): score(sides, *nearest(*vectors, device=encoder.states.device))
-                    for layer, *vectors in vectors_by_layer(encoder, tokens, layers)
-                }
-            }
-        return {
+            scores[name] = {encoder.pooling: {}}
+            for layer, *vectors in vectors_by_layer(encoder, tokens, layers):
+                found = nearest(*vectors, device=encoder.states.device)
+                scores[name][encoder.pooling][str(layer)] = score(sides, *found)
+                if layer == data.protocol["layer"]:
+                    predictions[name] = functools.partial(_records, sides, *found)
+        record = {
             "metric": metric_facts("accuracy", "retrieval_accuracy"),
             "max_length": encoder.max_length,
             "cut_texts": cut,
             "texts_without_tokens": blank,
             "scores": scores,
         }
+        return record, predictions
 
     return record_seed(seed, model, encoder.states.model, folder, "retrieval_accuracy", evaluate)
+
+
+def _records(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a pair's predictions file: each pair with what was found for either side; arguments as of `score`."""
+    source, target = sides
+    found_source, found_target = found_source.tolist(), found_target.tolist()
+    for row, (s, d) in enumerate(zip(source.of_pairs, target.of_pairs, strict=True)):
+        found = {"found_target": target.texts[found_source[s]], "found_source": source.texts[found_target[d]]}
+        yield {"row": row, "source": source.texts[s], "target": target.texts[d], **found}
 
 
 def score(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
-from finetuning.seeds import metric_facts
+from finetuning.seeds import Predictions, metric_facts
 from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
 from finetuning.tasks.word_alignment.layers import position_links, score, sweep
 from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
@@ -137,7 +137,7 @@ def run_seed(seed: int, data: AlignmentData, aligner: WordAligner, model: SeedMo
     """Scores every pair, layer and method by one forward pass a pair; leaves scores.json in the folder of the seed."""
     protocol = data.protocol
 
-    def evaluate() -> dict[str, Any]:
+    def evaluate() -> tuple[dict[str, Any], Predictions]:
         scores = {}
         for name, pair in data.pairs.items():
             print(f"Seed {seed}: {name}, {len(pair.gold)} sentences, layers {span(protocol['layers'])}")
@@ -146,6 +146,6 @@ def run_seed(seed: int, data: AlignmentData, aligner: WordAligner, model: SeedMo
                 method: {str(layer): of_layer for layer, of_layer in by_layer.items()}  # as JSON has them
                 for method, by_layer in found.items()
             }
-        return {"metric": metric_facts("aer", "aer"), "scores": scores}
+        return {"metric": metric_facts("aer", "aer"), "scores": scores}, {}
 
     return record_seed(seed, model, aligner.states.model, folder, "aer", evaluate)
