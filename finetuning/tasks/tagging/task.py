@@ -18,7 +18,7 @@ cut at the limit and counted; y's labels are learned beside the first window alo
 
 import functools
 import itertools
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -444,10 +444,15 @@ def score(recipe: TaggingRecipe, data: TaskData, part: str, language: str, predi
 def _by_type(gold: list[list[str]], found: list[list[str]], names: list[str]) -> LabelScores:
     """The scores of each type of chunk, such as PER, of the sentences' labels."""
     # seqeval scores the types that occur, in this order
-    seen = sorted({label[2:] for sentence in (*gold, *found) for label in sentence if label != OUTSIDE})
+    seen = _types(itertools.chain(*gold, *found))
     scores = named_scores(seen, precision_recall_fscore_support(gold, found, average=None, zero_division=0))
     absent = {**dict.fromkeys(LABEL_SCORES, 0.0), "support": 0}
-    return {name: scores.get(name, absent) for name in sorted({name[2:] for name in names if name != OUTSIDE})}
+    return {name: scores.get(name, absent) for name in _types(names)}
+
+
+def _types(labels: Iterable[str]) -> list[str]:
+    """The types of chunks, sorted; `_` of labels without a type, as in seqeval."""
+    return sorted({label[2:] or UNLABELED for label in labels if label != OUTSIDE})
 
 
 def _beside_words(tags: list[int], labels: list[str]) -> list[str]:
