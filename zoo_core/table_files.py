@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo_core.faults import are_listed, report_faults
-from zoo_core.input_lines import BOM, LONGEST_LINE, decode_line, open_input, read_lines
+from zoo_core.input_lines import BOM, LONGEST_LINE, open_input, read_lines
+from zoo_core.json_files import check_json
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
@@ -57,8 +58,8 @@ def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "
             raise ValueError(f"{path} is empty. Check where it was written.")
     identity = file_hash(file, partial=streaming).rpartition(":")[2]
     if kind in ("parquet", "json"):
-        if kind == "json" and not streaming:
-            _check_utf8(file)
+        if kind == "json":
+            check_json(file, streaming)
         # the configuration's name is part of the key of the copy on disk: with the content in it, a file that was
         # rewritten within the clock's resolution is still read anew
         load = functools.partial(
@@ -307,18 +308,12 @@ def _is_json_lines(path: str) -> bool:
         return stream.read(len(BOM) + 1).removeprefix(BOM).lstrip()[:1] == b"{"
 
 
-def _check_utf8(file: Path) -> None:
-    with open_input(file) as stream:
-        for number, raw in enumerate(stream, start=1):
-            decode_line(raw, file, number)
-
-
 def _mixed_in_lines(file: Path) -> str | None:
     """What `mixed_types` says of a file of JSON lines; None for other JSON."""
     with file.open(encoding="utf-8-sig") as stream:
         try:
             return mixed_types(json.loads(line) for line in stream if line.strip())
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

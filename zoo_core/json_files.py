@@ -1,0 +1,63 @@
+"""What is checked of a table's JSON file before `datasets` and pyarrow read it.
+
+pyarrow's reader takes time by the square of the nesting, ends the program where it is very deep, and writes no copy of
+more than 64 levels. `datasets` holds an array as a whole, and unpacks gzip by itself, whatever comes out.
+"""
+
+import re
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO
+
+from zoo_core.input_lines import BOM, LONGEST_LINE, decode_line, lines_of, open_input
+
+DEEPEST = 32  # lists and objects within each other; tables of tasks have up to six
+LARGEST_ARRAY = 2**31  # bytes of a file that is one array: `datasets` takes several times as much memory
+BLANKS = b" \t\r\n"
+ESCAPED = re.compile(rb"\\.", re.DOTALL)
+STEPS = bytes(1 if byte in b"[{" else 255 for byte in range(256))  # of the depth, as signed bytes
+NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+
+
+def check_json(file: Path, is_streamed: bool = False) -> None:
+    """Checks encoding, nesting and size of a file of JSON lines, or of one JSON array, plain or gzip.
+
+    Of one that is streamed only the beginning is looked at: reading all of it is what streaming spares.
+
+    Raises ValueError, with the line where there are lines.
+    """
+    with open_input(file) as stream:
+        start = stream.peek(LONGEST_LINE).removeprefix(BOM).lstrip(BLANKS)
+        chunks, read = (_array if start.startswith(b"[") else _lines)(stream, file), 0
+        depth, in_string, rest = 0, 0, b""
+        for place, chunk in chunks:
+            read += len(chunk)
+            chunk = ESCAPED.sub(b"", rest + chunk)
+            rest = b"\\" if chunk.endswith(b"\\") else b""  # what it escapes is in the next chunk
+            parts = chunk.translate(None, NOT_STRUCTURE).split(b'"')
+            depths = list(accumulate(array("b", b"".join(parts[in_string::2]).translate(STEPS)), initial=depth))
+            in_string ^= (len(parts) - 1) % 2
+            if max(depths) > DEEPEST:
+                raise ValueError(f"{place}: lists or objects are nested more than {DEEPEST} deep. Flatten them.")
+            depth = depths[-1]
+            if is_streamed and read > LONGEST_LINE:
+                return
+
+
+def _lines(stream: BinaryIO, file: Path) -> Iterator[tuple[str, bytes]]:
+    for number, line in enumerate(lines_of(stream, file), start=1):
+        yield f"{file}, line {number}", line.encode()
+
+
+def _array(stream: BinaryIO, file: Path) -> Iterator[tuple[str, bytes]]:
+    """Parts of an array, by lines where it has them, which are then decoded too."""
+    number = read = 0
+    while chunk := stream.readline(LONGEST_LINE):
+        number, read = number + 1, read + len(chunk)
+        if read > LARGEST_ARRAY:
+            raise ValueError(f"{file} is an array of more than {LARGEST_ARRAY // 2**30} GiB. Write an object a line.")
+        if chunk.endswith(b"\n"):
+            decode_line(chunk, file, number)
+        yield f"{file}, line {number}", chunk
