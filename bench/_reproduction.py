@@ -12,6 +12,7 @@ from finetuning.results.files import markdown_table
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import read_results, summary
 from pretraining.tools.compare import evaluations
+from zoo_core.provenance import write_csv
 
 FOLDER = Path("bench")
 KEY = ["model", "seed", "task"]
@@ -49,7 +50,7 @@ def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFra
         new = pandas.concat([kept, new]) if len(new) else kept  # an empty one would turn numbers into objects
     new = new.sort_values([*key, *new.columns.difference([*key, "value"], sort=False)], ignore_index=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    new.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+    write_csv(path, new, float_format="%.4g")
     return pandas.read_csv(path, **types)
 
 

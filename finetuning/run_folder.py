@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 from accelerate import PartialState
 
-from zoo_core.provenance import read_json, run_facts, write_json
+from zoo_core.provenance import read_json, run_facts, write_csv, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 from zoo_core.run_folders import not_own
 
@@ -45,7 +45,7 @@ class RunFolder:
                 f"{self.path} holds no run of finetuning/run.py (no recipe.yaml and run.json). Name another folder."
             )
         check_same_recipe(self.path, recipe)
-        self.facts = read_json(self.path / "run.json")
+        self.facts = read_json(self.path / "run.json", needs=("sessions", "model", "data"))
         check_same_weights(self.path, recipe.model, self.facts["model"]["fingerprint"], model["fingerprint"])
         check_same_start(self.path, self.facts["model"], model)
 
@@ -64,7 +64,7 @@ class RunFolder:
             save_recipe(self.recipe, self.path / "recipe.yaml")
             for name, rows in (lists or {}).items():
                 if rows:
-                    pandas.DataFrame(rows).to_csv(self.path / f"{name}.csv", index=False)
+                    write_csv(self.path / f"{name}.csv", pandas.DataFrame(rows))
         state.wait_for_everyone()
 
     def check_is_there(self) -> None:

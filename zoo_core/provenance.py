@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "omegaconf")
 PROJECT = "crosslingual-zoo"  # as pyproject.toml names it
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+FORMULA = tuple("=+-@\t\n＝＋－＠")  # what formulas of spreadsheets begin with, full width included
 NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # what trainers leave beside a model
 
 
@@ -146,9 +150,25 @@ def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
         aside.unlink(missing_ok=True)
 
 
-def read_json(path: Path, missing: Any = ...) -> Any:
-    """What a JSON file holds; `missing`, where that is given, if there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if missing is ... or path.is_file() else missing
+def read_json(path: Path, missing: Any = ..., needs: Iterable[str] = ()) -> dict[str, Any]:
+    """The object that a JSON file holds; `missing`, where that is given, if there is no such file.
+
+    Raises ValueError for a file that is cut off, not JSON, nested more deeply than Python reads, or without one of the
+    fields that the caller `needs`.
+    """
+    if missing is not ... and not path.is_file():
+        return missing
+    try:
+        found = json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply. Restore the file, or remove it.") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged or not JSON: {error}. Restore the file, or remove it.") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no JSON object. Restore the file, or remove it.")
+    if absent := [name for name in needs if name not in found]:
+        raise ValueError(f"{path} has no {absent[0]}: it was changed, or is another file. Restore it, or remove it.")
+    return found
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:
@@ -156,6 +176,29 @@ def write_json(path: str | os.PathLike, obj: Any) -> None:
     text = json.dumps(obj, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with written_aside(path) as stream:
         stream.write(text)
+
+
+def write_csv(path: str | os.PathLike, table: "DataFrame", **options: Any) -> None:
+    """Writes a table for spreadsheets as `written_aside` does; `options` are those of pandas' `to_csv`.
+
+    Text that a spreadsheet would run as a formula gets an apostrophe before it, as OWASP advises: names of models and
+    answers come from others. Numbers stay as they are.
+    """
+    with written_aside(path) as stream:
+        table.map(_as_cell).rename(columns=_as_cell).to_csv(stream, index=False, lineterminator="\n", **options)
+
+
+def _as_cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r\n", "\n").replace("\r", "\n")  # pandas quotes no "\r", which would begin a row
+    if not value.startswith(FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def write_rows(

@@ -33,7 +33,7 @@ from finetuning.results.table import (
     with_deviation,
 )
 from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.provenance import write_json
+from zoo_core.provenance import write_csv, write_json
 from zoo_core.published import find, load
 
 KIND = "benchmark"
@@ -370,7 +370,7 @@ def write(report: dict[str, Any], runs: Runs, folder: Path, name: str) -> None:
     plot_heat_maps(maps, folder / pictures[1], title, "score (%)")
     (folder / f"{name}.md").write_text(to_markdown(report, pictures), encoding="utf-8")
     tables = [_reported(results, run) for run, found in runs.items() for results in found.values()]
-    pandas.concat(tables).to_csv(folder / f"{name}.csv", index=False)
+    write_csv(folder / f"{name}.csv", pandas.concat(tables))
     write_json(folder / f"{name}.json", report)
     table = screen_table(report)
     notes = [*footnotes(table, report["published"]), *report["warnings"]]

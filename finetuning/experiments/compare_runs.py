@@ -21,6 +21,7 @@ from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import AVERAGE, Results, read_results, summary
 from finetuning.tasks.translation.results import curve_of
 from zoo_core.command_line import CommandParser, user_errors
+from zoo_core.provenance import write_csv
 
 # Languages, or pairs, beside each other on a page: of more, each is a row of the table, and the plot over layers is of
 # their average alone.
@@ -101,7 +102,7 @@ def write_comparison(runs: dict[str, Results], folder: Path) -> None:
     page = [f"# {title}", "", *markdown_table(table), "", *markdown_list("What differs between the runs", lines)]
     (folder / "comparison.md").write_text("\n".join([*page, "![comparison](comparison.png)", ""]), encoding="utf-8")
     tables = pandas.concat([results.frame(run=name) for name, results in runs.items()])
-    tables.to_csv(folder / "comparison.csv", index=False)
+    write_csv(folder / "comparison.csv", tables)
     print_table(title, table, [])
     for line in lines:
         print(f"differs: {line}")

@@ -24,7 +24,7 @@ from finetuning.results.published_rows import complete_published
 from finetuning.results.table import FORMAT, Results, Summary, load_results, with_deviation
 from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.command_line import CommandParser
-from zoo_core.provenance import folder_fingerprint, write_json
+from zoo_core.provenance import folder_fingerprint, write_csv, write_json
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import not_own, run_lock
 
@@ -319,7 +319,7 @@ def write_experiment(
     page += ["Each run's protocol stands in the results.md of its own folder.", ""]
     page += [line for picture in pictures for line in (f"![{title}]({picture})", "")]
     (folder / f"{name}.md").write_text("\n".join(page), encoding="utf-8")
-    table.to_csv(folder / f"{name}.csv", index=False)
+    write_csv(folder / f"{name}.csv", table)
     write_json(folder / f"{name}.json", content)
     for heading, shown in tables.items():
         print_table(heading or title, shown, [])

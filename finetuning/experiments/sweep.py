@@ -24,7 +24,7 @@ from finetuning.results.files import Table, markdown_table, print_table
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import FORMAT
 from finetuning.tasks.registry import task_module
-from zoo_core.provenance import read_json, write_json
+from zoo_core.provenance import read_json, write_csv, write_json
 from zoo_core.recipes import change_recipe, read_yaml
 
 # What a model is trained with. Anything else would give points other data, or scores that measure something else.
@@ -261,7 +261,7 @@ def write(recipe: Any, model: dict[str, Any], points: list[Point], taken: Point 
         for point in found
     ]
     (folder / "sweep.md").write_text("\n".join(lines), encoding="utf-8")
-    pandas.DataFrame(rows).to_csv(folder / "sweep.csv", index=False)
+    write_csv(folder / "sweep.csv", pandas.DataFrame(rows))
     write_json(folder / "sweep.json", content)
 
 

@@ -23,7 +23,7 @@ from finetuning.results.table import (
     with_deviation,
 )
 from finetuning.tasks.registry import results_module
-from zoo_core.provenance import write_json
+from zoo_core.provenance import write_csv, write_json
 
 BEST = "best (chosen on this gold)"
 WIDEST = 20  # columns of a page's table; results.csv has them all
@@ -257,7 +257,7 @@ def write_results(results: Results, folder: Path) -> None:
     """
     picture = report_of(results["kind"]).plot(results, folder)
     (folder / "results.md").write_text(to_markdown(results, picture), encoding="utf-8")
-    results.frame().to_csv(folder / "results.csv", index=False)
+    write_csv(folder / "results.csv", results.frame())
     write_json(folder / "results.json", results)
 
 

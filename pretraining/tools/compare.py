@@ -15,7 +15,7 @@ import pandas as pd
 from pretraining.tracking import EVALUATIONS, read_events
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.plots import figure_of, line_styles
-from zoo_core.provenance import read_json
+from zoo_core.provenance import read_json, write_csv
 
 TITLES = {"held_out/": "held-out loss (nats), ", "retrieval/": "retrieval accuracy, "}
 
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         output.mkdir(parents=True, exist_ok=True)
         page = to_markdown(table, differences(flags.run))
         (output / "comparison.md").write_text(page, encoding="utf-8")
-        table.to_csv(output / "comparison.csv", index=False)
+        write_csv(output / "comparison.csv", table)
         plot(table, output / "comparison.png")
         print(page + f"\nwritten: {output}/comparison.md, comparison.csv, comparison.png")
 

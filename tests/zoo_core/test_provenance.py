@@ -1,12 +1,14 @@
+import csv
 import json
 import os
 import shutil
 import socket
 from pathlib import Path
 
+import pandas
 import pytest
 
-from zoo_core.provenance import folder_fingerprint, forget_machine, run_facts, write_json
+from zoo_core.provenance import folder_fingerprint, forget_machine, read_json, run_facts, write_csv, write_json
 
 
 def test_run_facts_say_what_ran_and_where_but_not_who(monkeypatch):
@@ -70,3 +72,28 @@ def test_a_model_folder_forgets_where_it_was_made(tmp_path):
     forget_machine(tmp_path / "not there")
     assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {"pad_token": "<pad>"}
     assert not (tmp_path / "training_args.bin").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"sessions": [', b"[1]", b"null", b"\xff{}", b"{}", b'{"a":' * 9999 + b"1" + b"}" * 9999],
+    ids=["empty", "cut off", "list", "null", "no UTF-8", "lacks a field", "deep"],
+)
+def test_a_damaged_file_is_named(tmp_path, content):
+    file = tmp_path / "run.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="^[^\n]*run.json [^\n]*$"):
+        read_json(file, {}, needs=["sessions"])
+    assert read_json(tmp_path / "none.json", {}, needs=["sessions"]) == {}
+
+
+def test_a_table_for_spreadsheets_has_no_formulas(tmp_path):
+    texts = ["=1+2", "+cmd", "-x", "@SUM(A1)", "\tx", "\r=1", "＝1", "fine", "-1.5", "+2e3", "a=b", "'", ""]
+    table = pandas.DataFrame({"=name": texts, "value": [-1.5, *[2.0] * (len(texts) - 1)], "seed": -1, "good": True})
+    write_csv(tmp_path / "made" / "t.csv", table)
+    with (tmp_path / "made" / "t.csv").open(encoding="utf-8", newline="") as stream:
+        header, *rows = csv.reader(stream)
+    assert header == ["'=name", "value", "seed", "good"]
+    assert [row[0] for row in rows] == [f"'{text}".replace("\r", "\n") for text in texts[:7]] + texts[7:]
+    assert rows[0][1:] == ["-1.5", "-1", "True"]
+    assert pandas.read_csv(tmp_path / "made" / "t.csv")["value"].tolist() == table["value"].tolist()
