@@ -1,16 +1,14 @@
 """Checkpoints of a run, whatever the kind of task: the one it starts from, and the one it goes on from."""
 
 import contextlib
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
+from modeling.checkpoints import check_weights, download_pinned, load_auto_model, load_config, load_tokenizer
 from modeling.fresh_weights import fresh_weights
 from zoo_core.console import without_load_report
 from zoo_core.provenance import folder_fingerprint, read_json
@@ -18,7 +16,6 @@ from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary, longest_input
 
-TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
 
 
@@ -41,11 +38,7 @@ def describe_model(
     folder = Path(path)
     fingerprint = folder_fingerprint(folder) if folder.is_dir() else None
     tokenizer_path = find_model(tokenizer, hub_root, "Tokenizer") if tokenizer else path
-    if Path(tokenizer_path).is_dir() and not any((Path(tokenizer_path) / name).exists() for name in TOKENIZER_FILES):
-        raise ValueError(
-            f"{tokenizer_path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)}). Save it into the folder, or "
-            "name its folder as `tokenizer`."
-        )
+    check_weights(path)
     with PartialState().main_process_first(), readable_errors(model):
         config = load_config(path, trust_remote_code)
         loaded = load_tokenizer(tokenizer_path, trust_remote_code)
@@ -105,7 +98,7 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
             f"init_from is {run}, and there is no results.json: it is no finished run of finetuning/run.py. Finish "
             "that run first, or leave init_from out."
         )
-    results = read_json(results_file)
+    results = read_json(results_file, needs=("model", "protocol", "seeds", "task", "setting"))
     if results["model"]["fingerprint"] != fingerprint:
         raise ValueError(
             f"init_from is {run}, which was fine-tuned from {results['model']['folder']} "
@@ -172,8 +165,6 @@ def readable_errors(name: str):
     """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
     try:
         yield
-    except SafetensorError as error:
-        raise ValueError(f"The weights of {name} are damaged or incomplete: {error}. Copy the folder again.") from error
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         is_there = Path(name).exists()
@@ -195,7 +186,7 @@ def last_complete_checkpoint(folder: Path) -> str | None:
 
     def is_complete(checkpoint: Path) -> bool:
         try:
-            return bool(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")))
+            return bool(read_json(checkpoint / "trainer_state.json"))
         except (OSError, ValueError):
             return False
 

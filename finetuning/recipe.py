@@ -232,7 +232,7 @@ class Recipe:
         "mean over all languages' development rows",
     )
     dev_fraction: float = option(
-        0.1, "share of the training rows held out for `source_dev` where no table has a `dev_split`", above=0, below=1
+        0.1, "share of the training rows held out for `source_dev` where no table has a `dev_split`", low=0, below=1
     )
     evaluate_every_steps: int = option(0, "updates between evaluations on dev, and checkpoints; 0: once an epoch")
     max_length: int = option(

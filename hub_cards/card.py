@@ -27,6 +27,7 @@ from hub_cards.examples import uses
 from hub_cards.licenses import hub_id
 from hub_cards.metadata import card_data, eval_files, learned_data, start_of
 from hub_cards.record import Record, read_record, write_record
+from modeling.checkpoints import check_weights
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 
@@ -138,6 +139,7 @@ def count_parameters(folder: Path) -> int:
     files = list(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{folder} has no *.safetensors: load the model and write it with save_pretrained.")
+    check_weights(str(folder))
     total = 0
     for file in files:
         with safe_open(file, framework="numpy") as weights:

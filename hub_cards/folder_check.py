@@ -173,7 +173,7 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
             keys = re.findall(r'"(\w+)"\s*:', text) if name not in VOCABULARIES and json.loads(text) else []
             if found := set(MACHINE_KEYS).intersection(keys):
                 return f"{min(found)} says how this machine loaded the file. Remove the key."
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"it is not {'JSON' if suffix == '.json' else 'text'} in UTF-8: {error}. Save it again."
     if suffix == ".py":
         return None  # compared as a whole
@@ -349,7 +349,7 @@ def _read_json(file: Path) -> Any:
     """What a JSON file holds; None where it is none."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         return None
 
 

@@ -225,7 +225,7 @@ def parse_index(text: str) -> dict[str, Any] | None:
         fits = index["format"] == FORMAT and {"weights", "name", "repo", "license", "licenses"} <= index.keys()
         names = [*index["files"], *(f"{RESULTS}/{name}" for name in index["results"])]
         return index if fits and all(map(OURS.fullmatch, names)) else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -199,7 +199,7 @@ def _content(file: Path) -> Any:
         return json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         return file.read_bytes()
 
 

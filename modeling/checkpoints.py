@@ -10,21 +10,27 @@ import contextlib
 import copy
 import functools
 import importlib
+import json
 import logging
 import os
+import pickle
 import re
+import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, StrictDataclassError
+from safetensors import safe_open
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_imports
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import cached_file
 
-from .configuration_encoder import CUSTOM_PIPELINES, full_auto_map
+from .configuration_encoder import CUSTOM_PIPELINES, check_numbers, full_auto_map
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +38,10 @@ MODEL_TYPES = ("ernie_m", "metaxlm", "veco", "xlm_align")
 PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
 # what from_pretrained reads of a repository, in its root; pickled weights only where there are no others
 READ = ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt"]
+# JSON objects among them, which a message names where the library's error does not
+SETTINGS = ("config.json", "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
+SETTINGS += ("generation_config.json", "model.safetensors.index.json")
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # of tokenizers
 REMEDY = "Read it; --trust-remote-code (in a recipe: trust_remote_code=true) runs it."
 SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
 
@@ -76,6 +86,57 @@ def _of_hub(path: str) -> tuple[str, dict[str, str]]:
     return (f"{found[1]}/{found[2]}", {"revision": found[3]}) if found else (path, {})
 
 
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[None]:
+    """What libraries raise for damaged files of a folder or Hub id, as a ValueError of one line that begins with the
+    path, and names the file where that is known. OSError and ImportError are left as they are."""
+    try:
+        yield
+    except (OSError, ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of the type of whatever the library did with the file
+        text = " ".join(str(error).split())
+        if isinstance(error, StrictDataclassError):  # Validation error for field 'hidden_size': TypeError: ...
+            reason = f"{text.partition('TypeError: ')[2] or text}. Correct config.json."
+        elif isinstance(error, pickle.UnpicklingError):
+            reason = "the weights are a pickle of more than tensors, which may run code. Save them as safetensors."
+        elif damaged := _damaged_settings(path):
+            reason = f"{damaged}. Copy the file again."
+        elif isinstance(error, ValueError):
+            reason = text
+        else:  # what follows the first sentence speaks of code
+            words = ": ".join(filter(None, (type(error).__name__, text.split(". ")[0].rstrip("."))))
+            reason = f"its files are damaged, or hold something else ({words}). Copy them again."
+        raise ValueError(reason if path in reason else f"{path}: {reason}") from error
+
+
+def _damaged_settings(path: str) -> str | None:
+    """Which of a folder's `SETTINGS` is no JSON object, and why; None where all are, and for a Hub id."""
+    for file in (Path(path) / name for name in SETTINGS):
+        try:
+            if file.is_file() and not isinstance(json.loads(file.read_bytes()), dict):
+                return f"{file.name} is not a JSON object"
+        except RecursionError:
+            return f"{file.name} is nested too deeply"
+        except ValueError as error:
+            return f"{file.name} is not JSON ({error})"
+    return None
+
+
+def check_weights(path: str) -> None:
+    """Raises ValueError where weights of a folder are cut off, hold something else, or are a pickle that may run code;
+    reads no tensor of safetensors."""
+    folder = Path(path)
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    for file in files:
+        with readable(str(file)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of pickles that it refuses
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="pt"):
+                    continue
+            torch.load(file, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(file))
+
+
 def _read_settings(path: str) -> dict[str, Any]:
     """config.json as it stands. Raises ValueError where it names a kernel of the Hub, which is code as well."""
     found, _ = PreTrainedConfig.get_config_dict(path)
@@ -90,8 +151,16 @@ def _read_settings(path: str) -> dict[str, Any]:
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Loads the configuration of a folder or Hub id.
 
-    Raises ValueError where its code would be needed and `trust_remote_code` is False, and what transformers raises.
+    Raises ValueError where its code would be needed and `trust_remote_code` is False, for files that are damaged, and
+    for numbers that no model has (`check_numbers`); and OSError of transformers.
     """
+    with readable(path):
+        config = _load_config(path, trust_remote_code)
+        check_numbers(config)
+    return config
+
+
+def _load_config(path: str, trust_remote_code: bool) -> PreTrainedConfig:
     if trust_remote_code:
         place, pinned = _of_hub(path)
         return AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
@@ -108,7 +177,18 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
 
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
-    """Loads the tokenizer of a folder or Hub id. Raises as `load_config`."""
+    """Loads the tokenizer of a folder or Hub id. Raises as `load_config`, and ValueError where there is none."""
+    folder, none = Path(path), f"{path} holds no tokenizer. Save it into the folder, or name its folder as `tokenizer`."
+    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
+        raise ValueError(none)
+    with readable(path):
+        tokenizer = _load_tokenizer(path, trust_remote_code)
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
+        raise ValueError(none)
+    return tokenizer
+
+
+def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
     if trust_remote_code:
         place, pinned = _of_hub(path)
         return AutoTokenizer.from_pretrained(place, trust_remote_code=True, **pinned)
@@ -129,7 +209,7 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
             raise _needs_code(path, f"the tokenizer {name}".strip(), files)
         _notice(f"{path} brings code that is not run: {', '.join(files)}. {REMEDY}")
     # the library knows no tokenizer of our types
-    of_ours = {"config": load_config(path)} if found.get("model_type") in MODEL_TYPES else {}
+    of_ours = {"config": _load_config(path, False)} if found.get("model_type") in MODEL_TYPES else {}
     return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
 
 
@@ -137,10 +217,11 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     """Loads the model of a folder or Hub id that `auto_class` (AutoModel, ...) stands for, with from_pretrained's
     `options`. Returns what from_pretrained returns, and raises as `load_config`."""
     cls = auto_model_class(auto_class, path, trust_remote_code)
-    if cls is auto_class:
-        place, pinned = _of_hub(path) if trust_remote_code else (path, {})
-        return auto_class.from_pretrained(place, trust_remote_code=trust_remote_code, **pinned, **options)
-    loaded = cls.from_pretrained(path, **options)
+    with readable(path):
+        if cls is auto_class:
+            place, pinned = _of_hub(path) if trust_remote_code else (path, {})
+            return auto_class.from_pretrained(place, trust_remote_code=trust_remote_code, **pinned, **options)
+        loaded = cls.from_pretrained(path, **options)
     if not trust_remote_code:
         _as_installed((loaded[0] if isinstance(loaded, tuple) else loaded).config)
     return loaded

@@ -6,6 +6,7 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers.activations import ACT2FN
 
 from .backbone import ARCHITECTURES
 
@@ -36,6 +37,20 @@ SHAPE = (
     "type_vocab_size",
     "tie_word_embeddings",
 )
+# The least and the most that a field of a configuration may be, of any encoder. An epsilon below does nothing to fp32.
+RANGES = {
+    "vocab_size": (1, 2**31 - 1),
+    "hidden_size": (1, 2**20),
+    "num_hidden_layers": (1, 2**12),
+    "num_attention_heads": (1, 2**20),
+    "intermediate_size": (1, 2**24),
+    "max_position_embeddings": (1, 2**31 - 1),
+    "hidden_dropout_prob": (0, 1),
+    "attention_probs_dropout_prob": (0, 1),
+    "classifier_dropout": (0, 1),
+    "initializer_range": (0, 100),
+    "layer_norm_eps": (1e-15, 1),
+}
 # Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
 CUSTOM_PIPELINES = {
     "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
@@ -55,8 +70,8 @@ class EncoderConfig(PreTrainedConfig):
     With `backbone_config`, that of another architecture, the encoder is its library's class, and the fields of `SHAPE`
     are its own: they are read from there, and a change of one of them changes both.
 
-    Raises `ValueError` where `hidden_size` is not a multiple of `num_attention_heads`, and for a backbone of a model
-    with cross-attention; wrong types are refused by `@strict`.
+    Raises `ValueError` as `check_numbers`, where `hidden_size` is not a multiple of `num_attention_heads`, and for a
+    backbone of a model with cross-attention; wrong types are refused by `@strict`.
     """
 
     vocab_size: int = 250002
@@ -104,6 +119,9 @@ class EncoderConfig(PreTrainedConfig):
             for name in SHAPE:
                 setattr(self, name, getattr(self.backbone_config, name, getattr(self, name)))
         super().__post_init__(**kwargs)
+        check_numbers(self)
+        if self.backbone_config is None and self.type_vocab_size < 1:
+            raise ValueError(f"type_vocab_size must be at least 1, got {self.type_vocab_size}.")
         if self.backbone_config is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
@@ -160,6 +178,17 @@ class EncoderConfig(PreTrainedConfig):
     def longest_input(self) -> int:
         """Longest input, special tokens included."""
         return self.max_position_embeddings - self.first_position
+
+
+def check_numbers(config: PreTrainedConfig) -> None:
+    """Raises `ValueError` for a number of a configuration that is out of `RANGES`, and for an unknown activation."""
+    for name, (least, most) in RANGES.items():
+        value = getattr(config, name, None)
+        if isinstance(value, int | float) and not least <= value <= most:
+            raise ValueError(f"{name} must be from {least} to {most}, got {value}.")
+    activation = getattr(config, "hidden_act", None)
+    if isinstance(activation, str) and activation not in ACT2FN:
+        raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}, got {activation!r}.")
 
 
 def ids_of_tokenizer(checkpoint: str) -> dict[str, int]:

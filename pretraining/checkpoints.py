@@ -8,7 +8,6 @@
 """
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -104,21 +103,24 @@ def checked_checkpoint(folder: Path) -> Path | None:
         logger.warning("%s is damaged: %s", checkpoint, found)
         damaged.append(checkpoint)
     if damaged:
-        raise ValueError(f"no checkpoint of {str(folder)!r} can be resumed; in {checkpoint.name}, {found}.")
+        raise ValueError(
+            f"no checkpoint of {str(folder)!r} can be resumed; in {checkpoint.name}, {found.rstrip('.')}. Restore the "
+            "files, or start a new run in another output_dir."
+        )
     return None
 
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with the files of a checkpoint, by its `checksums.json`; None where nothing is."""
     try:
-        written = dict(json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8")))
-        found = _checksums(checkpoint)
-    except (OSError, ValueError, TypeError) as error:
+        written, found = read_json(checkpoint / CHECKSUMS), _checksums(checkpoint)
+    except (OSError, ValueError) as error:
         return f"{CHECKSUMS} or another file cannot be read ({error})"
     changed = [name for name, checksum in written.items() if found.get(name) != checksum]
     if "progress.json" not in written:
         return f"{CHECKSUMS} does not list what a checkpoint has"
-    return f"{', '.join(changed)} is missing or does not hold what was written there" if changed else None
+    others = f" and {len(changed) - 3} others" if len(changed) > 3 else ""
+    return f"missing or changed since they were written: {', '.join(changed[:3])}{others}" if changed else None
 
 
 def _checksums(folder: Path) -> dict[str, str]:
@@ -199,7 +201,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
 
 def read_progress(checkpoint: Path) -> dict:
     """Where a checkpoint stands: `phase`, `step_of_phase` (done in that phase), `step` (done in all), `scheduler`."""
-    progress = read_json(checkpoint / "progress.json")
+    progress = read_json(checkpoint / "progress.json", needs=("phase", "step"))
     if "update" in progress:  # until version 0.1
         progress["step_of_phase"] = progress.pop("update")
     return progress

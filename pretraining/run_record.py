@@ -56,7 +56,7 @@ def check_same_data(recipe: Recipe, now: dict) -> None:
     path = Path(recipe.output_dir) / "run.json"
     if not path.exists():
         return
-    before, now = _fingerprints(read_json(path)), _fingerprints(now)
+    before, now = _fingerprints(read_json(path, needs=now)), _fingerprints(now)
     if changed := [what for what in now if now[what] != before.get(what)]:
         raise ValueError(
             f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started. Restore it, or start a "

@@ -14,6 +14,7 @@ from rich.table import Table
 from transformers.utils import logging
 
 from modeling.backbone import honors_block_masks
+from modeling.checkpoints import check_weights, readable
 from modeling.fresh_weights import fresh_weights
 from pretraining.recipe import OBJECTIVES
 from pretraining.rows import specials_of
@@ -47,7 +48,8 @@ def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> No
     if all(isinstance(found, str) for found in rows.values()):
         raise ValueError(rows[MODELS[0]])
     logging.set_verbosity_error()
-    with contextlib.redirect_stderr(io.StringIO()):  # the library's bars
+    check_weights(path)
+    with readable(path), contextlib.redirect_stderr(io.StringIO()):  # the library's bars
         own = config.model_type if config.model_type in MODELS else "metaxlm"
         model, report = model_class(own, path, trust_remote_code).from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True

@@ -168,14 +168,22 @@ def _keep_events(folder: Path, progress: dict) -> None:
 
 
 def read_events(folder: Path) -> list[dict]:
-    """All whole lines of events.jsonl; a last line cut off by a kill is left out."""
-    path = Path(folder) / "events.jsonl"
-    events = []
-    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
+    """The lines of events.jsonl; a last line that a kill has cut off is left out.
+
+    Raises ValueError for another line that is no event, with its number.
+    """
+    path, events = Path(folder) / "events.jsonl", []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
-            events.append(json.loads(line))
-        except json.JSONDecodeError:
+            event = json.loads(line)
+            if not isinstance(event["step"], int):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, RecursionError):
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: no event of a run. Remove the line.") from None
             continue
+        events.append(event)
     return events
 
 

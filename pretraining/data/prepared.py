@@ -8,7 +8,6 @@ tables is opened to train on it: what the recipe says now is compared with what 
 """
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -28,6 +27,7 @@ from pretraining.data.sources import SIDES, Source, TextColumn, arrow_column, jo
 from pretraining.data.streams import no_text
 from pretraining.data.tokenized import TokenColumn, tokenize
 from pretraining.recipe import Bitext, Monolingual, Recipe, named_corpora
+from zoo_core.provenance import read_json
 from zoo_core.recipes import nearest, recipe_differences
 from zoo_core.run_folders import not_own, remove_own
 from zoo_core.tables import get_column
@@ -53,15 +53,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         what = f"is prepared in part: go on with {COMMAND} {folder}"
         raise ValueError(f"{folder} {what if (folder / SHARDS).is_dir() else f'is no prepared folder: no {MANIFEST}'}.")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        found = manifest["format"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): prepare another folder.") from error
-    if found != FORMAT:
+    if (found := read_json(path, needs=["format"])["format"]) != FORMAT:
         by = "version 0.1.0" if found == 1 else "another version"
         raise ValueError(f"{folder} is of format {found}, which {by} wrote: prepare another folder.")
-    return manifest
+    return read_json(path, needs=("tokenizer", "tokenizer_fingerprint", "columns", "corpora"))
 
 
 def others_in(folder: Path) -> list[str]:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import honors_block_masks
-from modeling.checkpoints import auto_model_class, installed_class
+from modeling.checkpoints import auto_model_class, check_weights, installed_class, readable
 from modeling.fresh_weights import fresh_weights
 from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
@@ -86,7 +85,8 @@ def build_config(
         settings |= given
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             settings.setdefault(name, getattr(tokenizer, name))
-        config = config_class(**settings)
+        with readable("model.config"):
+            config = config_class(**settings)
     of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     if start and not recipe.tokenizer and config.vocab_size > len(tokenizer):
         of_tokenizer.pop("vocab_size")  # rows that its tokenizer does not use, such as up to a multiple of 64
@@ -206,7 +206,9 @@ def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any
         # the checkpoint's rows have their meaning
         languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
     found.pop("word_alignment_layer", None)  # chosen for the weights as they are
-    return config_class.from_dict({**found, **languages, **recipe.model.config})
+    check_weights(path)
+    with readable("model.config"):
+        return config_class.from_dict({**found, **languages, **recipe.model.config})
 
 
 def build_model(
@@ -226,10 +228,6 @@ def build_model(
             notes = carry_over(model, *matched, recipe.model.meta_pretrained.initialize)
             for note in notes:
                 logger.info("%s: %s", matched[0].name, note)
-    except SafetensorError as error:
-        raise ValueError(
-            f"the weights of model.start_from {recipe.model.start_from!r} are damaged: {error}."
-        ) from error
     except ImportError as error:  # of flash attention's package
         raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
     model.set_skip_padding(recipe.model.skip_padding)
@@ -245,14 +243,16 @@ def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     start = recipe.model.start_from
     if not start:
         return cls._from_config(config, attn_implementation=recipe.model.attention)
-    model, report = cls.from_pretrained(
-        existing_path(start, "model.start_from", recipe.hub_root),
-        config=config,
-        attn_implementation=recipe.model.attention,
-        dtype=torch.float32,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # named below, in words of the recipe
-    )
+    path = existing_path(start, "model.start_from", recipe.hub_root)
+    with readable(path):
+        model, report = cls.from_pretrained(
+            path,
+            config=config,
+            attn_implementation=recipe.model.attention,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # named below, in words of the recipe
+        )
     if report["mismatched_keys"]:  # of a head too: that of the checkpoint would be dropped
         name = min(report["mismatched_keys"])[0]
         raise ValueError(

@@ -1,11 +1,9 @@
 """Checkpoints and tokenizers that a recipe names: read, or refused with the name of the field."""
 
-import pickle
 import re
 from collections.abc import Iterable
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForMaskedLM,
     PreTrainedConfig,
@@ -40,8 +38,8 @@ def read_tokenizer(
     path = existing_path(name, field, hub_root)
     try:
         return load_tokenizer(path, trust_remote_code)
-    except Exception as error:  # tokenizers raises Exception itself; ImportError of a library; KeyError of a part
-        raise ValueError(f"no tokenizer could be loaded from {field} {name!r}: {_reason(error)}") from error
+    except (OSError, ValueError, ImportError) as error:
+        raise ValueError(f"no tokenizer could be loaded from {field} {name!r}: {_reason(error, path)}") from error
 
 
 def check_own_tokenizer(
@@ -88,7 +86,7 @@ def read_config(name: str, field: str, hub_root: str | None, trust_remote_code: 
     try:
         return load_config(path, trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{field} {name!r} holds no configuration that can be read: {_reason(error)}") from error
+        raise ValueError(f"{field} {name!r} holds no configuration that can be read: {_reason(error, path)}") from error
 
 
 def read_masked_lm(
@@ -104,19 +102,20 @@ def read_masked_lm(
 
     Raises ValueError for weights that cannot be read, and for what else it lacks (`fresh_weights`).
     """
+    path = existing_path(name, field, hub_root)
     try:
         with without_load_report():  # the caller reports what is missing
             model, report = load_auto_model(
                 AutoModelForMaskedLM,
-                existing_path(name, field, hub_root),
+                path,
                 trust_remote_code,
                 config=config,
                 dtype=torch.float32,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-    except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:  # the last of a .bin
-        raise ValueError(f"the weights of {field} {name!r} cannot be read: {_reason(error)}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the weights of {field} {name!r} cannot be read: {_reason(error, path)}") from error
     return model, fresh_weights(model, report, f"{field} {name!r}", is_whole)
 
 
@@ -125,10 +124,6 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in sorted(names))) or "nothing"
 
 
-def _reason(error: Exception) -> str:
-    """The first line of an error; where it speaks of code and not of files, that these are no good."""
-    line = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, (OSError, ValueError, ImportError, SafetensorError)):
-        return line
-    why = ": ".join(filter(None, (type(error).__name__, line.split(". ")[0])))
-    return f"its files are damaged, or hold something else ({why})."
+def _reason(error: Exception, path: str) -> str:
+    """The first line of an error, without the path that the message has named."""
+    return (str(error).strip().splitlines() or [""])[0].removeprefix(f"{path}: ")

@@ -177,7 +177,7 @@ def test_seeds_have_to_be_of_one_depth(feature_recipe, two_seeds, tmp_path, refu
         (["layers=[0, 2]"], "layers is [0, 2]"),
         (["layer=1", "layers=[0, 2]"], "layer is 1"),
         (["seeds=[1, 2]"], "seeds is [1, 2]"),
-        (["batch_size=0"], "batch_size is 0"),
+        (["batch_size=0"], "batch_size must be"),
         (["compare_with={XLM-R: [nowhere]}"], "nowhere has no results.json"),
     ],
 )

@@ -123,7 +123,7 @@ def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
         ("source_column: a, target_column: n", "train.0.target_column is n, which holds int64"),
         ("source_column: a, target_column: a", "a for source_column and target_column"),
         (f"{TSV}, predict: masked, source_mask_probability: 0.5", "predict: masked"),
-        (f"{TSV}, source_mask_probability: 1.5", "source_mask_probability is 1.5"),
+        (f"{TSV}, source_mask_probability: 1.5", "source_mask_probability must be"),
         (f"{TSV}, streaming: true", "train.0.streaming is true"),
     ],
 )

@@ -1,0 +1,268 @@
+"""What users give by mistake ends every command with one line and exit code 2, and nothing is written or run."""
+
+import importlib
+import json
+import logging
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+DEEP = '{"a":' * 9999 + "1" + "}" * 9999
+FINE_TUNE = ("finetuning.run", "--config", "finetuning/recipes/xlm_align/sample.yaml", "model={model}", "--check_data")
+PRE_TRAIN = (
+    "pretraining.run",
+    "--config",
+    "pretraining/recipes/xlm_align/smoke.yaml",
+    "tokenizer={model}",
+    "--dry_run",
+)
+START = (*PRE_TRAIN, "model.start_from={model}", "model.config={{}}")
+ALIGN = ("finetuning.align.command", "--model", "{model}", "a b", "c d")
+SUPPORTED = ("pretraining.supported", "{model}")
+MLM = "phases.0.objectives.mlm"
+
+
+class Trap:
+    """Unpickled, it makes the file `ran`."""
+
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def edited(**fields):
+    """Changes fields of config.json."""
+
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+    return change
+
+
+def holding(name: str, content: str | bytes | None):
+    """Puts another file of that name there; None: none."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        if content is not None:
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return change
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Trap()}, folder / "pytorch_model.bin")
+
+
+def cut_off(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+FOLDERS = {  # what is done to a model's folder: what the message names
+    "hidden_size 0": (edited(hidden_size=0), "hidden_size"),
+    "hidden_size negative": (edited(hidden_size=-4), "hidden_size"),
+    "hidden_size fraction": (edited(hidden_size=32.5), "hidden_size"),
+    "hidden_size text": (edited(hidden_size="32"), "hidden_size"),
+    "heads 0": (edited(num_attention_heads=0), "num_attention_heads"),
+    "heads 5": (edited(num_attention_heads=5), "num_attention_heads"),
+    "layers": (edited(num_hidden_layers=10**9), "num_hidden_layers"),
+    "feed-forward": (edited(intermediate_size=-1), "intermediate_size"),
+    "positions": (edited(max_position_embeddings=10**13), "max_position_embeddings"),
+    "vocabulary": (edited(vocab_size=0), "vocab_size"),
+    "dropout NaN": (edited(hidden_dropout_prob=float("nan")), "hidden_dropout_prob"),
+    "dropout 1.5": (edited(attention_probs_dropout_prob=1.5), "attention_probs_dropout_prob"),
+    "dropout negative": (edited(classifier_dropout=-0.1), "classifier_dropout"),
+    "epsilon 0": (edited(layer_norm_eps=0.0), "layer_norm_eps"),
+    "epsilon NaN": (edited(layer_norm_eps=float("nan")), "layer_norm_eps"),
+    "initializer": (edited(initializer_range=float("inf")), "initializer_range"),
+    "activation": (edited(hidden_act="gleu"), "gleu"),
+    "token types": (edited(type_vocab_size=0), "type_vocab_size"),
+    "config deep": (holding("config.json", DEEP), "config.json"),
+    "config list": (holding("config.json", "[]"), "config.json"),
+    "config cut off": (holding("config.json", '{"model_type": "veco'), "config.json"),
+    "config empty": (holding("config.json", ""), "config.json"),
+    "tokenizer_config deep": (holding("tokenizer_config.json", DEEP), "tokenizer_config.json"),
+    "tokenizer_config cut off": (holding("tokenizer_config.json", '{"mask'), "tokenizer_config.json"),
+    "tokenizer_config list": (holding("tokenizer_config.json", "[1]"), "tokenizer_config.json"),
+    "tokenizer deep": (holding("tokenizer.json", DEEP), "tokenizer.json"),
+    "tokenizer cut off": (holding("tokenizer.json", '{"version":'), "tokenizer.json"),
+    "tokenizer missing": (holding("tokenizer.json", None), "tokenizer"),
+    "weights cut off": (cut_off, "model.safetensors"),
+    "weights empty": (holding("model.safetensors", b""), "model.safetensors"),
+    "weights something else": (holding("model.safetensors", b"\xff" * 99), "model.safetensors"),
+    "weights pickled": (pickled, "pytorch_model.bin"),
+}
+VALUES = {
+    PRE_TRAIN: {
+        f"{MLM}.batch_size": ["0", "1e11", "100000000000", "[8]"],
+        f"{MLM}.max_length": ["7", "1000000000000"],
+        f"{MLM}.mask_probability": [".nan", "1"],
+        f"{MLM}.weight": [".inf", "-1"],
+        "phases.0.steps": ["0", "1e20", "99999999999999999999"],
+        "phases.0.learning_rate": [".nan", ".inf", "-1e-3", "0"],
+        "phases.0.warmup_steps": [".nan", "-1"],
+        "optimizer.weight_decay": [".nan", "-0.1"],
+        "optimizer.epsilon": ["0", ".nan"],
+        "optimizer.max_grad_norm": [".inf", "-1"],
+        "optimizer.betas": ["[0.9]", "[0.9, 1]", "[.nan, 0.9]"],
+        "evaluation.batch_size": ["0", "99999999999"],
+        "evaluation.held_out_fraction": [".nan", "1"],
+        "seed": ["-1", str(2**64), "[1]"],
+        "num_workers": ["-1", "100000"],
+        "alpha": [".nan", "2"],
+        "monolingual.0.size": ["-1"],
+        "model.config.hidden_size": ["0", "-8", "96.5", "[96]"],
+        "model.config.hidden_dropout_prob": [".nan", "2"],
+        "model.config.hidden_act": ["foo"],
+        "model.config.num_attention_heads": ["7", "0"],
+        "model.config.num_hidden_layers": ["0", "100000000000"],
+        "model.config.layer_norm_eps": ["0", ".nan"],
+    },
+    FINE_TUNE: {
+        "training.batch_size": ["0", "100000000000", "1e11"],
+        "training.epochs": [".inf", ".nan", "-1", "1e300"],
+        "training.max_steps": ["-5", "1e20", str(10**20)],
+        "training.learning_rate": [".nan", ".inf", "0", "[1]"],
+        "training.warmup_steps": [".nan", "-1"],
+        "training.weight_decay": [".nan", "-1"],
+        "training.epsilon": ["0", ".nan"],
+        "training.max_grad_norm": [".inf", "-1"],
+        "training.betas": ["[.nan, 0.9]", "[0.9]"],
+        "seeds": ["[-1]", f"[{2**64}]", "[]", "1"],
+        "num_workers": ["-1", "100000"],
+        "max_length": ["1000000000000", "7"],
+        "dev_fraction": [".nan", "-0.1", "1"],
+        "evaluation_batch_size": ["0", str(10**12)],
+    },
+}
+FILES = {  # a file's name and content: commands that are given its path as `{file}`
+    "deep.yaml": (
+        "a: " + "[" * 5000,
+        [(PRE_TRAIN[0], "--config", "{file}"), (FINE_TUNE[0], "--suite={file}", "model=x")],
+    ),
+    "null.yaml": ('model: "a\\0b"\ntask: x', [("finetuning.run", "--config", "{file}")]),
+    "recipe.pkl": (pickle.dumps(Trap()), [(name, "--config", "{file}") for name in (PRE_TRAIN[0], FINE_TUNE[0])]),
+    "table.pt": (
+        pickle.dumps(Trap()),
+        [(*FINE_TUNE, "train=[{{path: {file}}}]"), (*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],
+    ),
+    "deep.jsonl": (
+        '{"text": ' + "[" * 50_000 + "]" * 50_000 + ', "topic": "a"}\n',
+        [(*FINE_TUNE, "train=[{{path: {file}}}]"), (*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],
+    ),
+    "mixed.json": (
+        '[{"text": [1], "topic": "a"}, {"text": [[[2]]], "topic": "b"}, {"text": 3, "topic": "b"}]',
+        [(*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],
+    ),
+}
+NAMED = {"null.yaml": "model", "mixed.json": "column text"}  # what the line names where that is not the file
+ARGUMENTS = {
+    "override": (*FINE_TUNE, "task=\udcff"),
+    "recipe": ("pretraining.run", "--config", "caf\udce9.yaml"),
+    "text file": (*ALIGN[:1], "corpus.\udcfc"),
+    "folder": ("hub_cards.card", "--model", "\udcff"),
+    "option": ("finetuning.experiments.benchmark", "--\udcff"),
+    "no option": ("hub_cards.push", "--modle", "x"),
+    "required": ("pretraining.tools.compare",),
+}
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """`refused(command, **places)`: the one line with which it ends."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    logging.disable(logging.INFO)  # what was read before the fault
+
+    def run(command: tuple[str, ...], **places) -> str:
+        capsys.readouterr()  # of what made the model
+        before = sorted(tmp_path.rglob("*"))
+        module, *arguments = (part.format(**places) for part in command)
+        if module.endswith(".run"):
+            arguments.append("output_dir=out")
+        with pytest.raises(SystemExit) as stop:
+            importlib.import_module(module).main(arguments)
+        said = capsys.readouterr()
+        assert stop.value.code == 2
+        assert said.err.count("\n") == 1 and "error: " in said.err and "Traceback" not in said.err, said.err
+        assert sorted(tmp_path.rglob("*")) == before
+        return said.err
+
+    yield run
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("command", [FINE_TUNE, START, ALIGN, SUPPORTED], ids=lambda command: command[0])
+@pytest.mark.parametrize("fault", FOLDERS)
+def test_damaged_models(refused, zoo_model_dir, tmp_path, command, fault):
+    change, named = FOLDERS[fault]
+    folder = Path(shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "model"))
+    change(folder)
+    assert named in refused(command, model=folder)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "value"),
+    [
+        pytest.param(command, name, value, id=f"{name}={value}")
+        for command, fields in VALUES.items()
+        for name, values in fields.items()
+        for value in values
+    ],
+)
+def test_numbers(refused, zoo_model_dir, command, name, value):
+    change = f"{name}={value}".replace("{", "{{")
+    assert name.removeprefix("model.config.") in refused((*command, change), model=zoo_model_dir("xlm_align"))
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [(name, command) for name, (_, commands) in FILES.items() for command in commands]
+)
+def test_files(refused, zoo_model_dir, tmp_path, name, command):
+    content, _ = FILES[name]
+    file = tmp_path / name
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    line = refused(command, file=file, model=zoo_model_dir("xlm_align"))
+    assert NAMED.get(name, name) in line
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_arguments(refused, zoo_model_dir, case):
+    refused(ARGUMENTS[case], model=zoo_model_dir("xlm_align"))
+
+
+RUNS = {  # a file of a run's folder, and what is in it: what the message of a resumed run, or of a reader, names
+    "run.json": ["", "{", "[]", "{}", DEEP],
+    "events.jsonl": ["[1]\n", "null\n", f"{DEEP}\n", '{"step": "x"}\n', "\xff\n"],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, content) for name, of in RUNS.items() for content in of])
+def test_torn_files_of_a_run(tmp_path, name, content):
+    """The functions by which --resume, the tools and the cards read them."""
+    from pretraining.data.prepared import MANIFEST, read_manifest
+    from pretraining.tracking import read_events
+    from zoo_core.provenance import read_json
+
+    (tmp_path / name).write_text(content)
+    (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(ValueError, match=name):
+        read_events(tmp_path) if name == "events.jsonl" else read_json(tmp_path / name, needs=["sessions"])
+    with pytest.raises(ValueError, match=MANIFEST):
+        read_manifest(tmp_path)
+
+
+def test_a_line_of_events_that_a_kill_has_cut_off_is_left_out(tmp_path):
+    from pretraining.tracking import read_events
+
+    whole = '{"step": 1, "phase": "a"}\n'
+    for rest in ("", '{"step": 2, "pha', '{"step": 2'):
+        (tmp_path / "events.jsonl").write_text(whole + rest)
+        assert [event["step"] for event in read_events(tmp_path)] == [1]
