@@ -175,11 +175,11 @@ def test_rows_have_the_characters_of_their_answers_without_white_space_around_th
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (row_of("q", " ", " "), "row 1 .from 0.: its context is empty"),
-        (row_of(" \u3000", "a b", "b"), "row 1 .from 0.: its question is empty. Nothing is asked.*remove the row"),
-        (row_of("q", "a b"), "row 1 .from 0.: it has no answer. In this protocol every question has one"),
-        (row_of("q", "a b", " "), "row 1 .from 0.: it has no answer"),
-        ({**row_of("q", "a b", "b"), "question": None}, "row 1 .from 0.: column question has no value"),
+        (row_of("q", " ", " "), "line 2: its context is empty"),
+        (row_of(" \u3000", "a b", "b"), "line 2: its question is empty. Nothing is asked.*remove the row"),
+        (row_of("q", "a b"), "line 2: it has no answer. In this protocol every question has one"),
+        (row_of("q", "a b", " "), "line 2: it has no answer"),
+        ({**row_of("q", "a b", "b"), "question": None}, "line 2: its question is empty"),
         ({**row_of("q", "a b"), "answers": {"text": ["b"], "answer_start": [0, 2]}}, "1 answers and 2 values"),
     ],
 )
