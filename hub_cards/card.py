@@ -27,7 +27,7 @@ from hub_cards.examples import uses
 from hub_cards.licenses import hub_id
 from hub_cards.metadata import card_data, eval_files, learned_data, start_of
 from hub_cards.record import Record, read_record, write_record
-from modeling.checkpoints import check_weights
+from modeling.checkpoints import check_weights, load_config
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 
@@ -72,6 +72,7 @@ def write_card(
     named = {"id": license, "name": license_name, "link": license_link}
     stated = {key: value for key, value in named.items() if value}
     parameters = count_parameters(folder)
+    load_config(str(folder))  # refuses a damaged one
     try:
         record = read_record(folder, whole=False)
     except ValueError:  # of other weights

@@ -124,11 +124,12 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
             'delimiter: "\\t", and of csv alone. Correct it, or leave it out.'
         )
     try:
-        if kind == "hub":
-            dataset = _load_folder_or_hub(table, path, hub_root)
-        else:
-            _refuse_folder_options(table, path)
-            dataset = load_file(path, kind, table.delimiter, table.streaming)
+        with intact_copies(path):
+            if kind == "hub":
+                dataset = _load_folder_or_hub(table, path, hub_root)
+            else:
+                _refuse_folder_options(table, path)
+                dataset = load_file(path, kind, table.delimiter, table.streaming)
         empty = not table.streaming and len(dataset) == 0
     except (ValueError, StopIteration) as error:  # how datasets reports a split, and a file, without rows
         if isinstance(error, ValueError) and "corresponds to no data" not in str(error):
@@ -137,6 +138,22 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
     if empty:
         raise ValueError(f"{describe(table)} has no rows. Check the file or the split.")
     return dataset
+
+
+@contextlib.contextmanager
+def intact_copies(what: str) -> Iterator[None]:
+    """Raises ValueError, which names the folder to remove, where a copy that `datasets` has kept is cut off."""
+    import datasets
+
+    try:
+        yield
+    except OSError as error:
+        if "Expected to be able to read" not in str(error):  # pyarrow's; others are of the system
+            raise
+        raise ValueError(
+            f"{what}: the copy of its rows in {datasets.config.HF_DATASETS_CACHE} is damaged ({first_line(error)}). "
+            "Remove that folder; it is made anew."
+        ) from error
 
 
 def split_names(table: Table, hub_root: str | None = None) -> list[str]:

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.sources import TextColumn, row_key
 from pretraining.recipe import Objective
-from zoo_core.tables import get_column
+from zoo_core.tables import get_column, intact_copies
 
 SPECIALS_OF_TEXT = 2  # <s> x </s>
 SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
@@ -173,7 +173,8 @@ def tokenized_column(
     """
     parts = (column.rows._fingerprint, fingerprint, column.column, column.identity, column.document)
     key = hashlib.sha256(repr((*parts, column.document_pattern)).encode()).hexdigest()[:32]
-    return TokenColumn(tokenize(column, tokenizer, new_fingerprint=key, desc=f"Tokenizing {name}"), key)
+    with intact_copies(name):
+        return TokenColumn(tokenize(column, tokenizer, new_fingerprint=key, desc=f"Tokenizing {name}"), key)
 
 
 def tokenize(column: TextColumn, tokenizer: PreTrainedTokenizerBase, first: int = 0, **settings: Any) -> Dataset:

@@ -186,6 +186,19 @@ def test_a_column_of_several_types_that_is_not_used_is_no_fault(tmp_path):
     assert require_column(load_table(Table(path=path)), "text").dtype == "string"
 
 
+def test_a_copy_that_was_cut_off_is_named_with_its_folder(tmp_path):
+    table = Table(
+        write(tmp_path / "a.jsonl", "".join(json.dumps({"text": f"{number} cut off"}) + "\n" for number in range(999)))
+    )
+    copy = Path(load_table(table).cache_files[0]["filename"])
+    os.truncate(copy, 1000)
+    try:
+        with pytest.raises(ValueError, match=f"a.jsonl.*{datasets.config.HF_DATASETS_CACHE}"):
+            load_table(table)
+    finally:
+        copy.unlink()
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.csv", "a.conll", "a.jsonl"])
 def test_a_changed_file_is_read_anew_even_with_the_old_time_and_size(tmp_path, name):
     form = {"a.txt": "%s\n", "a.jsonl": '{"text": "%s"}\n'}.get(name, "text\n%s\n")
