@@ -28,6 +28,11 @@ def are_listed() -> bool:
     return _listed.get() is not None
 
 
+def are_found() -> bool:
+    """Returns whether a list has faults by now, so that labels of rows may be made up."""
+    return bool(_listed.get())
+
+
 def report_faults(faults: Sequence[str], advice: str) -> None:
     """Raises ValueError with the first of the faults, the number of the others, and the advice; or adds all to the
     list of `listed_faults`. Does nothing where there are none.
@@ -36,6 +41,6 @@ def report_faults(faults: Sequence[str], advice: str) -> None:
         return
     listed = _listed.get()
     if listed is None:
-        others = f", and {len(faults) - 1:,} more like it (--check_data lists them)" if faults[1:] else ""
+        others = f", and {len(faults) - 1:,} more like it" if faults[1:] else ""
         raise ValueError(f"{faults[0]}{others}. {advice}")
-    listed[:] = dict.fromkeys([*listed, *faults])  # a table may be read twice
+    listed[:] = dict.fromkeys([*listed, *(f"{fault}. {advice}".strip() for fault in faults)])  # each once

@@ -107,9 +107,10 @@ def decode_line(raw: bytes, name: str | Path, number: int) -> str:
     """The text of a line, without the byte order mark of the first. Raises ValueError for bytes that are not UTF-8."""
     if number == 1:
         raw = raw.removeprefix(BOM)
-        kind = next((kind for start, kind in OTHER_KINDS.items() if raw.startswith(start)), None)
-        if kind or b"\0" in raw:
-            raise ValueError(f"{name} is {kind or 'no text: it has null bytes'}.")
+        if kind := next((kind for start, kind in OTHER_KINDS.items() if raw.startswith(start)), None):
+            raise ValueError(f"{name} is {kind}.")
+    if b"\0" in raw:
+        raise ValueError(f"{name}, line {number}: the line has null bytes. Convert the file to text in UTF-8.")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

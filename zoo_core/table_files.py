@@ -93,7 +93,10 @@ def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "
         cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
         if kind not in ("parquet", "json") and isinstance(cause, ValueError):
             if are_listed():
-                return datasets.Dataset.from_list(_good_rows(**arguments), features=features)
+                rows = _good_rows(**arguments)
+                return datasets.Dataset.from_dict(
+                    {name: [row[name] for row in rows] for name in columns}, features=features
+                )
             raise cause from None
         reason = kind == "json" and _mixed_in_lines(file) or first_line(cause or error)
         raise ValueError(
@@ -102,7 +105,9 @@ def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "
 
 
 def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[int]) -> list[str]:
-    """Where rows, whose numbers count from 0 and increase, stand in a file of a kind of `SUFFIXES`: `line 7`."""
+    """The place of each of these rows of a file of a kind of `SUFFIXES`: `line 7`. Rows count from 0, and increase."""
+    if not rows:
+        return []
     if kind == "parquet" or (kind == "json" and not _is_json_lines(path)):
         return [f"row {row} (from 0)" for row in rows]
     if kind == "json":
@@ -111,7 +116,9 @@ def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[i
         columns = tuple(_columns(path, kind, delimiter))
         places = (place for place, _ in _numbered_rows(path, kind, delimiter, columns, faults=[]))
     wanted = set(rows)
-    return [_shown(place) for row, place in enumerate(places) if row in wanted]
+    # no further: a file may end in what cannot be read
+    first_to_last = itertools.islice(places, rows[-1] + 1)
+    return [_shown(place) for row, place in enumerate(first_to_last) if row in wanted]
 
 
 def _shown(place: Place) -> str:
@@ -161,17 +168,18 @@ def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[Plac
     A first line `sep=;`, which Excel reads, is left out: it names the delimiter where none is given.
     """
     lines = read_lines(path)
+    before = 0  # lines before the header
+    if kind != "text":
+        first = next(lines, "")
+        if named := EXCEL_DELIMITER.fullmatch(first):
+            before, delimiter = 1, delimiter or named[1]
+        else:
+            lines = itertools.chain([first], lines)
     if kind != "csv":
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines, start=before + 1):
             yield (number, number), [line] if kind == "text" else line.split("\t")
         return
     csv.field_size_limit(LONGEST_LINE)
-    first = next(lines, "")
-    before = 0  # lines before the header
-    if named := EXCEL_DELIMITER.fullmatch(first):
-        before, delimiter = 1, delimiter or named[1]
-    else:
-        lines = itertools.chain([first], lines)
     reader = csv.reader(_ends_of_rows(lines), delimiter=delimiter or ",", strict=True)
     place = (before + 1, before + 1)
     try:
@@ -204,9 +212,13 @@ def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
             f"{where}: the header is {columns}. Add a header line, or declare format: text if the file has no columns."
         )
     # as pandas and `datasets` name them; `DataFrame.to_csv` writes its index so
-    columns = [name or f"Unnamed: {number}" for number, name in enumerate(columns)]
+    made_up = [f"Unnamed: {number}" for number in range(len(columns))]
+    made_up = [f"{name}.1" if name in columns else name for name in made_up]
+    columns = [name or other for name, other in zip(columns, made_up, strict=True)]
     if repeated := [name for name in columns if columns.count(name) > 1]:
         raise ValueError(f"{where}: more than one column is named {repeated[0]!r}. Rename the others.")
+    if kind == "tsv" and any(name[:1] == name[-1:] == '"' for name in columns):
+        raise ValueError(f'{where}: the header has quotes, {columns}. delimiter: "\\t" reads quoted fields.')
     if len(columns) == 1 and (others := [mark for mark in DELIMITERS if mark in columns[0]]):
         raise ValueError(
             f"{where}: the header is one column, {columns[0]!r}. Say what stands between columns, as in "
@@ -227,15 +239,15 @@ def _read_records(
             yield place, f"{len(fields)} columns, and the header has {len(columns)} ({', '.join(columns)}){quoted}"
 
 
-def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str]]]:
-    """Number, text and fields of each line of a CoNLL file; no fields where a sentence ends.
+def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str] | None]]:
+    """Number, text and fields of each line of a CoNLL file; None for fields where a sentence ends.
 
     Left out are the ids of CoNLL-U, its comments, and its lines of several words or none (ids 3-4 and 3.1).
     """
     separator = "\t" if kind == "conllu" else None
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or line.startswith("-DOCSTART-"):
-            yield number, line, []
+            yield number, line, None
             continue
         if separator is None and ("\t" in line or not line.startswith("#")):
             separator = "\t" if "\t" in line else " +"
@@ -260,8 +272,8 @@ def _read_sentences(
 ) -> Iterator[tuple[Place, dict[str, list[str]] | str]]:
     """The place of each sentence of a CoNLL file, and its row; or of a line that is none, and what is wrong with it."""
     place, tokens = (0, 0), []
-    for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", [])]):
-        if not fields:
+    for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", None)]):
+        if fields is None:
             if tokens:
                 yield place, dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
             tokens = []

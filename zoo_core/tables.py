@@ -48,6 +48,7 @@ class UnknownConfig(ValueError):
 
 
 PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
+SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MOST_NAMES = 60  # in an error message: google/xtreme has nearly two hundred configurations
 
@@ -168,7 +169,7 @@ def split_names(table: Table, hub_root: str | None = None) -> list[str]:
 
 
 def row_places(table: Table, rows: Sequence[int]) -> list[str]:
-    """Where rows of a loaded table, numbers that count from 0 and increase, stand: `line 7` of a file, else `row 5`."""
+    """The place of each of these rows: `line 7` of a file, else `row 5 (from 0)`. Rows count from 0, and increase."""
     path = Path(or_installed(table.path))
     if not path.is_file():
         return [f"row {row} (from 0)" for row in rows]
@@ -290,6 +291,8 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         )
     by_name = kind_by_name(local) if table.delimiter is None else "csv"
     kind = by_name if table.format == "auto" else table.format
+    if local.suffix.lower() in SPREADSHEETS and table.format == "auto":
+        raise ValueError(f"{path} is a spreadsheet. Save its table as CSV.")
     if kind is None:
         raise ValueError(
             f"{path} ends in {local.suffix or 'no suffix'}, which does not say what it holds. Known endings are "

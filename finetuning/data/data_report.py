@@ -50,10 +50,9 @@ def report_data(recipe: Any) -> None:
     with listed_faults() as faults:
         try:
             data, table = KINDS[recipe.kind].data_function(recipe)
-        except ValueError as error:
+        except ValueError:
             if not faults:
                 raise
-            faults.append(str(error))
     if faults:
         if PartialState().is_main_process:
             print("\n".join(faults[:FAULTS]))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.task_tables import Rows, names_of, read_table
+from finetuning.data.task_tables import Rows, names_of, read_table, split_of_file
 from finetuning.tasks.translation.recipe import PairTable
 from zoo_core.tables import Table, describe, has_text, require_column
 
@@ -36,7 +36,8 @@ def tables_of(table: PairTable) -> list[Table]:
 
 def with_split(table: Table, split: str) -> Table:
     """The table with the split that is read: a file has none, all of its rows are read."""
-    return replace(table, split="train" if Path(table.path).is_file() else split)
+    table = replace(table, split=split)
+    return replace(table, split=split_of_file(table)) if Path(table.path).is_file() else table
 
 
 def open_pairs(

@@ -1,7 +1,7 @@
 """Which rows of which table a run trains, selects and is evaluated on, by language; the same for every kind of task."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,15 +55,24 @@ class Rows:
         """The table and the language, as errors name them."""
         return f"{self.name}, language {self.language}"
 
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The number of each row in its table, from 0."""
+        return range(len(self.dataset)) if self.positions is None else self.positions
+
     def places_of(self, numbers: list[int]) -> list[str]:
-        """Where rows stand in the table, by their numbers here, which increase, as errors name them."""
-        found = numbers if self.positions is None else self.positions[numbers].tolist()
+        """The places in the table of rows here, in increasing order, as errors name them: `line 7`, or `row 5`."""
+        found = [int(self.numbers[number]) for number in numbers]
         return [f"{self.place}, {place}" for place in row_places(self.table, found)]
 
     def report(self, faults: dict[int, str], advice: str) -> None:
         """Reports what is wrong with rows, by their numbers here, as `report_faults` does: each with its place."""
+        if not faults:
+            return
         numbers = sorted(faults)
         places = self.places_of(numbers)
+        if len(faults) > 1:
+            advice = f"{advice} --check_data lists all."
         report_faults([f"{place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice)
 
 
@@ -107,7 +116,7 @@ class TableReader:
                 )
             return [rows for name in languages for rows in self._of_language(table, name)]
         if Path(table.path).is_file():
-            table = replace(table, split="train")  # a file has no splits: all of its rows are read
+            table = replace(table, split=split_of_file(table))
         dataset, fingerprint = self._table(table)
         dataset, positions = selected(table, dataset)
         if table.language_column is None:
@@ -445,6 +454,16 @@ def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:
             f"dev_fraction is {recipe.dev_fraction}, and no table has a dev_split. selection=source_dev needs "
             "development rows. Name a dev_split, set dev_fraction between 0 and 1, or use selection=last."
         )
+
+
+def split_of_file(table: Table) -> str:
+    """`train`: all rows of a file are read. Raises ValueError for a slice of a split, which would be ignored."""
+    if "[" in table.split:
+        raise ValueError(
+            f"{table.path} is a file, and split is {table.split!r}. All rows of a file are read: leave split out, and "
+            "write the rows that you want into a file of their own."
+        )
+    return "train"
 
 
 def split_name(table: Table) -> str:

@@ -257,7 +257,7 @@ def write_results(results: Results, folder: Path) -> None:
     """
     picture = report_of(results["kind"]).plot(results, folder)
     (folder / "results.md").write_text(to_markdown(results, picture), encoding="utf-8")
-    write_csv(folder / "results.csv", results.frame())
+    write_csv(folder / "results.csv", results.frame_with_labels())
     write_json(folder / "results.json", results)
 
 

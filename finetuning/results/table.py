@@ -149,13 +149,19 @@ class Results(dict):
 
     def frame(self, **columns: Any) -> pandas.DataFrame:
         """The long table, with columns that say whose it is, so that tables of several runs can simply be joined."""
-        facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
+        return self._with_facts(pandas.DataFrame(self["scores"]), **columns)
+
+    def frame_with_labels(self) -> pandas.DataFrame:
+        """The long table, and behind it a row for each of `label_scores`, whose metrics begin with `label_`."""
         table = pandas.DataFrame(self["scores"])
         if "label_scores" in self:
             of_labels = self.label_frame().melt(["language", "label", "seed"], var_name="metric")
-            # names of their own: whoever takes the rows of `f1` gets no label's
             of_labels = of_labels.assign(metric="label_" + of_labels["metric"], split=table["split"][0])
             table = pandas.concat([table, of_labels])
+        return self._with_facts(table)
+
+    def _with_facts(self, table: pandas.DataFrame, **columns: Any) -> pandas.DataFrame:
+        facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
         names = [name for name in ROW if name in table]
         return table[names].assign(**facts)[[*facts, *names]]
 

@@ -4,7 +4,10 @@ import gzip
 import json
 
 import pytest
+from datasets import Dataset
 
+from finetuning.data.task_tables import Rows
+from finetuning.recipe import LabeledTable
 from finetuning.run import main
 
 GOOD = "text,label\nDas Zimmer war sauber.,gut\nDas Bett war kaputt.,schlecht\n"
@@ -73,13 +76,37 @@ def test_faults_of_evaluated_rows_are_those_of_training_rows(refused, tmp_path):
     lines = [{"text": "", "label": "gut"}, {"text": "Ja.", "label": "unklar"}, {"text": None, "label": "gut"}]
     (tmp_path / "e.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
     printed, error = refused("train.csv", "e.jsonl", "--check_data")
-    assert [(place, what.split(" in ")[0]) for place, what in places(printed)[:3]] == [
-        ("3", "label 'unklar'"),
-        ("1", "column text has no text"),
-        ("5", "column text has no text"),
-    ]
+    (place, what), *others = places(printed)
+    assert place == "3" and "'unklar'" in what and "gut, schlecht" in what
+    assert [place for place, what in others if "column text has no text" in what] == ["1", "5"] and len(others) == 2
     _, error = refused("train.csv", "e.jsonl")
     assert "line 3: label 'unklar'" in error and "gut, schlecht" in error
+
+
+def test_faults_before_what_cannot_be_read_and_a_table_of_faults_alone_are_listed(refused, tmp_path):
+    (tmp_path / "quote.csv").write_text('text,label\n,gut\nJa.,schlecht\n"Nein.,gut\n')
+    printed, _ = refused("quote.csv", "eval.csv", "--check_data")
+    assert [place for place, _ in places(printed)] == ["4", "2"]
+    (tmp_path / "all.csv").write_text("text,label\nJa.\nNein.\n")
+    printed, _ = refused("all.csv", "eval.csv", "--check_data")
+    assert [place for place, _ in places(printed)] == ["2", "3"]
+    (tmp_path / "case.csv").write_text("text,label\nJa.,Gut\nNein.,Gut\n")
+    (tmp_path / "train.csv").write_text(GOOD)
+    printed, _ = refused("train.csv", "case.csv", "--check_data")
+    assert [place for place, _ in places(printed)] == ["2", "3"]
+
+
+def test_a_slice_of_a_file_is_refused(refused, tmp_path):
+    (tmp_path / "train.csv").write_text(GOOD)
+    _, error = refused("train.csv", "eval.csv", "train.0.split='train[:1]'")
+    assert "train[:1]" in error
+
+
+def test_a_table_without_faults_is_read_once(tmp_path, monkeypatch):
+    (tmp_path / "train.csv").write_text(GOOD)
+    rows = Rows(LabeledTable(path=str(tmp_path / "train.csv")), "de", Dataset.from_dict({"text": ["a"]}), "")
+    monkeypatch.setattr("zoo_core.table_files.read_lines", None)
+    rows.report({}, "")
 
 
 def test_rows_that_a_table_chooses_are_named_by_their_lines(refused, tmp_path):

@@ -197,7 +197,7 @@ def test_every_figure_of_the_page_is_in_the_json(tmp_path, drawn):
     ]
     shown = {word for line in table[2:] for word in line.replace("|", " ").split() if word[0].isdigit()}
     assert shown and shown <= known
-    assert len(found.frame()) == len((tmp_path / "results.csv").read_text().splitlines()) - 1 == 6
+    assert len(found.frame_with_labels()) == len((tmp_path / "results.csv").read_text().splitlines()) - 1 == 6
     assert (tmp_path / "scores.png").stat().st_size > 5000
 
 

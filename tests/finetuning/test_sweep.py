@@ -56,7 +56,7 @@ def test_the_grid_is_run_from_where_it_was_interrupted_and_its_best_point_with_a
 ):
     argv = [*topics, "sweep={training.learning_rate: [1e-3, 1e-2]}", "--sweep"]
     names = ["learning_rate=0.001", "learning_rate=0.01"]
-    steps, predicted, update, score = [], [], FineTuningTrainer.training_step, FineTuningTrainer.score
+    steps, predicted, update, score = [], [], FineTuningTrainer.training_step, FineTuningTrainer.outcomes
 
     def counted(self, *args, **kwargs):
         steps.append((self.args.learning_rate, self.state.global_step))
@@ -66,7 +66,7 @@ def test_the_grid_is_run_from_where_it_was_interrupted_and_its_best_point_with_a
 
     monkeypatch.setattr(FineTuningTrainer, "training_step", counted)
     monkeypatch.setattr(
-        FineTuningTrainer, "score", lambda self: predicted.append(self.args.learning_rate) or score(self)
+        FineTuningTrainer, "outcomes", lambda self: predicted.append(self.args.learning_rate) or score(self)
     )
     with pytest.raises(Killed):
         main(argv)

@@ -100,6 +100,7 @@ def test_csv_is_quoted_and_has_any_delimiter(tmp_path, streaming):
     ("content", "delimiter", "expected"),
     [
         (",text\n0,a\n1,b\n", None, [{"Unnamed: 0": "0", "text": "a"}, {"Unnamed: 0": "1", "text": "b"}]),  # pandas
+        (",Unnamed: 0,text\n0,1,a\n", None, [{"Unnamed: 0.1": "0", "Unnamed: 0": "1", "text": "a"}]),  # written twice
         (",,text,\n0,x,a,\n", None, [{"Unnamed: 0": "0", "Unnamed: 1": "x", "text": "a", "Unnamed: 3": ""}]),
         ("sep=;\r\ntext;label\r\na,b;1\r\n", None, [{"text": "a,b", "label": "1"}]),  # Excel
         ('\ufeff"sep=|"\ntext|label\na|1\n', None, [{"text": "a", "label": "1"}]),
@@ -272,7 +273,10 @@ FILE_ERRORS = {  # (name, fields, content, what is named)
     "quote_on_a_mac": ("a.csv", {}, b'id,text\r1,a\r2,"b\r', "a.csv, line 3"),
     "xz": ("a.csv", {}, b"\xfd7zXZ\x00\x00", "xz"),
     "pickle": ("a.csv", {}, b"\x80\x04\x95", "pickle"),
-    "binary": ("a.txt", {}, b"a\x00b\n", "a.txt is no text"),
+    "binary": ("a.txt", {}, b"a\nb\x00c\n", "a.txt, line 2.*null bytes"),
+    "conllu_without_tabs": ("a.conllu", {}, b"1\ta" + 8 * b"\t_" + b"\njunk\n", "a.conllu, line 2.*'junk'"),
+    "quoted_tsv": ("a.tsv", {}, b'"text"\t"label"\n"a"\t"1"\n', "line 1.*delimiter"),
+    "spreadsheet": ("a.xlsx", {}, b"PK\x03\x04", "spreadsheet"),
     "half_a_gzip": ("a.tsv.gz", {}, gzip.compress(b"text\n" + bytes(range(48, 58)) * 99)[:-12], "a.tsv.gz .*gzip"),
     "csv_width": ("a.csv", {}, b'id,text\n1,"a\nb"\n2,b,c\n', r"a.csv, line 4.*\(id, text\)"),
     "csv_short": ("a.csv", {}, b"id,text\n1\n", "a.csv, line 2"),

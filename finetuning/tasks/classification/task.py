@@ -121,7 +121,7 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
     }
     if table.translation_columns and all(texts[name] == texts[TRANSLATION + name] for name in TEXTS if name in texts):
         warnings.append(f"{rows.place}: the translation of each text is the text itself")
-    return Dataset.from_dict({**texts, "labels": ids, "row": range(len(ids))})
+    return Dataset.from_dict({**texts, "labels": ids, "row": rows.numbers})
 
 
 def _texts(rows: Rows, column: str, what: str) -> list[str]:

@@ -146,7 +146,7 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
     where = {
         "language": [rows.language] * count,
-        "row": range(count),
+        "row": rows.numbers,
         "id": [None if name is None else str(name) for name in ids],
     }
     if translation := translation_of(rows):

@@ -79,8 +79,7 @@ def read(recipe: TranslationRecipe) -> TranslationData:
     for rows in dev:
         dev_pairs.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
     evaluated = {
-        rows.language: sample(rows.dataset.add_column("row", range(len(rows.dataset))), recipe.max_test_examples)
-        for rows in test
+        rows.language: sample(rows.dataset.add_column("row", rows.numbers), recipe.max_test_examples) for rows in test
     }
     protocol = {
         "training_data": [pair_identity(rows) for rows in train],
