@@ -119,10 +119,14 @@ def _aligned(
 def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> Dataset:
     """The pairs that have text on both sides. Raises ValueError for an evaluated pair without, and where none has."""
     batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
-    is_full = np.concatenate([np.logical_and(*(has_text(batch.column(side)) for side in SIDES)) for batch in batches])
+    found = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
+    has_source, has_target = (np.concatenate(of_side) for of_side in zip(*found, strict=True))
+    is_full = has_source & has_target
     missing = np.flatnonzero(~is_full)
     if is_evaluated:
-        rows.report(dict.fromkeys(missing.tolist(), "a side is empty"), "Repair the data, or name another split.")
+        faults = {row: f"the {'target' if has_source[row] else 'source'} is empty" for row in missing.tolist()}
+        rows.report(faults, "Repair the data, or name another split.")
+        return rows.dataset
     if len(missing) == len(is_full):
         raise ValueError(
             f"{name} ({rows.name}) has no pair with text on both sides. Check source_column and target_column."

@@ -109,7 +109,7 @@ def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
     data = read(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]"))
     assert data.train["source"][:] == ["a house", "a tree"] and len(data.dev["en-de"]) == 1
     assert data.protocol["empty_pairs_left_out"] == {"train": {"en-de": 2}, "dev": {"en-de": 1}}
-    with pytest.raises(ValueError, match="t.tsv, .*line 3: a side is empty, and 1 more"):
+    with pytest.raises(ValueError, match="t.tsv, .*line 3: the source is empty, and 1 more"):
         read(recipe_of(files, f"test=[{{path: {train}, {TSV}}}]"))
     nothing = write_tsv(tmp_path / "n.tsv", [("a", " ")])
     with pytest.raises(ValueError, match="no pair with text on both sides"):
