@@ -26,9 +26,10 @@ OTHER_KINDS = {  # first bytes of files that are taken for text: what they are, 
     b"\xfd7zXZ": "compressed by xz. Unpack it, or compress it by gzip",
     b"\x28\xb5\x2f\xfd": "compressed by zstd. Unpack it, or compress it by gzip",
     b"PAR1": "a parquet file. Give it the ending .parquet, or declare format: parquet",
-    b"\x80\x02": "a pickle, which could run code. Write its rows as CSV or JSON lines",
-    b"\x80\x04": "a pickle, which could run code. Write its rows as CSV or JSON lines",
-    b"\x80\x05": "a pickle, which could run code. Write its rows as CSV or JSON lines",
+    **{
+        b"\x80" + bytes([protocol]): "a pickle, which could run code. Write its rows as CSV or JSON lines"
+        for protocol in range(2, 6)
+    },
 }
 
 

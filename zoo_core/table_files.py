@@ -138,7 +138,7 @@ def _good_rows(**arguments: Any) -> list[dict[str, Any]]:
     try:
         for _, row in _numbered_rows(**arguments, faults=faults):
             rows.append(row)
-    except ValueError as error:  # behind which nothing can be read
+    except ValueError as error:  # the rest of the file cannot be read
         faults.append(str(error))
     report_faults(faults, "")
     return rows
@@ -147,7 +147,7 @@ def _good_rows(**arguments: Any) -> list[dict[str, Any]]:
 def _numbered_rows(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...], faults: list[str] | None = None
 ) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Each row and where it stands. Raises ValueError for a line that is none; with `faults`, adds it there."""
+    """Each row and its place. Raises ValueError for a line that is not a row; with `faults`, adds it there."""
     read = _read_sentences if kind.startswith("conll") else _read_records
     for place, row in read(path, kind, delimiter, columns):
         if isinstance(row, dict):
@@ -270,7 +270,7 @@ def _conll_columns(path: str, kind: str) -> list[str]:
 def _read_sentences(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
 ) -> Iterator[tuple[Place, dict[str, list[str]] | str]]:
-    """The place of each sentence of a CoNLL file, and its row; or of a line that is none, and what is wrong with it."""
+    """The place of each sentence of a CoNLL file, and its row; or of a line that is not a row, and what is wrong."""
     place, tokens = (0, 0), []
     for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", None)]):
         if fields is None:
@@ -322,11 +322,10 @@ def _is_json_lines(path: str) -> bool:
 
 def _mixed_in_lines(file: Path) -> str | None:
     """What `mixed_types` says of a file of JSON lines; None for other JSON."""
-    with file.open(encoding="utf-8-sig") as stream:
-        try:
-            return mixed_types(json.loads(line) for line in stream if line.strip())
-        except (ValueError, RecursionError):
-            return None
+    try:
+        return mixed_types(json.loads(line) for line in read_lines(file) if line.strip())
+    except (ValueError, RecursionError):
+        return None
 
 
 def file_hash(file: Path, partial: bool = False) -> str:

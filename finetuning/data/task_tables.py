@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zoo_core.faults import report_faults
+from zoo_core.faults import are_listed, report_faults
 from zoo_core.recipes import nearest
 from zoo_core.tables import (
     Table,
@@ -71,7 +71,7 @@ class Rows:
             return
         numbers = sorted(faults)
         places = self.places_of(numbers)
-        if len(faults) > 1:
+        if len(faults) > 1 and not are_listed():
             advice = f"{advice} --check_data lists all."
         report_faults([f"{place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice)
 
