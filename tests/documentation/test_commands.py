@@ -87,7 +87,8 @@ def align(words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("webbrowser.open", lambda url: True)
         if "<" in files:
-            patch.setattr(sys, "stdin", io.TextIOWrapper(open(files["<"], "rb")))
+            content = io.BytesIO(Path(files["<"]).read_bytes())
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(content)))
         call("finetuning.align.command", *words)
 
 
