@@ -1,6 +1,7 @@
 """Sentence pairs of TMX 1.4 (translation memories) and XLIFF (1.2 and 2): read unit by unit, in constant memory."""
 
 import contextlib
+import html
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -13,7 +14,15 @@ UNITS = ("tu", "trans-unit", "unit")  # of TMX, XLIFF 1.2, XLIFF 2
 CODES = ("bpt", "ept", "it", "ph", "ut")  # inline tags that hold markup of the original document; others hold text
 # what an inline tag stands for: in TMX, XLIFF 1.2, XLIFF 2 and the latter's format style module
 KINDS = ("type", "ctype", "subType", "{urn:oasis:names:tc:xliff:fs:2.0}fs")
-BREAK = re.compile("(.*[-:])?(lb|pb|cb|br)")  # of a line, a page or a column; `x-br` and `xlf:lb` have prefixes
+SHOWN = ("equiv", "equiv-text", "equivStart", "disp", "dispStart", "val")  # the tag as HTML, its name or its text
+BLOCK = "p|li|div|t[rdh]|h[1-6]"  # of HTML
+# of a line, a page or a column, the edge of a block, or white space: kinds (`x-br` and `xlf:lb` have prefixes), names
+# of Angular, HTML (OmegaT writes `<br0/>`), and characters of memoQ
+BREAK = re.compile(
+    rf"^(.*[-:])?(lb|pb|cb|br)$|^x-({BLOCK})\b|LINE_BREAK|_PARAGRAPH|</?(br\d*|{BLOCK})(?![\w-])|"
+    r'^\s+$|\bmq:ch val="\s',
+    re.IGNORECASE,
+)
 LANGUAGES = ("source-language", "srcLang"), ("target-language", "trgLang")  # attributes of XLIFF 1.2, XLIFF 2
 UNDETERMINED = "und"  # the language tag of files that name none
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -244,14 +253,19 @@ def _pieces(element: Any, mid: str | None = None) -> Iterator[tuple[str | None, 
     if element.get("mtype") == "seg":
         yield mid, "\n"  # to what is around it; no white space has to stand between segments
         mid = element.get("mid")
-    if any(BREAK.fullmatch(element.get(kind, "")) for kind in KINDS):
+    is_code, content = _local(element.tag) in CODES, element.text or ""
+    signs = [*(element.get(name, "") for name in (*KINDS, *SHOWN)), content if is_code else ""]
+    is_break = any(BREAK.search(html.unescape(sign)) for sign in signs if sign)
+    if is_break:
         yield mid, "\n"
-    if _local(element.tag) in CODES:
+    if is_code:
         return
-    yield mid, element.text or ""
+    yield mid, content
     for child in element:
         yield from _pieces(child, mid)
         yield mid, child.tail or ""
+    if is_break and (content or len(element)):
+        yield mid, "\n"
 
 
 def _is_of(tag: str, language: str) -> bool:

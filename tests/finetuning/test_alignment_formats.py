@@ -213,6 +213,37 @@ def test_a_tag_that_breaks_a_line_of_xliff_2():
     assert read(content, "xliff") == [("a\nb", "c\nd")]
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *(
+            '<ph id="1" equiv="LINE_BREAK" disp="?"/>',
+            '<x id="1" equiv-text="&lt;br>"/>',
+            '<ph id="1" disp="&lt;BR />"/>',
+        ),
+        *(
+            f"<ph>{code}</ph>"
+            for code in ("&lt;br>", "&amp;lt;br/&amp;gt;", "&lt;br0/>", "&lt;/p>", '&lt;td class="a">')
+        ),
+        *(f'<it>&lt;mq:ch val="{value}" /></it>' for value in ("&amp;#xA;", "&#xA;", "&amp;#x9;", " ")),
+        *(f'<x id="1" ctype="{kind}"/>' for kind in ("x-p", "x-p-1", "x-li", "x-h2")),
+        *(f'<ph id="1" equiv="{name}"/>' for name in ("START_PARAGRAPH", "CLOSE_PARAGRAPH_1")),
+    ],
+)
+def test_a_tag_that_shows_a_line_break_or_a_block_parts_words(tag):
+    assert read(XLIFF.format(xliff_unit(f"a{tag}b", "c")), "xliff") == [("a\nb", "c")]
+
+
+def test_a_block_around_text_ends_its_words():
+    assert read(XLIFF.format(xliff_unit('a<g ctype="x-p">b</g>c', "d")), "xliff") == [("a\nb\nc", "d")]
+
+
+@pytest.mark.parametrize("code", ["&lt;b>", "&lt;pre>", "&lt;param>", "&lt;broken/>", '&lt;mq:ch val="x" />', "{0}"])
+def test_other_codes_part_no_words(code):
+    source = f'a<ph id="1" equiv-text="{code.replace(chr(34), "&quot;")}">{code}</ph>b'
+    assert read(XLIFF.format(xliff_unit(source, "c")), "xliff") == [("ab", "c")]
+
+
 def test_languages_of_xliff():
     """A <file> of other languages is refused, and `languages` names those to read."""
     file = '<file source-language="{}"{}><body>{}</body></file>'
