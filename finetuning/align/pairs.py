@@ -80,7 +80,7 @@ class PairReader:
         self.format = format
         self.splits_text = format != "text" if split is None else split
         self.unspaced = 0
-        self.columns, self.languages = columns, languages
+        self.columns, self.languages, self.given_languages = columns, languages, languages
         self.name = " and ".join(self.files) or "standard input"
         if columns and (format in ROOTS or len(self.files) == 2):
             given = "two files" if len(self.files) == 2 else format
@@ -118,7 +118,7 @@ class PairReader:
             raise ValueError(f"{self.name} is empty: there are no sentence pairs to align.")
 
     def _parse_xml(self, stream: BinaryIO) -> Iterator[tuple[str, str]]:
-        found = XmlPairs(stream, self.name, self.format, self.languages)
+        found = XmlPairs(stream, self.name, self.format, self.given_languages)
         for pair in found:
             self.languages = found.languages
             yield pair

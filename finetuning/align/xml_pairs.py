@@ -41,8 +41,9 @@ class XmlPairs:
     that has segments in only one of two sides with text is one pair.
 
     languages: of source and target; `en` takes `en-US`, too. Default for TMX: the header's `srclang` and the first
-    other one of the first unit that has two; for XLIFF: those of the first <file>. They are known when the first such
-    unit has been read.
+    other one of the first unit that has two, and where a unit lacks one of these, another variant of the same language,
+    such as `en-GB` for `en-US`; for XLIFF: those of the first <file>. They are known when the first such unit has been
+    read.
 
     A unit without one of the languages, or without a target, is a pair with an empty side, so that units keep their
     numbers. Raises ValueError for what is no such file, with its line or unit; where no unit has text in both
@@ -106,9 +107,12 @@ class XmlPairs:
         self.with_text |= dict.fromkeys(tag for tag, text in texts.items() if text.strip())
         if self.languages is None and len(texts) > 1:
             first = unit.get("srclang") or about.get("srclang", "")
-            tags = sorted(texts, key=lambda tag: not _is_of(tag, first))
+            tags = sorted(texts, key=lambda tag: (not _is_of(tag, first), _primary(tag) != _primary(first)))
             self.languages = tags[0], tags[1]
-        sides = [next((texts[tag] for tag in texts if _is_of(tag, of)), "") for of in self.languages or texts]
+        ranges = [(language,) for language in self.languages or texts]
+        if not self.are_given and len(primary := dict.fromkeys(_primary(language) for (language,) in ranges)) == 2:
+            ranges = [(*own, language) for own, language in zip(ranges, primary, strict=True)]
+        sides = [next((texts[tag] for of in own for tag in texts if _is_of(tag, of)), "") for own in ranges]
         yield sides[0], sides[1] if len(sides) > 1 else ""
 
     def _xliff_pairs(self, where: str, unit: Any, about: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -250,6 +254,8 @@ def _text(element: Any) -> str:
 
 def _pieces(element: Any, mid: str | None = None) -> Iterator[tuple[str | None, str]]:
     """The text in an element, piece by piece, with the mid of the segment that it is in."""
+    if element.get("mtype") == "x-sdl-deleted":  # a tracked change of Trados
+        return
     if element.get("mtype") == "seg":
         yield mid, "\n"  # to what is around it; no white space has to stand between segments
         mid = element.get("mid")
@@ -272,6 +278,11 @@ def _is_of(tag: str, language: str) -> bool:
     """Whether a language tag is in a range of tags, as `en-US` is in `en` (RFC 4647, basic filtering)."""
     tag, language = (text.lower().replace("_", "-") for text in (tag, language))
     return tag == language or tag.startswith(f"{language}-")
+
+
+def _primary(tag: str) -> str:
+    """The language of a tag: `en` of `en-US`."""
+    return tag.lower().replace("_", "-").partition("-")[0]
 
 
 def _local(tag: str) -> str:

@@ -111,10 +111,30 @@ def unit(**texts):
 
 def test_languages_of_a_translation_memory():
     content = TMX.format(unit(fr="un", en_US="one", de="eins") + unit(de="zwei", EN_us="two") + unit(en_GB="three"))
-    assert read(content, "tmx") == [("one", "un"), ("two", ""), ("", "")]
+    assert read(content, "tmx") == [("one", "un"), ("two", ""), ("three", "")]
     assert read(content, "tmx", ("de", "EN")) == [("eins", "one"), ("zwei", "two"), ("", "three")]
     with pytest.raises(ValueError, match="en-US"):
         read(content, "tmx", ("en", "it"))
+
+
+@pytest.mark.parametrize(
+    ("source", "units", "expected"),
+    [
+        ("en-US", [{"de": "eins", "en": "one"}], [("one", "eins")]),
+        ("*all*", [{"de": "eins", "en": "one"}], [("eins", "one")]),
+        (  # other variants, where those of the first unit are missing
+            "en",
+            [{"en_US": "one", "de_DE": "eins"}, {"de_AT": "zwei", "en_GB": "two"}, {"en_GB": "3", "en_US": "three"}],
+            [("one", "eins"), ("two", "zwei"), ("three", "")],
+        ),
+        ("pt-BR", [{"pt_PT": "um", "pt_BR": "one"}, {"pt_PT": "dois"}], [("one", "um"), ("", "dois")]),
+    ],
+)
+def test_variants_of_languages(tmp_path, source, units, expected):
+    path = tmp_path / "x.tmx"
+    path.write_text(TMX.replace('"en"', f'"{source}"').format("".join(unit(**texts) for texts in units)))
+    reader = PairReader([str(path)])
+    assert list(reader) == list(reader) == expected  # the second pass knows the languages of the first
 
 
 def test_inline_tags_leave_their_text_and_not_their_codes():
@@ -232,6 +252,11 @@ def test_a_tag_that_breaks_a_line_of_xliff_2():
 )
 def test_a_tag_that_shows_a_line_break_or_a_block_parts_words(tag):
     assert read(XLIFF.format(xliff_unit(f"a{tag}b", "c")), "xliff") == [("a\nb", "c")]
+
+
+def test_deletions_of_trados_are_left_out():
+    seg = '<mrk mtype="seg" mid="1">a <mrk mtype="x-sdl-deleted">b</mrk><mrk mtype="x-sdl-added">c</mrk></mrk>'
+    assert read(XLIFF.format(xliff_unit(seg, seg)), "xliff") == [("a c", "a c")]
 
 
 def test_a_block_around_text_ends_its_words():
