@@ -158,6 +158,11 @@ class TextsWithSpans:
                 raise ValueError(f"{where}: `spans` is {json.dumps(given)[:80]}. Give a list of objects.")
             spans = [span_of(span, source, f"{where}: spans[{place}]") for place, span in enumerate(given)]
             self.spans.append(spans)
+        if not any("spans" in row for row in self.rows):
+            keys = ", ".join(dict.fromkeys(key for row in self.rows for key in row))
+            raise ValueError(
+                f"{flags.project}: no row has the key `spans`; the keys are {keys}. Rename the one that holds spans."
+            )
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """The row as JSON with `target_spans`, all source spans, and those that are lost."""

@@ -272,6 +272,16 @@ def test_spans_that_are_none_are_refused(run, tmp_path, capsys, line, message):
     assert stopped.value.code == 2 and err.count("\n") == 1 and "line 1" in err and message in err
 
 
+@pytest.mark.parametrize("key", ["labels", "entities"])
+def test_rows_without_spans_are_refused(run, tmp_path, capsys, key):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(f'{{"source": "ein", "target": "a", "{key}": [[0, 3, "A"]]}}\n' * 2)
+    with pytest.raises(SystemExit):
+        run("--project", path)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "`spans`" in err and f"the keys are source, target, {key}." in err
+
+
 def test_files_and_options_that_do_not_fit(run, words, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(labels_module, "load_aligner", None)  # all is found before the model is loaded
     labels, texts = words
