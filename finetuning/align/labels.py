@@ -23,7 +23,7 @@ from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.align.screen import make_progress, make_screen
-from finetuning.data.label_schemes import BARE, UNLABELED, scheme_of
+from finetuning.data.label_schemes import BARE, OUTSIDE, UNLABELED, scheme_of
 from finetuning.data.word_lists import BREAKS, count_invisible, text_lists
 from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
@@ -100,6 +100,7 @@ class LabeledWords:
 
         tokens = text_lists(rows, "tokens", table, "word")
         self.labels = text_lists(rows, column, table, "label")
+        require_words(tokens, self.labels, flags.project)
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
             if len(words) != len(labels):
                 raise ValueError(
@@ -137,6 +138,25 @@ class LabeledWords:
     def text_of(self, number: int, span: Span) -> str:
         """The words of a source span."""
         return " ".join(self.pairs[number][0][span.begin : span.end])
+
+
+def require_words(tokens: list[list[str]], labels: list[list[str]], name: str) -> None:
+    """Raises ValueError where the column that is read as tokens counts them, as in GermEval, or has their labels."""
+    seen = {token for sentence in tokens for token in sentence}
+    scheme = None
+    with contextlib.suppress(ValueError):  # of words, some of which look like labels
+        scheme = scheme_of(seen)
+    if len(seen) > 1 and all(sentence == [str(number + 1) for number in range(len(sentence))] for sentence in tokens):
+        what, how = "numbers", f"cut -f 2,3 {name}"
+    elif scheme and scheme.form != BARE and len(seen) > 1 and OUTSIDE in seen:
+        what, how = "labels", f"awk '{{print $2, $1}}' {name}"
+    else:
+        return
+    first = next(row for row, sentence in enumerate(tokens) if sentence)
+    raise ValueError(
+        f"{name}: the first column has {what} ({', '.join(tokens[first][:3])}, ...), the last one "
+        f"{', '.join(labels[first][:3])}, ... Write the tokens first and the labels last, for example with `{how}`."
+    )
 
 
 class TextsWithSpans:

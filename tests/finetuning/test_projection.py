@@ -282,6 +282,28 @@ def test_rows_without_spans_are_refused(run, tmp_path, capsys, key):
     assert err.count("\n") == 1 and "`spans`" in err and f"the keys are source, target, {key}." in err
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("1\tIn\tO\tO\n2\tWien\tB-LOC\tO\n\n1\tJa\tO\tO\n", "first column has numbers (1, 2, ...), .*cut -f 2,3 "),
+        ("O\tfilms\nB-ACTOR\tby\n\nO\tO\n", "first column has labels (O, B-ACTOR, ...), .* films, by, .*awk "),
+    ],
+)
+def test_columns_in_another_order_are_refused(run, words, capsys, content, message):
+    labels, texts = words
+    labels.write_text(content)
+    with pytest.raises(SystemExit):
+        run("--project", labels, texts)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and re.search(message.replace("(", r"\(").replace(")", r"\)"), err), err
+
+
+def test_words_that_look_like_numbers_or_labels(run, words):
+    labels, texts = words
+    labels.write_text("1\tNUM\n2\tNUM\n\nO\tX\nB-52\tX\nflies\tVERB\n")
+    assert "2 sentences" in run("--project", labels, texts).err
+
+
 def test_files_and_options_that_do_not_fit(run, words, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(labels_module, "load_aligner", None)  # all is found before the model is loaded
     labels, texts = words
