@@ -27,6 +27,7 @@ from finetuning.data.label_schemes import BARE, OUTSIDE, UNLABELED, scheme_of
 from finetuning.data.word_lists import BREAKS, count_invisible, text_lists
 from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
+from zoo_core.table_files import kind_by_name
 from zoo_core.tables import Table, load_table, row_places
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
@@ -88,6 +89,11 @@ class LabeledWords:
         import datasets
 
         datasets.disable_progress_bars()
+        if Path(flags.project).is_file() and kind_by_name(Path(flags.project)) in (None, "text"):
+            raise ValueError(
+                f"{flags.project}: the ending does not say how tokens and labels are written. If each line has a token "
+                "and its label (CoNLL), name the file .conll."
+            )
         table = Table(path=flags.project)
         rows = load_table(table)
         column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)

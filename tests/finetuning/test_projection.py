@@ -304,6 +304,16 @@ def test_words_that_look_like_numbers_or_labels(run, words):
     assert "2 sentences" in run("--project", labels, texts).err
 
 
+@pytest.mark.parametrize("name", ["labels.ann", "labels.txt", "labels", "labels.bio.gz"])
+def test_other_endings_are_refused(run, words, tmp_path, capsys, name):
+    labels, texts = words
+    labels = labels.rename(tmp_path / name)
+    with pytest.raises(SystemExit):
+        run("--project", labels, texts)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "name the file .conll" in err and "format" not in err
+
+
 def test_files_and_options_that_do_not_fit(run, words, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(labels_module, "load_aligner", None)  # all is found before the model is loaded
     labels, texts = words
