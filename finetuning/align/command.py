@@ -15,11 +15,7 @@ from zoo_core.command_line import user_errors
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 where the user has to act, 130 for Ctrl-C."""
-    parser = make_parser()
-    flags, unknown = parser.parse_known_args(argv)
-    if unknown:
-        how = ". --columns names two; --gold reads links in the last column of a table" if flags.columns else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{how}")
+    flags = make_parser().parse_args(argv)
     with user_errors():
         flags.sentences = as_sentences(flags.files)
         if flags.sentences:

@@ -33,17 +33,11 @@ class GivenPair:
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
-    """Two arguments as a pair of sentences: neither is there as a file, and one has white space; None otherwise.
-
-    Raises ValueError for a sentence with bytes that are not UTF-8, which Python has as halves of surrogate pairs.
-    """
+    """Two arguments as a pair of sentences: neither is there as a file, and one has white space; None otherwise."""
     if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
         return None
     if not any(map(str.isspace, "".join(arguments))):
         return None
-    for sentence in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in sentence):
-            raise ValueError(f"The sentence {sentence!r} is not UTF-8. Write it in UTF-8.")
     return arguments[0], arguments[1]
 
 

@@ -87,6 +87,8 @@ class PairReader:
             raise ValueError(
                 f"--columns is given with {given} ({self.name}): only JSONL and lines with tabs have columns."
             )
+        if columns and columns[0] == columns[1]:
+            raise ValueError(f"--columns is {' '.join(columns)}: name two columns, of source and target.")
         if columns and format == "text" and not all(re.fullmatch("[1-9][0-9]{0,5}", name) for name in columns):
             raise ValueError(
                 f"--columns is {' '.join(columns)}: the columns of {self.name} have numbers, from 1. For the names of "

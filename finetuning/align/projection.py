@@ -43,10 +43,11 @@ def project(
 ) -> tuple[list[str | None], list[Span]]:
     """The label of each of `length` target words, and what is lost: source words and their label.
 
-    links: (source word, target word), both from 0. labels: one a source word. are_spans: whether they mark spans;
-    default: what `scheme_of` says of them. Spans come out as IOB2; a word without a tag has None.
+    links: (source word, target word), both from 0. labels: one a source word. are_spans: whether they mark spans, as
+    IOB2; default: what `scheme_of` says of them, in any of its schemes. Spans come out as IOB2; a word without a tag
+    has None.
     """
-    scheme = None if are_spans is False else scheme_of(labels)
+    scheme = scheme_of(labels) if are_spans is None else None
     labels = scheme.to_iob2(labels) if scheme else labels
     if scheme or are_spans:
         spans = spans_of(labels)

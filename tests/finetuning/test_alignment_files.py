@@ -252,7 +252,7 @@ def test_columns_of_a_table(file, line, columns):
         read(path, columns=("1", "9"))
 
 
-@pytest.mark.parametrize("columns", [("0", "1"), ("de", "en"), ("-1", "2"), ("1", "²")])
+@pytest.mark.parametrize("columns", [("0", "1"), ("de", "en"), ("-1", "2"), ("1", "²"), ("2", "2")])
 def test_columns_that_a_table_does_not_have(file, columns):
     with pytest.raises(ValueError, match="--columns"):
         PairReader([file("a\tb\tc\n")], columns=columns)

@@ -49,9 +49,14 @@ def test_sentences_without_links():
 def test_every_scheme_of_spans_comes_out_as_iob2(labels):
     links = [(0, 2), (1, 3), (3, 0), (4, 1)]
     expected = ["B-LOC", "B-LOC", "B-PER", "I-PER"]
-    for are_spans in (None, True):
-        assert project(links, [0.9] * 4, labels.split(), 4, are_spans)[0] == expected
+    assert project(links, [0.9] * 4, labels.split(), 4)[0] == expected
     assert project(links, [0.9] * 4, labels.split(), 4, are_spans=False)[0] == [labels.split()[i] for i in (3, 4, 0, 1)]
+
+
+def test_are_spans_says_that_labels_are_iob2(monkeypatch):
+    monkeypatch.setattr(projection, "scheme_of", None)
+    for are_spans, expected in ((True, ["O", "B-X", "I-X"]), (False, [None, "B-X", "I-X"])):
+        assert project([(0, 1), (1, 2)], [0.9] * 2, ["B-X", "I-X"], 3, are_spans) == (expected, [])
 
 
 def test_spans_without_types():
