@@ -75,7 +75,9 @@ def adapt_in(work: Path, output: Path, flags: argparse.Namespace) -> None:
     compared = f"{len(held_out):,} held-out pairs: told from mismatched ones by"
     print(f"{compared} {before[0]:.3f} before (layer {layer}), {after[0]:.3f} after (layer {new_layer})")
     if test:
-        print(f"{flags.gold}: AER {before[1]:.1f} before, {after[1]:.1f} after (%, {len(test[1]):,} sentences)")
+        print(
+            f"{flags.gold}: AER {before[1]:.1f} before, {after[1]:.1f} after (%, {count_of(len(test[1]), 'sentence')})"
+        )
     print(f"written: {output}, whose configuration recommends layer {new_layer}")
 
 

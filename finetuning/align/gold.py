@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from finetuning.align.screen import count_of
 from zoo_core.input_lines import read_lines
 
 FORMATS = ("alignv2", "pharaoh")
@@ -80,12 +81,15 @@ def fit_gold(
     """
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):
-        raise ValueError(f"{name} has {lines:,} lines, the input {len(lengths):,} sentences: they are not of one text.")
+        raise ValueError(
+            f"{name} has {count_of(lines, 'line')}, the input {count_of(len(lengths), 'sentence')}: they are not of "
+            "one text."
+        )
     if max(gold, default=0) >= len(lengths):
         if len(gold) != len(lengths):
             raise ValueError(
-                f"{name} has links for {len(gold):,} sentences, up to number {max(gold) + 1:,}; the input has "
-                f"{len(lengths):,}: they are not of one text."
+                f"{name} has links for {count_of(len(gold), 'sentence')}, up to number {max(gold) + 1:,}; the input "
+                f"has {len(lengths):,}: they are not of one text."
             )
         gold = dict(enumerate(gold[sentence] for sentence in sorted(gold)))
     fitting: dict[int, Gold] = {}

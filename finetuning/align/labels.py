@@ -22,7 +22,7 @@ from finetuning.align.loading import choose_layer, load_aligner, memory_errors, 
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
-from finetuning.align.screen import make_progress, make_screen
+from finetuning.align.screen import count_of, make_progress, make_screen
 from finetuning.data.label_schemes import BARE, OUTSIDE, UNLABELED, scheme_of
 from finetuning.data.word_lists import BREAKS, count_invisible, text_lists
 from zoo_core.input_lines import read_lines
@@ -77,7 +77,7 @@ def project_labels(flags: argparse.Namespace) -> None:
     by_label = ", ".join(
         f"{lost_counts[label]:,} of {count:,} {label or BARE}" for label, count in counts.most_common()
     )
-    screen.print(f"{len(given.pairs):,} sentences; lost: {by_label or 'nothing, there are no labels'}")
+    screen.print(f"{count_of(len(given.pairs), 'sentence')}; lost: {by_label or 'nothing, there are no labels'}")
     if lost_path:
         screen.print(f"list of what is lost: {lost_path}")
 
@@ -110,15 +110,15 @@ class LabeledWords:
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
             if len(words) != len(labels):
                 raise ValueError(
-                    f"{place_of(row)}: {len(words)} words in column tokens and {len(labels)} "
-                    f"labels in column {column}. Correct or remove the row."
+                    f"{place_of(row)}: {count_of(len(words), 'word')} in column tokens and "
+                    f"{count_of(len(labels), 'label')} in column {column}. Correct or remove the row."
                 )
         (name,) = flags.files
         texts = list(read_lines(name))
         if len(texts) != len(tokens):
             raise ValueError(
-                f"{flags.project} has {len(tokens):,} sentences, {name} {len(texts):,} lines. Line n translates "
-                "sentence n."
+                f"{flags.project} has {count_of(len(tokens), 'sentence')}, {name} {count_of(len(texts), 'line')}. "
+                "Line n translates sentence n."
             )
         self.pairs: list[Any] = [
             split_at_blanks(pair) if flags.pre_split else pair for pair in zip(tokens, texts, strict=True)

@@ -107,7 +107,7 @@ def align(flags: argparse.Namespace) -> None:
 
         scores = score(found, gold)
         shown = ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
-        print(f"{flags.gold}: {shown} (%, {len(gold):,} sentences)", file=sys.stderr)
+        print(f"{flags.gold}: {shown} (%, {count_of(len(gold), 'sentence')})", file=sys.stderr)
     if confidence is not None:
         confidence.plot(flags.plot, f"{name}: {flags.method}, layer {aligner.layer}", threshold)
         screen.print(f"plot: {flags.plot}")

@@ -19,6 +19,7 @@ from itertools import count, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+from finetuning.align.screen import count_of
 from finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
 from zoo_core.input_lines import lines_of, open_input
 from zoo_core.recipes import nearest
@@ -135,8 +136,9 @@ class PairReader:
                 longer = lines.index(None) ^ 1
                 surplus = 1 + sum(1 for _ in sides[longer])
                 raise ValueError(
-                    f"{self.files[longer]} has {number + surplus:,} lines, {self.files[1 - longer]} {number:,}: the "
-                    f"former is longer by {surplus:,}. Line n of one file translates line n of the other."
+                    f"{self.files[longer]} has {count_of(number + surplus, 'line')}, "
+                    f"{self.files[1 - longer]} {number:,}: the former is longer by {surplus:,}. Line n of one "
+                    "file translates line n of the other."
                 )
             yield lines
 

@@ -51,7 +51,7 @@ class Tally:
     def report(self, screen: Any, path: str | None, lines: int, window: int) -> None:
         """Prints the counts; `lines` of the output, of which this run may have made a part."""
         if not self.pairs:
-            screen.print(f"{path} is complete: {lines:,} lines. There was nothing left to do.")
+            screen.print(f"{path} is complete: {count_of(lines, 'line')}. There was nothing left to do.")
             return
         seconds = time.monotonic() - self.started
         before = f", after {lines - self.pairs:,} of earlier runs" if lines > self.pairs else ""
@@ -61,7 +61,7 @@ class Tally:
         if self.has_text:
             screen.print("words: split at white space and punctuation")
         if self.without_words:
-            screen.print(f"{self.without_words:,} of them have a side without words, and no links.")
+            screen.print(f"{count_of(self.without_words, 'pair')} without words on a side, and so without links.")
         if self.split:
-            longer = f"{self.split:,} of them are longer than {window:,} positions"
-            screen.print(f"{longer}: they were split into {self.windows:,} windows that overlap.")
+            longer = f"{count_of(self.split, 'pair')} longer than {window:,} positions"
+            screen.print(f"{longer}, split into {self.windows:,} windows that overlap.")

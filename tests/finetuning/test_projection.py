@@ -213,7 +213,7 @@ def test_labels_of_tables(run, words, tmp_path):
         ([{"tokens": ["a", " "], "tags": ["O", "O"]}], "row 0 .*column tokens .*' '"),
         ([{"tokens": ["a"], "tags": [""]}], "row 0 .*column tags .*''"),
         ([{"tokens": ["a"], "tags": [3]}], "row 0 .*column tags holds lists of int64"),
-        ([{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words in column tokens and 1 labels in column tags"),
+        ([{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words in column tokens and 1 label in column tags"),
         ([{"tokens": ["a", "b"], "tags": ["B-X", "X"]}], "row 0 .*'X'"),
         ([{"tokens": ["a"], "tags": ["S-X"]}, {"tokens": ["a"], "tags": ["U-X"]}], "row 1 .*S-X and U-X"),
     ],
@@ -324,8 +324,10 @@ def test_files_and_options_that_do_not_fit(run, words, tmp_path, capsys, monkeyp
     labels, texts = words
     longer, plain = tmp_path / "longer.txt", tmp_path / "plain.txt"
     longer.write_text("a\nb\nc\n")
+    (one := tmp_path / "one.conll").write_text("a\tX\n")
     for arguments, message in (
         ((labels, longer), "2 sentences"),
+        ((one, texts), "one.conll has 1 sentence, "),
         ((labels, texts, "--output", labels), "is --output and --project"),
         ((longer, texts), "tokens"),
         ((labels, texts, longer), "2 files"),
