@@ -22,7 +22,7 @@ import sys
 
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import KINDS, kind_of
-from zoo_core.command_line import parse_command_line, user_errors
+from zoo_core.command_line import RESUME, parse_command_line, user_errors
 
 FLAGS = {
     "--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept"),
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
         kind = KINDS[kind_of(given)]
     recipe, arguments = parse_command_line(kind.recipe_class, __doc__, FLAGS, argv)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
-    with user_errors():
+    with user_errors(RESUME):
         complete_published(recipe)
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from zoo_core.console import quiet_libraries

@@ -92,7 +92,7 @@ def readable(path: str) -> Iterator[None]:
     path, and names the file where that is known. OSError and ImportError are left as they are."""
     try:
         yield
-    except (OSError, ImportError, MemoryError, torch.OutOfMemoryError):
+    except (OSError, ImportError, MemoryError, AssertionError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of the type of whatever the library did with the file
         text = " ".join(str(error).split())

@@ -160,9 +160,14 @@ def _default_text(item: dataclasses.Field, expected: Any) -> str:
     return f"default {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
 
 
+RESUME = "what was saved can be continued with --resume"
+
+
 @contextlib.contextmanager
-def user_errors(after_interrupt: str = "what was saved can be continued with --resume"):
+def user_errors(after_interrupt: str = ""):
     """Ends the program with a message, without a traceback, where it is the user who has to do something.
+
+    after_interrupt: how to continue, for the message of Ctrl-C, such as `RESUME`; default: not said.
 
     Exit code 2 for a `ValueError` and for what the system refuses (permissions, a full disk); 130 for Ctrl-C. With
     `ZOO_TRACEBACK=1` in the environment the traceback is shown: for those who look for a fault of ours.
@@ -174,7 +179,7 @@ def user_errors(after_interrupt: str = "what was saved can be continued with --r
             raise
         program = Path(sys.argv[0]).name
         if isinstance(error, KeyboardInterrupt):
-            print(f"{program}: interrupted; {after_interrupt}", file=sys.stderr)
+            print(f"{program}: interrupted{after_interrupt and '; '}{after_interrupt}", file=sys.stderr)
             sys.exit(130)
         refused = ""
         if isinstance(error, FileNotFoundError):

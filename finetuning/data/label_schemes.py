@@ -60,10 +60,11 @@ class Scheme:
         return _split(label, self.form)
 
     def spellings(self, kinds: Iterable[str]) -> list[str]:
-        """All labels of spans of these types."""
+        """All labels of spans of these types that can be written so: marks alone have no type."""
         return [
             self.form.replace("TYPE", "\0").replace("B", mark).replace("\0", kind)
             for kind in kinds
+            if bool(kind) == (self.form != BARE)
             for mark in SCHEMES[self.name]
         ]
 

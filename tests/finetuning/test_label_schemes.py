@@ -101,6 +101,12 @@ def test_tags_are_no_spans(labels):
     assert scheme_of(labels.split()) is None
 
 
+def test_marks_alone_spell_no_types():
+    bare, typed = scheme_of(["B", "I", "O"]), scheme_of(["B-PER", "O"])
+    assert bare.spellings(["PER"]) == [] == typed.spellings([""])
+    assert bare.spellings([""]) == ["B", "I"] and typed.spellings(["LOC"]) == ["B-LOC", "I-LOC"]
+
+
 @pytest.mark.parametrize("labels", ["B-ORG-GOV I-date-time O", "O", "B-* I-* O _", "B-S I-S O", "I-Person"])
 def test_unusual_labels_of_spans(labels):
     assert scheme_of(labels.split()).is_usual
