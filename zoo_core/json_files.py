@@ -33,7 +33,13 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
         chunks, read = (_array if start.startswith(b"[") else _lines)(stream, file), 0
         depth, in_string, rest = 0, 0, b""
         for place, chunk in chunks:
+            if is_streamed and read > LONGEST_LINE:
+                return
             read += len(chunk)
+            opened = chunk.count(b"[") + chunk.count(b"{")
+            is_whole = not (depth or in_string or rest) and opened == chunk.count(b"]") + chunk.count(b"}")
+            if is_whole and opened <= DEEPEST:  # nearly every line
+                continue
             chunk = ESCAPED.sub(b"", rest + chunk)
             rest = b"\\" if chunk.endswith(b"\\") else b""  # what it escapes is in the next chunk
             parts = chunk.translate(None, NOT_STRUCTURE).split(b'"')
@@ -42,8 +48,6 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
             if max(depths) > DEEPEST:
                 raise ValueError(f"{place}: lists or objects are nested more than {DEEPEST} deep. Flatten them.")
             depth = depths[-1]
-            if is_streamed and read > LONGEST_LINE:
-                return
 
 
 def _lines(stream: BinaryIO, file: Path) -> Iterator[tuple[str, bytes]]:
