@@ -13,7 +13,7 @@ from zoo_core.provenance import PROJECT
         (ValueError("what, why, what to do"), 2, "what, why, what to do"),
         (PermissionError(13, "Permission denied", "runs/x"), 2, "check the path, its permissions"),
         (FileNotFoundError(2, "No such file or directory", "runs/x"), 2, "removed"),
-        (KeyboardInterrupt(), 130, "--resume"),
+        (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
 def test_errors_end_with_a_message_and_a_code(error, code, words, capsys):
