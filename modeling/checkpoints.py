@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, StrictDataclassError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_imports
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
@@ -42,6 +42,9 @@ READ = ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt"]
 SETTINGS = ("config.json", "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
 SETTINGS += ("generation_config.json", "model.safetensors.index.json")
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # of tokenizers
+# what libraries raise for damaged files; safetensors' and pickle's are no ValueErrors
+OF_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, RecursionError)
+OF_DAMAGE += (SafetensorError, pickle.UnpicklingError, StrictDataclassError)
 REMEDY = "Read it; --trust-remote-code (in a recipe: trust_remote_code=true) runs it."
 SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
 
@@ -87,17 +90,23 @@ def _of_hub(path: str) -> tuple[str, dict[str, str]]:
 
 
 @contextlib.contextmanager
-def readable(path: str) -> Iterator[None]:
+def readable(path: str, *further: type[Exception]) -> Iterator[None]:
     """What libraries raise for damaged files of a folder or Hub id, as a ValueError of one line that begins with the
-    path, and names the file where that is known. OSError and ImportError are left as they are."""
+    path, and names the file where that is known. Errors of types other than `OF_DAMAGE` and `further` are left."""
     try:
         yield
-    except (OSError, ImportError, MemoryError, AssertionError, torch.OutOfMemoryError):
+    except OSError:  # some are ValueErrors too
         raise
-    except Exception as error:  # of the type of whatever the library did with the file
+    except Exception as error:
+        other_shapes = isinstance(error, RuntimeError) and "ignore_mismatched_sizes" in str(error)
+        # the tokenizers library raises Exception itself
+        if not (isinstance(error, (*OF_DAMAGE, *further)) or type(error) is Exception or other_shapes):
+            raise
         text = " ".join(str(error).split())
         if isinstance(error, StrictDataclassError):  # Validation error for field 'hidden_size': TypeError: ...
             reason = f"{text.partition('TypeError: ')[2] or text}. Correct config.json."
+        elif other_shapes:
+            reason = "its weights have other shapes than config.json says. Copy both from the same model."
         elif isinstance(error, pickle.UnpicklingError):
             reason = "the weights are a pickle of more than tensors, which may run code. Save them as safetensors."
         elif damaged := _damaged_settings(path):
@@ -129,7 +138,7 @@ def check_weights(path: str) -> None:
     folder = Path(path)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     for file in files:
-        with readable(str(file)), warnings.catch_warnings():
+        with readable(str(file), RuntimeError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of pickles that it refuses
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="pt"):
@@ -185,6 +194,10 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
         tokenizer = _load_tokenizer(path, trust_remote_code)
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
         raise ValueError(none)
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ValueError(
+            f"{path}: tokenizer_config.json has model_max_length {tokenizer.model_max_length!r}. Write a number."
+        )
     return tokenizer
 
 
@@ -217,7 +230,7 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     """Loads the model of a folder or Hub id that `auto_class` (AutoModel, ...) stands for, with from_pretrained's
     `options`. Returns what from_pretrained returns, and raises as `load_config`."""
     cls = auto_model_class(auto_class, path, trust_remote_code)
-    with readable(path):
+    with readable(path), _quantizer_installed(path):
         if cls is auto_class:
             place, pinned = _of_hub(path) if trust_remote_code else (path, {})
             return auto_class.from_pretrained(place, trust_remote_code=trust_remote_code, **pinned, **options)
@@ -225,6 +238,21 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     if not trust_remote_code:
         _as_installed((loaded[0] if isinstance(loaded, tuple) else loaded).config)
     return loaded
+
+
+@contextlib.contextmanager
+def _quantizer_installed(path: str) -> Iterator[None]:
+    """Raises ValueError instead of ImportError where a checkpoint is quantized: what reads it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        if "quantization_config" not in PreTrainedConfig.get_config_dict(path)[0]:
+            raise
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"{path} is quantized (quantization_config in config.json): {reason}. Or name a checkpoint that is "
+            "not quantized."
+        ) from error
 
 
 def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False) -> Any:

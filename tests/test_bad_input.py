@@ -1,6 +1,7 @@
 """What users give by mistake ends every command with one line and exit code 2, and nothing is written or run."""
 
 import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from transformers import AutoModel
+
+from modeling.checkpoints import load_auto_model, readable
 
 DEEP = '{"a":' * 9999 + "1" + "}" * 9999
 FINE_TUNE = ("finetuning.run", "--config", "finetuning/recipes/xlm_align/sample.yaml", "model={model}", "--check_data")
@@ -90,6 +95,7 @@ FOLDERS = {  # what is done to a model's folder: what the message names
     "tokenizer_config deep": (holding("tokenizer_config.json", DEEP), "tokenizer_config.json"),
     "tokenizer_config cut off": (holding("tokenizer_config.json", '{"mask'), "tokenizer_config.json"),
     "tokenizer_config list": (holding("tokenizer_config.json", "[1]"), "tokenizer_config.json"),
+    "tokenizer length": (holding("tokenizer_config.json", '{"model_max_length": "x"}'), "model_max_length"),
     "tokenizer deep": (holding("tokenizer.json", DEEP), "tokenizer.json"),
     "tokenizer cut off": (holding("tokenizer.json", '{"version":'), "tokenizer.json"),
     "tokenizer missing": (holding("tokenizer.json", None), "tokenizer"),
@@ -206,6 +212,38 @@ def test_damaged_models(refused, zoo_model_dir, tmp_path, command, fault):
     folder = Path(shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "model"))
     change(folder)
     assert named in refused(command, model=folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"intermediate_size": 96}, "other shapes"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "is quantized"),
+    ],
+    ids=["shapes", "quantized"],
+)
+def test_weights_that_cannot_be_loaded(zoo_model_dir, tmp_path, fields, words):
+    if "quantization_config" in fields and importlib.util.find_spec("optimum"):
+        pytest.skip("optimum is installed")
+    folder = Path(shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "model"))
+    edited(**fields)(folder)
+    with pytest.raises(ValueError, match=f"^{folder}[^\n]*{words}[^\n]*$"):
+        load_auto_model(AutoModel, str(folder))
+
+
+@pytest.mark.parametrize(
+    "error", [AssertionError("x"), RuntimeError("CUDA error"), ImportError("x"), OSError("x"), ZeroDivisionError()]
+)
+def test_errors_that_no_damaged_file_raises_are_left_as_they_are(error):
+    with pytest.raises(type(error)) as raised, readable("model"):
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [Exception("x"), KeyError("x"), SafetensorError("x"), EOFError(), RecursionError()])
+def test_errors_of_damaged_files_are_one_line(error):
+    with pytest.raises(ValueError, match="^model: its files are damaged"), readable("model"):
+        raise error
 
 
 @pytest.mark.parametrize(
