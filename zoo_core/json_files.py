@@ -29,8 +29,7 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
     Raises ValueError, with the line where there are lines.
     """
     with open_input(file) as stream:
-        start = stream.peek(LONGEST_LINE).removeprefix(BOM).lstrip(BLANKS)
-        chunks, read = (_array if start.startswith(b"[") else _lines)(stream, file), 0
+        chunks, read = (_array if is_array(stream) else _lines)(stream, file), 0
         depth, in_string, rest = 0, 0, b""
         for place, chunk in chunks:
             if is_streamed and read > LONGEST_LINE:
@@ -48,6 +47,11 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
             if max(depths) > DEEPEST:
                 raise ValueError(f"{place}: lists or objects are nested more than {DEEPEST} deep. Flatten them.")
             depth = depths[-1]
+
+
+def is_array(stream: BinaryIO) -> bool:
+    """Whether a stream of `open_input` begins with a JSON array; its position stays where it is."""
+    return stream.peek(LONGEST_LINE).removeprefix(BOM).lstrip(BLANKS).startswith(b"[")
 
 
 def _lines(stream: BinaryIO, file: Path) -> Iterator[tuple[str, bytes]]:

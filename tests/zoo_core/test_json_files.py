@@ -5,7 +5,8 @@ import gzip
 import pytest
 
 from zoo_core import json_files
-from zoo_core.json_files import DEEPEST, check_json
+from zoo_core.input_lines import open_input
+from zoo_core.json_files import DEEPEST, check_json, is_array
 from zoo_core.tables import Table, load_table
 
 
@@ -49,6 +50,15 @@ def test_brackets_in_strings_do_not_nest_however_the_file_is_cut(written, monkey
     check_json(written("a.json", text))
     with pytest.raises(ValueError, match="nested"):
         check_json(written("b.json", text[:-1] + f", {nested(DEEPEST)}]"))
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [("[1]", True), ('{"a": [1]}', False), ("", False), ("\ufeff \n[{}]", True), (" {}", False)]
+)
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_an_array_is_told_by_its_beginning(written, name, start, expected):
+    with open_input(written(name, start)) as stream:
+        assert is_array(stream) == expected and stream.read() == start.encode()
 
 
 def test_lines_and_arrays_have_bounds(written, monkeypatch):
