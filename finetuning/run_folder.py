@@ -83,7 +83,8 @@ class RunFolder:
 
     def finished(self, seed: int) -> dict[str, Any] | None:
         """The scores of a seed that was run to its end."""
-        return read_json(self.path / f"seed-{seed}" / "scores.json", None)
+        advice = "Restore the file, or remove it: the seed is then run again."
+        return read_json(self.path / f"seed-{seed}" / "scores.json", None, advice=advice)
 
 
 def not_empty(path: Path, held: list[str]) -> ValueError:

@@ -150,25 +150,32 @@ def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
         aside.unlink(missing_ok=True)
 
 
-def read_json(path: Path, missing: Any = ..., needs: Iterable[str] = ()) -> dict[str, Any]:
+def read_json(
+    path: Path, missing: Any = ..., needs: Iterable[str] = (), advice: str = "Restore the file."
+) -> dict[str, Any]:
     """The object that a JSON file holds; `missing`, where that is given, if there is no such file.
 
     Raises ValueError for a file that is cut off, not JSON, nested more deeply than Python reads, or without one of the
-    fields that the caller `needs`.
+    fields that the caller `needs`; `advice` ends the message.
     """
     if missing is not ... and not path.is_file():
         return missing
     try:
         found = json.loads(path.read_bytes())
     except RecursionError:
-        raise ValueError(f"{path} is nested too deeply. Restore the file, or remove it.") from None
+        raise ValueError(f"{path} is nested too deeply. {advice}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is damaged or not JSON: {error}. Restore the file, or remove it.") from None
+        raise ValueError(f"{path} is damaged or not JSON: {error}. {advice}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no JSON object. Restore the file, or remove it.")
-    if absent := [name for name in needs if name not in found]:
-        raise ValueError(f"{path} has no {absent[0]}: it was changed, or is another file. Restore it, or remove it.")
+        raise ValueError(f"{path} holds no JSON object. {advice}")
+    check_fields(found, path, needs, advice)
     return found
+
+
+def check_fields(found: dict[str, Any], path: Path, needs: Iterable[str], advice: str = "Restore the file.") -> None:
+    """Raises ValueError where what a JSON file holds lacks one of the fields."""
+    if absent := [name for name in needs if name not in found]:
+        raise ValueError(f"{path} has no {absent[0]}: it was changed, or is another file. {advice}")
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:

@@ -30,6 +30,7 @@ from zoo_core.recipes import change_recipe, read_yaml
 # What a model is trained with. Anything else would give points other data, or scores that measure something else.
 SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 FOLDER = "sweep"
+REMOVABLE = "Restore the file, or remove it: --sweep --resume writes it again."
 
 
 @dataclasses.dataclass
@@ -181,7 +182,7 @@ def read_earlier(folder: Path, recipe: Any, model: dict[str, Any]) -> dict[str, 
     """
     from finetuning.run_folder import check_same_recipe, check_same_weights
 
-    earlier = read_json(folder / "sweep.json", {})
+    earlier = read_json(folder / "sweep.json", {}, advice=REMOVABLE)
     if earlier:
         if earlier["seed"] != recipe.seeds[0]:
             raise ValueError(f"{folder} holds a sweep with seed {earlier['seed']}: put it first in seeds.")
@@ -217,7 +218,7 @@ def sweep_facts(recipe: Any, model: dict[str, Any], protocol: dict[str, Any]) ->
     from finetuning.run_folder import check_same_data, check_same_recipe, data_of
 
     folder = Path(recipe.output_dir)
-    found, values = read_json(folder / "sweep.json", {}), dataclasses.asdict(recipe)
+    found, values = read_json(folder / "sweep.json", {}, advice=REMOVABLE), dataclasses.asdict(recipe)
     taken = next((point for point in found.get("points", []) if point["values"] == found["taken"]), None)
     if not taken or found["model"]["fingerprint"] != model["fingerprint"]:
         return {}

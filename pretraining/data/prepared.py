@@ -27,7 +27,7 @@ from pretraining.data.sources import SIDES, Source, TextColumn, arrow_column, jo
 from pretraining.data.streams import no_text
 from pretraining.data.tokenized import TokenColumn, tokenize
 from pretraining.recipe import Bitext, Monolingual, Recipe, named_corpora
-from zoo_core.provenance import read_json
+from zoo_core.provenance import check_fields, read_json
 from zoo_core.recipes import nearest, recipe_differences
 from zoo_core.run_folders import not_own, remove_own
 from zoo_core.tables import get_column
@@ -53,10 +53,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         what = f"is prepared in part: go on with {COMMAND} {folder}"
         raise ValueError(f"{folder} {what if (folder / SHARDS).is_dir() else f'is no prepared folder: no {MANIFEST}'}.")
-    if (found := read_json(path, needs=["format"])["format"]) != FORMAT:
+    manifest = read_json(path, needs=["format"])
+    if (found := manifest["format"]) != FORMAT:
         by = "version 0.1.0" if found == 1 else "another version"
         raise ValueError(f"{folder} is of format {found}, which {by} wrote: prepare another folder.")
-    return read_json(path, needs=("tokenizer", "tokenizer_fingerprint", "columns", "corpora"))
+    check_fields(manifest, path, ("tokenizer", "tokenizer_fingerprint", "columns", "corpora"))
+    return manifest
 
 
 def others_in(folder: Path) -> list[str]:

@@ -82,8 +82,8 @@ def test_a_model_folder_forgets_where_it_was_made(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, content):
     file = tmp_path / "run.json"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match="^[^\n]*run.json [^\n]*$"):
-        read_json(file, {}, needs=["sessions"])
+    with pytest.raises(ValueError, match="^[^\n]*run.json [^\n]* Do this[.]$"):
+        read_json(file, {}, needs=["sessions"], advice="Do this.")
     assert read_json(tmp_path / "none.json", {}, needs=["sessions"]) == {}
 
 
