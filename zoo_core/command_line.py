@@ -37,7 +37,7 @@ class CommandParser(argparse.ArgumentParser):
         given = sys.argv[1:] if args is None else list(args)
         if bad := next((argument for argument in given if not is_text(argument)), None):
             shown = bad.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-            self.error(f"the argument '{shown}' is not UTF-8: rename what it names")
+            self.error(f"the argument '{shown}' is not UTF-8: write it in UTF-8, or rename the file")
         return super().parse_known_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
