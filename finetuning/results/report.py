@@ -245,6 +245,8 @@ def to_markdown(results: Results, picture: str | None) -> str:
     if tables := label_tables(results):
         for heading, table in tables.items():
             page += "\n".join(["", f"## {heading}", "", *markdown_table(table), ""])
+        if results.names[1:] and len(tables) == 1:
+            page += "\nF1 by label and language is in results.csv.\n"
         unit = results["protocol"]["label_unit"]
         page += f"\n`{unit}`: how many have the label. A language in which none has it has no score.\n"
     return page

@@ -135,4 +135,6 @@ def test_the_longer_side_are_the_rows_and_what_is_wide_both_ways_is_left_to_the_
     tables = list(label_tables(results).values())
     assert len(tables[0][1]) == labels
     assert [len(rows) for _, rows in tables[1:]] == ([30] if (labels, languages) != (30, 30) else [])
-    assert "| \\|1 |" in to_markdown(results, None)
+    page = to_markdown(results, None)
+    assert "| \\|1 |" in page
+    assert ("F1 by label and language is in results.csv." in page) == ((labels, languages) == (30, 30))

@@ -112,7 +112,7 @@ def test_pools_are_divided_without_a_common_text_and_the_same_way_each_time():
 
 def test_equal_texts_are_one_candidate_and_empty_ones_and_gold_beyond_the_pools_are_left_out(mined, pools, tmp_path):
     more = [{"id": "again", "text": sentence(21)}]  # gold knows it as s21
-    more += [{"id": "empty", "text": " "}, {"id": "null", "text": None}]
+    more += [{"id": "empty", "text": " \u200b"}, {"id": "null", "text": None}]
     gold = [("again", 21), ("empty", 21), ("nowhere", 22), ("s22", 9999)]
     part = pools(slice(20, 60), source=more, gold=[{"s": s, "t": t} for s, t in gold])
     main([*mined, mining_of({**part, "dev": pools(DEV, "dev")})])

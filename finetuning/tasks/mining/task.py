@@ -4,6 +4,7 @@ Equal texts of a pool are one candidate, under whichever id: a mined pair is rig
 """
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import expanded
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
 from finetuning.tasks.retrieval.task import Side
-from zoo_core.tables import Table, describe, require_column
+from zoo_core.tables import Table, describe, has_text, require_column
 
 load = retrieval.load  # the encoder of one seed's model
 SMALL_POOL = 1_000  # sentences; BUCC's own pools have 89,000 and more
@@ -125,8 +126,9 @@ class PoolReader:
             column = getattr(tables["gold"], f"{name}_column")
             require_text(rows, column, f"{where}.gold.{name}_column", f"{where}.gold ({describe(tables['gold'])})")
             texts.append(rows[column][:])
-        empty = [sum(not _has_text(text) for text in of_side) for of_side in texts]
-        full = [pair for pair in zip(*texts, strict=True) if all(map(_has_text, pair))]
+        seen = [has_text(of_side) for of_side in texts]
+        empty = [int((~of_side).sum()) for of_side in seen]
+        full = list(itertools.compress(zip(*texts, strict=True), seen[0] & seen[1]))
         sides = [Side.of(list(of_side)) for of_side in zip(*full, strict=True)] or [Side([], []), Side([], [])]
         return sides, list(zip(*(side.of_pairs for side in sides), strict=True)), empty
 
@@ -140,7 +142,8 @@ class PoolReader:
                 "the ids unique."
             )
         require_text(rows, table.text_column, f"{where}.text_column", f"{where} ({describe(table)})")
-        full = [(name, text) for name, text in zip(ids, rows[table.text_column][:], strict=True) if _has_text(text)]
+        texts = rows[table.text_column][:]
+        full = list(itertools.compress(zip(ids, texts, strict=True), has_text(texts)))
         return [name for name, _ in full], [text for _, text in full], len(ids) - len(full)
 
 
@@ -150,10 +153,6 @@ def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
     if "string" not in dtype and "int" not in dtype:
         raise ValueError(f"{field} is {column}, which holds {dtype}. Name the column of the ids.")
     return [str(name) for name in rows[column][:]]
-
-
-def _has_text(text: str | None) -> bool:
-    return bool(text and text.strip())
 
 
 def read(recipe: MiningRecipe) -> MiningData:
