@@ -1,5 +1,6 @@
 """Rows of words and labels to windows and back to sentences, and every way in which they can be wrong."""
 
+import contextlib
 import itertools
 import json
 import random
@@ -12,6 +13,7 @@ from datasets import ClassLabel, Features, Sequence, Value
 from finetuning.data.label_schemes import Scheme
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from zoo_core.faults import listed_faults
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 
@@ -59,6 +61,23 @@ def test_labels_of_every_form_are_matched_by_name(write):
     data = read({"path": text}, {"path": other, "label_names": IOB2[::-1]})
     assert names_of(data, data.evaluation["de"]) == TAGS and data.label_names == sorted(IOB2)
     assert read({"path": classes}, {"path": bare}).warnings[0].startswith("labels of")
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [(["B-PER", "O"], ["B", "I", "O"]), (["B-PER"], ["B", "O"]), (["B", "I", "O"], ["B-PER", "O"])],
+)
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_marks_alone_are_unknown_to_training_data_with_types(write, train, test, is_listed):
+    tables = {"path": write("train", rows([train]))}, {"path": write("test", rows([test]))}
+    if not is_listed:
+        with pytest.raises(ValueError, match=f"row 0 .*: label '{test[0]}' in column .* know: .*{train[0]}"):
+            read(*tables)
+        return
+    with listed_faults() as faults:
+        with contextlib.suppress(ValueError):
+            read(*tables)
+    assert f"label '{test[0]}'" in faults[0]
 
 
 def test_conll_files(tmp_path):

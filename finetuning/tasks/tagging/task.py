@@ -193,11 +193,10 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
     columns = {"words": words, "tags": tags, "row": range(len(words))}
     if translation := translation_of(rows):
         own, own_tags = _side(translation, labels, changed, warnings)
-        if empty := [row for row, sentence in enumerate(own) if words[row] and not sentence]:
-            raise ValueError(
-                f"{rows.place}, row {empty[0]} (from 0): its translation, column {translation.table.text_columns[0]}, "
-                "has no words. Fill or remove the row."
-            )
+        column = translation.table.text_columns[0]
+        given = translation.dataset[column][:]  # rows with other faults are without words in `own`, and reported
+        fault = f"its translation, column {column}, has no words"
+        rows.report({row: fault for row in range(len(words)) if words[row] and given[row] == []}, "Fill or remove it.")
         if own == words:
             warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
@@ -244,6 +243,8 @@ def _side(
         return words, []
     labels_of_table = _label_column(rows, faults)
     scheme = labels.scheme and (_scheme_of(labels_of_table) or labels.scheme)
+    if scheme and not scheme.spellings(labels.kinds):  # marks alone where the training data have types, or the reverse
+        scheme = labels.scheme
     if scheme and not scheme.is_usual:
         labels.others.setdefault(scheme, {})[rows.language] = None
     known = labels.known_to(scheme)
