@@ -52,6 +52,12 @@ def test_brackets_in_strings_do_not_nest_however_the_file_is_cut(written, monkey
         check_json(written("b.json", text[:-1] + f", {nested(DEEPEST)}]"))
 
 
+def test_lines_that_nest_only_together_are_refused(written):
+    """pyarrow reads on across lines."""
+    with pytest.raises(ValueError, match=f"line {DEEPEST + 1}: "):
+        check_json(written("a.jsonl", '{"b":\n' * 3000 + "1" + "\n}" * 3000))
+
+
 @pytest.mark.parametrize(
     ("start", "expected"), [("[1]", True), ('{"a": [1]}', False), ("", False), ("\ufeff \n[{}]", True), (" {}", False)]
 )
