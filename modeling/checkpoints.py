@@ -256,8 +256,8 @@ def _quantizer_installed(path: str) -> Iterator[None]:
 
 
 def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False) -> Any:
-    """Returns the class that `auto_class` stands for: of the four model types the installed one, of a trusted
-    checkpoint its own, and `auto_class` itself where transformers chooses. Raises as `load_config`."""
+    """Returns the class to load a checkpoint with: for the four model types the installed one, for a trusted checkpoint
+    its own, and `auto_class` itself where transformers chooses. Raises as `load_config`."""
     if trust_remote_code:
         place, pinned = _of_hub(path)
         config = AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)

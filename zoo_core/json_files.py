@@ -30,14 +30,16 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
     """
     with open_input(file) as stream:
         chunks, read = (_array if is_array(stream) else _lines)(stream, file), 0
-        depth, in_string, rest = 0, 0, b""
+        depth, in_string, rest, is_between = 0, 0, b"", True
         for place, chunk in chunks:
             if is_streamed and read > LONGEST_LINE:
                 return
             read += len(chunk)
-            opened = chunk.count(b"[") + chunk.count(b"{")
-            is_whole = not (depth or in_string or rest) and opened == chunk.count(b"]") + chunk.count(b"}")
-            if is_whole and opened <= DEEPEST:  # nearly every line
+            line = chunk.strip(BLANKS)
+            # nearly every line is a row. If its last } is of a string or of an inner object, no next line can begin
+            # with { in JSON, so that what is not counted here is counted once at the most
+            is_row = line.startswith(b"{") and line.endswith(b"}")
+            if not line or is_between and is_row and line.count(b"{") + line.count(b"[") <= DEEPEST:
                 continue
             chunk = ESCAPED.sub(b"", rest + chunk)
             rest = b"\\" if chunk.endswith(b"\\") else b""  # what it escapes is in the next chunk
@@ -47,6 +49,7 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
             if max(depths) > DEEPEST:
                 raise ValueError(f"{place}: lists or objects are nested more than {DEEPEST} deep. Flatten them.")
             depth = depths[-1]
+            is_between = not (depth or in_string or rest) and line.endswith(b"}")
 
 
 def is_array(stream: BinaryIO) -> bool:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo_core.faults import are_listed, report_faults
 from zoo_core.input_lines import BOM, LONGEST_LINE, open_input, read_lines
-from zoo_core.json_files import check_json
+from zoo_core.json_files import check_json, is_array
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
@@ -108,7 +108,10 @@ def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[i
     """The place of each of these rows of a file of a kind of `SUFFIXES`: `line 7`. Rows count from 0, and increase."""
     if not rows:
         return []
-    if kind == "parquet" or (kind == "json" and not _is_json_lines(path)):
+    if kind == "json":
+        with open_input(path) as stream:
+            kind = "array" if is_array(stream) else kind
+    if kind in ("parquet", "array"):
         return [f"row {row} (from 0)" for row in rows]
     if kind == "json":
         places = ((number, number) for number, line in enumerate(read_lines(path), start=1) if line.strip())
@@ -313,11 +316,6 @@ def mixed_types(values: Iterable[Any], column: str = "") -> str | None:
 def kind_by_name(path: Path) -> str | None:
     """The kind of `SUFFIXES` that a file's ending says, before `.gz` where it is packed; None for another ending."""
     return SUFFIXES.get(Path(path.name.lower().removesuffix(".gz")).suffix)
-
-
-def _is_json_lines(path: str) -> bool:
-    with open_input(path) as stream:
-        return stream.read(len(BOM) + 1).removeprefix(BOM).lstrip()[:1] == b"{"
 
 
 def _mixed_in_lines(file: Path) -> str | None:

@@ -39,7 +39,7 @@ word boundaries (UAX #29), which are white space and punctuation, but not inside
 `example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. --pre-split takes the words between
 spaces, tabs or line breaks there too, and so does --gold; lists in JSONL are words as they are.
 
-Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; those that break a line part words.
+Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; a tag for a line break separates words.
 
 A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
 

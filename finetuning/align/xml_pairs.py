@@ -12,7 +12,7 @@ from zoo_core.input_lines import LONGEST_LINE
 ROOTS = ("tmx", "xliff")
 UNITS = ("tu", "trans-unit", "unit")  # of TMX, XLIFF 1.2, XLIFF 2
 CODES = ("bpt", "ept", "it", "ph", "ut")  # inline tags that hold markup of the original document; others hold text
-# what an inline tag stands for: in TMX, XLIFF 1.2, XLIFF 2 and the latter's format style module
+# attributes that say what kind an inline tag is of: in TMX, XLIFF 1.2, XLIFF 2 and the latter's format style module
 KINDS = ("type", "ctype", "subType", "{urn:oasis:names:tc:xliff:fs:2.0}fs")
 SHOWN = ("equiv", "equiv-text", "equivStart", "disp", "dispStart", "val")  # the tag as HTML, its name or its text
 BLOCK = "p|li|div|t[rdh]|h[1-6]"  # of HTML

@@ -1,9 +1,8 @@
 """What a run would read, before any hour is spent on training: `finetuning/run.py --check_data`.
 
-Everything is read, checked and encoded as for the run itself, so that each of its errors comes now; of rows all faults
-are listed. Then rows, inputs, and what is cut, split, left out or out of reach are printed by part and language, with
-sources and their fingerprints.
-Nothing is trained or written.
+Everything is read, checked and encoded as for the run itself, so that each of its errors comes now, and all faults of
+rows are listed. Then rows, inputs, and what is cut, split, left out or out of reach are printed by part and language,
+with sources and their fingerprints. Nothing is trained or written.
 """
 
 from collections.abc import Iterator

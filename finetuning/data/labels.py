@@ -11,7 +11,7 @@ from typing import Any
 
 from datasets import ClassLabel
 
-from finetuning.data.task_tables import Rows
+from finetuning.data.rows import Rows
 from zoo_core.faults import are_found
 from zoo_core.recipes import nearest
 
@@ -127,7 +127,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
                 faults.setdefault(column.row_of(number), f"{hidden} in column {name_of_column}")
         wrong = [value for value in unknown if value != -1 and not _is_empty(value)]
         advice = _advice(wrong[0], names) if wrong else "Unlabeled rows cannot be used: remove them."
-        rows.report(faults, f"The training data know: {', '.join(names)}. {advice}")
+        rows.report(faults, f"The training data have the labels {', '.join(names)}. {advice}")
     return [ids[value] or 0 for value in column.values]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.task_tables import Rows, names_of, read_table, split_of_file
+from finetuning.data.rows import Rows, names_of, read_table, split_of_file
 from finetuning.tasks.translation.recipe import PairTable
 from zoo_core.tables import Table, describe, has_text, require_column
 
@@ -116,8 +116,8 @@ def _aligned(
     return joined, np.asarray([pair[0] for pair in matched])
 
 
-def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> Dataset:
-    """The pairs that have text on both sides. Raises ValueError for an evaluated pair without, and where none has."""
+def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:
+    """The pairs that have text on both sides. Raises ValueError where none has; reports evaluated pairs without."""
     batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
     found = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
     has_source, has_target = (np.concatenate(of_side) for of_side in zip(*found, strict=True))
@@ -126,12 +126,11 @@ def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> Dataset:
     if is_evaluated:
         faults = {row: f"the {'target' if has_source[row] else 'source'} is empty" for row in missing.tolist()}
         rows.report(faults, "Repair the data, or name another split.")
-        return rows.dataset
     if len(missing) == len(is_full):
         raise ValueError(
             f"{name} ({rows.name}) has no pair with text on both sides. Check source_column and target_column."
         )
-    return rows.dataset.select(np.flatnonzero(is_full)) if len(missing) else rows.dataset
+    return rows.without(missing)
 
 
 def pair_identity(rows: PairRows) -> dict[str, Any]:

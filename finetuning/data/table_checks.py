@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetuning.data.task_tables import Rows, filled, training_languages, translation_table
+from finetuning.data.rows import Rows, filled, translation_table
+from finetuning.data.task_tables import training_languages
 from zoo_core.tables import Table, describe, require_column, resolve_hub_path
 
 if TYPE_CHECKING:

@@ -1,24 +1,12 @@
 """Which rows of which table a run trains, selects and is evaluated on, by language; the same for every kind of task."""
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zoo_core.faults import are_listed, report_faults
-from zoo_core.recipes import nearest
-from zoo_core.tables import (
-    Table,
-    UnknownConfig,
-    describe,
-    load_table,
-    require_column,
-    row_places,
-    table_fingerprint,
-)
+from finetuning.data.rows import Rows, TableReader, has_place_for_language, names_of, split_name
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,52 +16,6 @@ if TYPE_CHECKING:
 TRANSLATION = "translation_"  # before the names of a translation's columns and fields, as the models' heads want them
 LABELED_BY = "labeled_by"  # column of rows that a model has labeled, which says what model
 DATA_SEED = 0  # of held-out and sampled rows: the same for every seed of a run, which differ in training alone
-
-
-@dataclass
-class Rows:
-    """Rows of one language in one table; `{language}` in its path and config is filled in.
-
-    Joined translations are columns of `dataset` too, and `table.translation_columns` names them; `translations` says
-    where they come from.
-    """
-
-    table: "LabeledTable"
-    language: str
-    dataset: "Dataset"
-    fingerprint: str
-    positions: "np.ndarray | None" = None  # of the rows in the table, from 0; None: all of its rows are here
-    translations: dict[str, Any] | None = None
-
-    @property
-    def name(self) -> str:
-        """The table as errors and results name it."""
-        return describe(self.table)
-
-    @property
-    def place(self) -> str:
-        """The table and the language, as errors name them."""
-        return f"{self.name}, language {self.language}"
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The number of each row in its table, from 0."""
-        return range(len(self.dataset)) if self.positions is None else self.positions
-
-    def places_of(self, numbers: list[int]) -> list[str]:
-        """The places in the table of rows here, in increasing order, as errors name them: `line 7`, or `row 5`."""
-        found = [int(self.numbers[number]) for number in numbers]
-        return [f"{self.place}, {place}" for place in row_places(self.table, found)]
-
-    def report(self, faults: dict[int, str], advice: str) -> None:
-        """Reports what is wrong with rows, by their numbers here, as `report_faults` does: each with its place."""
-        if not faults:
-            return
-        numbers = sorted(faults)
-        places = self.places_of(numbers)
-        if len(faults) > 1 and not are_listed():
-            advice = f"{advice} --check_data lists all."
-        report_faults([f"{place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice)
 
 
 @dataclass
@@ -97,174 +39,6 @@ class TaskData:
     warnings: list[str]
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rows of further files of the run, by name
     as_read: dict[str, "Dataset"] = field(default_factory=dict)  # the evaluated rows before they were encoded
-
-
-class TableReader:
-    """Reads tables by language, each table once."""
-
-    def __init__(self, hub_root: str | None):
-        self.hub_root = hub_root
-        self._loaded: dict[tuple, tuple[Dataset, str]] = {}
-
-    def rows(self, table: "LabeledTable", languages: list[str]) -> list[Rows]:
-        """The rows of each of the languages; of every language in `language_column` where none is named."""
-        if has_place_for_language(table):
-            if not languages:
-                raise ValueError(
-                    f"{describe(table)} has a place for the language, and `languages` is empty. Name the languages, as "
-                    "in evaluation.0.languages=[en, de]."
-                )
-            return [rows for name in languages for rows in self._of_language(table, name)]
-        if Path(table.path).is_file():
-            table = replace(table, split=split_of_file(table))
-        dataset, fingerprint = self._table(table)
-        dataset, positions = selected(table, dataset)
-        if table.language_column is None:
-            if len(languages) != 1:
-                raise ValueError(
-                    f"{describe(table)} holds one language, and `languages` is {languages}. Set `language_column` "
-                    "where a column tells it, write {language} into path or config where each language has a table, or "
-                    "name the one language."
-                )
-            return [self._joined(Rows(table, languages[0], dataset, fingerprint, positions))]
-        require_column(dataset, table.language_column, describe(table))
-        column = np.asarray(dataset[table.language_column][:], dtype=object)
-        found = [str(name) for name in dict.fromkeys(column.tolist())]
-        unknown = [name for name in languages if name not in found]
-        if unknown:
-            raise ValueError(
-                f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
-                f"languages are: {', '.join(found)}. {_hint(unknown[0], found)}"
-            )
-        places = np.arange(len(dataset)) if positions is None else positions
-        return [
-            self._joined(Rows(table, name, dataset.select(np.flatnonzero(own)), fingerprint, places[own]))
-            for name in languages or found
-            for own in [column == name]
-        ]
-
-    def _of_language(self, table: "LabeledTable", language: str) -> list[Rows]:
-        """The rows of one language in a table with a place for it."""
-        try:
-            return self.rows(filled(table, language), [language])
-        except UnknownConfig as error:
-            if "{language}" not in table.config:
-                raise
-            place = re.compile("(.+)".join(map(re.escape, table.config.split("{language}"))))
-            codes = {name: code for code, name in table.language_names.items()}
-            there = [codes.get(match[1], match[1]) for match in map(place.fullmatch, error.known) if match]
-            raise ValueError(
-                f"{table.path} has no config {filled(table, language).config}: there are no rows of language "
-                f"{language!r}. Of the form {table.config} it has: {', '.join(there)}. {_hint(language, there)} Where "
-                "the data call a language by another name, give it in `language_names`."
-            ) from None
-
-    def _joined(self, rows: Rows) -> Rows:
-        """The rows with the columns of their `translations` table, if they have one."""
-        if rows.table.translations is None:
-            return rows
-        table = filled(rows.table, rows.language)
-        source = translation_table(table)
-        column, columns = table.translations.join_on, table.translations.text_columns
-        other, fingerprint = self._table(source)
-        for dataset, name, needed in ((rows.dataset, rows.name, []), (other, describe(source), columns)):
-            for one in (column, *needed):
-                if not any(own.startswith(f"{one}.") for own in dataset.column_names):
-                    require_column(dataset, one, name)
-        positions: dict[Any, int] = {}
-        for position, key in enumerate(other[column][:]):
-            if positions.setdefault(key, position) != position:
-                raise ValueError(
-                    f"{describe(source)}, rows {positions[key]} and {position} (from 0): both have {key!r} in column "
-                    f"{column}. Join on a column without repetitions."
-                )
-        keys = rows.dataset[column][:]
-        if unknown := [key for key in keys if key not in positions]:
-            raise ValueError(
-                f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
-                f"its rows has {unknown[0]!r} in column {column}. Add the missing ones, remove these rows, or join on "
-                "another column."
-            )
-        # a struct's fields are columns of their own: `answers` names them all
-        own = [name for name in other.column_names if any(name == one or name.startswith(f"{one}.") for one in columns)]
-        names = {name: f"translations.{name}" for name in own}
-        found = other.select_columns(own).rename_columns(names).select([positions[key] for key in keys])
-        from datasets import concatenate_datasets
-
-        return replace(
-            rows,
-            table=replace(table, translation_columns=[f"translations.{one}" for one in columns]),
-            dataset=concatenate_datasets([rows.dataset, found], axis=1),
-            translations={**names_of(source), "join_on": column, "fingerprint": fingerprint},
-        )
-
-    def _table(self, table: Table) -> tuple["Dataset", str]:
-        return read_table(table, self.hub_root, self._loaded)
-
-
-def read_table(table: Table, hub_root: str | None, loaded: dict[tuple, tuple["Dataset", str]]) -> tuple["Dataset", str]:
-    """The rows of a table, a struct's fields under the dotted names of the recipe, and its fingerprint.
-
-    `loaded` keeps what was read.
-    """
-    key = tuple(getattr(table, item.name) for item in fields(Table))
-    if key not in loaded:
-        dataset = load_table(table, hub_root)
-        loaded[key] = dataset.flatten(), table_fingerprint(table, hub_root, dataset)
-    return loaded[key]
-
-
-def _hint(language: str, known: list[str]) -> str:
-    """What to do about an unknown language, in a message that lists the known ones."""
-    hint = nearest(language, known)
-    return hint if hint.startswith("Did you mean") else "Name only languages that are there."
-
-
-def has_place_for_language(table: "LabeledTable") -> bool:
-    """Whether each language has a table, or rows, of its own, named by `{language}`."""
-    return any("{language}" in text for text in (table.path, table.config or "", *table.where.values()))
-
-
-def filled(table: "LabeledTable", language: str) -> "LabeledTable":
-    """The table of one language; its translations' as well."""
-    own = table.language_names.get(language, language)
-
-    def fill(one: Any, name: str, **changes: Any) -> Any:
-        config = one.config and one.config.replace("{language}", name)
-        return replace(one, path=one.path.replace("{language}", name), config=config, **changes)
-
-    where = {column: text.replace("{language}", own) for column, text in table.where.items()}
-    return fill(table, own, where=where, translations=table.translations and fill(table.translations, language))
-
-
-def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.ndarray | None"]:
-    """The rows that `where` asks for, and their positions in the table; None where it asks for none.
-
-    Raises ValueError for a column that is not there, and where no row is left.
-    """
-    positions = None
-    for column, wanted in table.where.items():
-        require_column(dataset, column, describe(table))
-        values = ["" if value is None else str(value) for value in dataset[column][:]]
-        pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
-        kept = [row for row, value in enumerate(values) if pattern.fullmatch(value)]
-        if not kept:
-            found = list(dict.fromkeys(values))
-            shown = f"{', '.join(found[:9])}{', ...' if found[9:] else ''}"
-            raise ValueError(
-                f"{describe(table)} has no row with {wanted!r} in column {column}. The values there are: {shown}. "
-                "Correct `where`."
-            )
-        dataset = dataset.select(kept)
-        positions = np.asarray(kept) if positions is None else positions[kept]
-    return dataset, positions
-
-
-def translation_table(table: "LabeledTable") -> Table:
-    """The table that `translations` names: its split is the one that is read of `table`, all of it."""
-    other = table.translations
-    split = "train" if Path(other.path).is_file() else table.split.split("[")[0]
-    return Table(path=other.path, config=other.config, split=split, revision=other.revision)
 
 
 def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
@@ -456,33 +230,11 @@ def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:
         )
 
 
-def split_of_file(table: Table) -> str:
-    """`train`: all rows of a file are read. Raises ValueError for a slice of a split, which would be ignored."""
-    if "[" in table.split:
-        raise ValueError(
-            f"{table.path} is a file, and split is {table.split!r}. All rows of a file are read: leave split out, and "
-            "write the rows that you want into a file of their own."
-        )
-    return "train"
-
-
-def split_name(table: Table) -> str:
-    """The split as results name it; a file has none, it is read whole."""
-    return "whole file" if Path(table.path).is_file() else table.split
-
-
 def sample(dataset: "Dataset", size: int) -> "Dataset":
     """`size` rows drawn with DATA_SEED, in their order; all of them for 0."""
     if not 0 < size < len(dataset):
         return dataset
     return dataset.select(np.sort(np.random.default_rng(DATA_SEED).permutation(len(dataset))[:size]))
-
-
-def names_of(table: Table) -> dict[str, Any]:
-    """What was read, for results.json."""
-    names = {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
-    where = getattr(table, "where", {})
-    return {**names, "where": where} if where else names
 
 
 def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:

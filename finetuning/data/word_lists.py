@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 BREAKS = re.compile(r"[\t\n\r]")  # they end a column or a line of CoNLL
-TEXT = ("string", "large_string", "string_view")
 
 
 def list_column(dataset: "Dataset", column: str, name: str, what: str) -> tuple[Any, list[list[Any] | None]]:
@@ -29,6 +28,16 @@ def list_column(dataset: "Dataset", column: str, name: str, what: str) -> tuple[
     return item, dataset[column][:]
 
 
+def require_text(item: Any, dataset: "Dataset", column: str, name: str, what: str) -> None:
+    """Raises ValueError where the items of a column's lists are not text; arguments as of `list_column`."""
+    kind = getattr(item, "dtype", item)  # None where all rows are missing
+    if kind not in ("string", "large_string", "string_view", "null", None):
+        raise ValueError(
+            f"{name}, row 0 (from 0): column {column} holds lists of {kind}, not of {what}. Name or write another column; the columns "
+            f"are {', '.join(dataset.column_names)}."
+        )
+
+
 def text_lists(dataset: "Dataset", column: str, table: Table, what: str) -> list[list[str]]:
     """A column of lists of texts; ids of class labels become their names.
 
@@ -36,14 +45,10 @@ def text_lists(dataset: "Dataset", column: str, table: Table, what: str) -> list
     for tabs and line breaks in texts.
     """
     item, lists = list_column(dataset, column, describe(table), f"{what}s")
-    kind = getattr(item, "dtype", item)  # None where all rows are missing
     if names := dict(enumerate(getattr(item, "names", []))):
         lists = [texts and [names.get(number, number) for number in texts] for texts in lists]
-    elif kind not in (*TEXT, "null", None):
-        raise ValueError(
-            f"{describe(table)}, row 0 (from 0): column {column} holds lists of {kind}, not of {what}s. Name or write "
-            f"another column; the columns are {', '.join(dataset.column_names)}."
-        )
+    else:
+        require_text(item, dataset, column, describe(table), f"{what}s")
     check_texts(lists, column, table, what)
     return lists
 

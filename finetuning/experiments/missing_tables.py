@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from finetuning.data import task_tables
+from finetuning.data.rows import filled, selected
+from finetuning.data.task_tables import training_languages
 from finetuning.tasks.retrieval import recipe as retrieval_recipe
 from zoo_core.tables import Table, describe, load_table, split_names
 
@@ -42,8 +43,7 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
         trained = [
             (table, language)
             for table in getattr(recipe, "train", [])
-            for language in (task_tables.training_languages(recipe, table) if hasattr(table, "label_column") else [])
-            or [""]
+            for language in (training_languages(recipe, table) if hasattr(table, "label_column") else []) or [""]
         ]
         if absent := [table for table, language in trained if not is_there(table, language, recipe.hub_root)]:
             left_out[name] = f"its training rows are not there: {describe(absent[0])}"
@@ -81,7 +81,7 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
     if hasattr(table, "files"):
         return all(file.is_file() for file in table.files(hub_root))
     if hasattr(table, "label_column"):
-        table = task_tables.filled(table, language)
+        table = filled(table, language)
     elif language:
         (table,) = retrieval_recipe.expanded([dataclasses.replace(table, languages=[language])])
     try:
@@ -91,7 +91,7 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
             if not is_file and split.partition("[")[0] not in split_names(one, hub_root):
                 return False
             if getattr(one, "where", None):
-                task_tables.selected(one, load_table(one, hub_root))
+                selected(one, load_table(one, hub_root))
     except ValueError:
         return False
     return True

@@ -228,7 +228,7 @@ def train_in(recipe: Any, language: str) -> None:
     Tables with `{language}` or a `language_column` are read in that language; others keep the language they have.
     Raises ValueError where no table is left.
     """
-    from finetuning.data.task_tables import has_place_for_language
+    from finetuning.data.rows import has_place_for_language
 
     kept = []
     for table in recipe.train:

@@ -221,7 +221,7 @@ def load_results(path: Path) -> Any:
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=current)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file, or remove it.") from None
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from None
     if not isinstance(content, dict) or "protocol" not in content:
         return content
     if content.get("format") == 1:

@@ -81,7 +81,7 @@ def test_numbers_need_not_start_at_zero(write):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["entailment", "nuetral"], "row 1 .*label 'nuetral'.*know: contradiction, entailment, neutral. Did you mean"),
+        (["entailment", "nuetral"], "row 1 .*label 'nuetral'.*labels contradiction, entailment, neutral. Did you mean"),
         (["entailment", None], "row 1 .*no label.*remove them"),
         ([0, 1], "row 0 .*label 0 .*`label_names`"),  # sorted names have no order that numbers could mean
         ([0.5, 1.0], "holds (double|float64)"),

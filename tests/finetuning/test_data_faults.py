@@ -6,7 +6,7 @@ import json
 import pytest
 from datasets import Dataset
 
-from finetuning.data.task_tables import Rows
+from finetuning.data.rows import Rows
 from finetuning.recipe import LabeledTable
 from finetuning.run import main
 
@@ -102,7 +102,7 @@ def test_a_slice_of_a_file_is_refused(refused, tmp_path):
     assert "train[:1]" in error
 
 
-def test_a_table_without_faults_is_read_once(tmp_path, monkeypatch):
+def test_rows_without_faults_are_not_looked_up_in_the_file(tmp_path, monkeypatch):
     (tmp_path / "train.csv").write_text(GOOD)
     rows = Rows(LabeledTable(path=str(tmp_path / "train.csv")), "de", Dataset.from_dict({"text": ["a"]}), "")
     monkeypatch.setattr("zoo_core.table_files.read_lines", None)
@@ -127,16 +127,15 @@ def test_questions_without_text_are_listed(refused, tmp_path):
     for name, rows in (("t.jsonl", [{**good, **change} for change in changes]), ("e.jsonl", [good])):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     columns = "text_columns: [question, context], label_column: answers"
-    printed, _ = refused(
-        "t.jsonl",
-        "e.jsonl",
-        "--check_data",
-        "max_question_length=8",
-        "doc_stride=12",
-        kind="question_answering",
-        columns=columns,
-    )
+    settings = {"kind": "question_answering", "columns": columns}
+    limits = ("--check_data", "max_question_length=8", "doc_stride=12")
+    printed, _ = refused("t.jsonl", "e.jsonl", *limits, **settings)
     assert [place for place, _ in places(printed)] == ["2", "3", "4", "5"]
+    printed, _ = refused("e.jsonl", "t.jsonl", *limits, **settings)  # read first
+    assert [place for place, _ in places(printed)] == ["2", "3", "4", "5"]
+    (tmp_path / "u.jsonl").write_text(json.dumps({**good, "question": ""}) + "\n")
+    printed, _ = refused("u.jsonl", "t.jsonl", *limits, **settings)
+    assert [place for place, _ in places(printed)] == ["2", "3", "4", "5", "1"]  # of both files
 
 
 def test_faults_of_words_and_their_labels_are_listed(refused, tmp_path):

@@ -10,8 +10,8 @@ import datasets
 import pytest
 import yaml
 
+from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
-from finetuning.data.task_tables import filled
 from finetuning.experiments import sweep
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.features.models import layer_protocol

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from finetuning.data.task_tables import TableReader
+from finetuning.data.rows import TableReader
 from finetuning.recipe import Recipe
 from finetuning.tasks.classification import task as classification
 from finetuning.tasks.tagging import task as tagging

@@ -71,7 +71,7 @@ def test_labels_of_every_form_are_matched_by_name(write):
 def test_marks_alone_are_unknown_to_training_data_with_types(write, train, test, is_listed):
     tables = {"path": write("train", rows([train]))}, {"path": write("test", rows([test]))}
     if not is_listed:
-        with pytest.raises(ValueError, match=f"row 0 .*: label '{test[0]}' in column .* know: .*{train[0]}"):
+        with pytest.raises(ValueError, match=f"row 0 .*: label '{test[0]}' in column .* labels .*{train[0]}"):
             read(*tables)
         return
     with listed_faults() as faults:

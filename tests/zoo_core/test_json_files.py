@@ -59,6 +59,14 @@ def test_lines_that_nest_only_together_are_refused(written):
 
 
 @pytest.mark.parametrize(
+    "line", ['{"s": "}", "b":\n', '{"s": "}", "b": {"c": 1}\n, "d":\n', '{"x": {"y": 1}\n, "z":\n{}, "w":\n']
+)
+def test_brackets_in_strings_hide_no_nesting_across_lines(written, line):
+    with pytest.raises(ValueError, match="nested"):
+        check_json(written("a.jsonl", line * 3000))
+
+
+@pytest.mark.parametrize(
     ("start", "expected"), [("[1]", True), ('{"a": [1]}', False), ("", False), ("\ufeff \n[{}]", True), (" {}", False)]
 )
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])

@@ -14,8 +14,9 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, named_tables, typed_column
-from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
+from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.recipe import Recipe
 from finetuning.results.table import LabelScores
 from finetuning.seeds import load_metric

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
+from finetuning.data.rows import names_of, split_name
 from finetuning.data.table_checks import overlap
-from finetuning.data.task_tables import DATA_SEED, names_of, split_name
+from finetuning.data.task_tables import DATA_SEED
 from finetuning.seeds import Predictions, load_metric, metric_facts
 from finetuning.tasks.features.models import SeedModel, record_seed, span
 from finetuning.tasks.mining.recipe import MiningPools, MiningRecipe, Pools, PoolTable

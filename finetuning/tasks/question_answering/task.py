@@ -14,8 +14,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
+from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
-from finetuning.data.task_tables import TRANSLATION, Rows, TaskData, each_part, encode_parts, gather, open_tables
+from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, encode_parts, gather, open_tables
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import Kind, Outcome, mean_of_sides
 from finetuning.tasks.question_answering.reach import NAME, Reach
@@ -141,6 +142,10 @@ def _measure(recipe: QuestionAnsweringRecipe, language: str, answers: list, gold
 
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
+    translation = translation_of(rows)
+    faults = (_faults(translation) if translation else {}) | _faults(rows)
+    rows.report(faults, "Correct or remove the row.")
+    rows = rows.without(faults)
     columns = _side(rows, warnings)
     count = len(columns["start"])
     ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
@@ -149,7 +154,7 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
         "row": rows.numbers,
         "id": [None if name is None else str(name) for name in ids],
     }
-    if translation := translation_of(rows):
+    if translation := translation_of(rows):  # without the same rows
         translated = _side(translation, warnings, "translations")
         if all(columns[name] == translated[name] for name in ("question", "context")):
             warnings.append(f"{rows.place}: the translation of each text is the text itself")
@@ -159,17 +164,11 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
 
 def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, list]:
     """The columns of a text, or of its translation; without a label column none has an answer."""
-    names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
-    columns = {name: typed_column(rows, column, "text", "string") for name, column in names.items()}
-    column = rows.table.label_column
-    if not column:
-        columns = _without_faults(rows, columns)
+    columns = _columns(rows)
+    if not rows.table.label_column:
         nothing = [-1] * len(columns["question"])
         empty = [[] for _ in nothing]
         return {**columns, "answers": empty, "places": empty, "start": nothing, "end": nothing}
-    columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
-    columns["starts"] = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
-    columns = _without_faults(rows, columns)
     starts, answers = columns.pop("starts"), columns["answers"]
     elsewhere = absent = 0
     begins, ends, places = [], [], []
@@ -196,9 +195,19 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
     return {**columns, "places": places, "start": begins, "end": ends}
 
 
-def _without_faults(rows: Rows, columns: dict[str, list]) -> dict[str, list]:
-    """The columns, if all rows are of SQuAD 1.1's kind; the faults of others are reported, and they are left out."""
-    faults = {}
+def _columns(rows: Rows) -> dict[str, list]:
+    """`question`, `context` and, where there is a label column, `answers` and `starts`. Raises ValueError for types."""
+    names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
+    columns = {name: typed_column(rows, column, "text", "string") for name, column in names.items()}
+    if column := rows.table.label_column:
+        columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
+        columns["starts"] = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
+    return columns
+
+
+def _faults(rows: Rows) -> dict[int, str]:
+    """What is wrong with rows that are not of SQuAD 1.1's kind."""
+    columns, faults = _columns(rows), {}
     asked, told = has_text(columns["question"]), has_text(columns["context"])
     nothing = [None] * len(asked)
     pairs = zip(columns.get("answers", nothing), columns.get("starts", nothing), strict=True)
@@ -213,13 +222,9 @@ def _without_faults(rows: Rows, columns: dict[str, list]) -> dict[str, list]:
             faults[row] = "it has no answer. In this protocol every question has one"
         elif (known := sum(start is not None for start in starts or [])) != len(answers) or None in starts:
             faults[row] = (
-                f"it has {len(answers)} answers and {known} values of answer_start. Which begins where cannot be told"
+                f"it has {len(answers)} answers and {known} values of answer_start. Give each answer its start"
             )
-    rows.report(faults, "Correct or remove the row.")
-    return {
-        name: [value for row, value in enumerate(values) if row not in faults] if faults else values
-        for name, values in columns.items()
-    }
+    return faults
 
 
 def place(context: str, answer: str, start: int) -> int:

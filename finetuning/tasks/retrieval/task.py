@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.data.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
-from finetuning.data.task_tables import sample, split_name
+from finetuning.data.rows import split_name
+from finetuning.data.task_tables import sample
 from finetuning.seeds import Predictions, load_metric, metric_facts
 from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
 from finetuning.tasks.features.neighbors import nearest
@@ -53,7 +54,7 @@ def read(recipe: RetrievalRecipe) -> RetrievalData:
     for table in expanded(recipe.pairs):
         where = f"pairs ({table.name})"
         rows = open_pairs(table, where, table.name, recipe.hub_root, loaded)
-        full = with_both_sides(rows, where, is_evaluated=False)
+        full = with_both_sides(rows, where, is_evaluated=False).dataset
         chosen = sample(full, table.max_pairs)
         sides = tuple(Side.of(chosen[side][:]) for side in SIDES)
         for side, found in zip(SIDES, sides, strict=True):

@@ -29,9 +29,10 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 
 from finetuning.data.label_schemes import OUTSIDE, UNLABELED, Scheme, join_label, scheme_of
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, Rows, TaskData, encode_parts, gather, open_tables
-from finetuning.data.word_lists import BREAKS, TEXT, count_invisible, fault_of, list_column
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.word_lists import BREAKS, count_invisible, fault_of, list_column, require_text
 from finetuning.results.table import LABEL_SCORES, LabelScores
 from finetuning.seeds import load_metric
 from finetuning.tasks.kind import (
@@ -161,7 +162,7 @@ def _check_columns(recipe: TaggingRecipe) -> None:
 
 
 def _label_column(rows: Rows, skipped: Container[int] = ()) -> LabelColumn:
-    """The labels of the words of all rows but those that are skipped."""
+    """Returns the labels of the words of all rows, without the skipped ones."""
     column = rows.table.label_column
     feature, lists = list_column(rows.dataset, column, rows.name, "labels")
     kept = [
@@ -190,7 +191,7 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
     `changed` counts labels that became IOB2's, by language.
     """
     words, tags = _side(rows, labels, changed, warnings)
-    columns = {"words": words, "tags": tags, "row": range(len(words))}
+    columns = {"words": words, "tags": tags, "row": rows.numbers}
     if translation := translation_of(rows):
         own, own_tags = _side(translation, labels, changed, warnings)
         column = translation.table.text_columns[0]
@@ -216,11 +217,7 @@ def _side(
     """The words of each row and their tags, of a text or of its translation; no tags where there is no label column."""
     (column,) = rows.table.text_columns
     feature, words = list_column(rows.dataset, column, rows.name, "words")
-    if (kind := getattr(feature, "dtype", None)) not in (*TEXT, "null", None):
-        raise ValueError(
-            f"{rows.name}: column {column} holds lists of {kind or feature}, not of words. Name the column of the "
-            "words in `text_columns`."
-        )
+    require_text(feature, rows.dataset, column, rows.name, "words")
     label_column = rows.table.label_column
     lists = list_column(rows.dataset, label_column, rows.name, "labels")[1] if label_column else [None] * len(words)
     faults = {}

@@ -5,7 +5,7 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 """
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
+from finetuning.data.rows import Rows, split_name
 from finetuning.data.table_checks import overlap
-from finetuning.data.task_tables import Rows, sample, split_name
+from finetuning.data.task_tables import sample
 from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
 from zoo_core.tables import describe
 
@@ -59,8 +60,8 @@ def read(recipe: TranslationRecipe) -> TranslationData:
             kept = with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
             if part in empty:
                 before = empty[part].get(rows.language, 0)
-                empty[part][rows.language] = before + len(rows.dataset) - len(kept)
-            opened.append(replace(rows, dataset=kept))
+                empty[part][rows.language] = before + len(rows.dataset) - len(kept.dataset)
+            opened.append(kept)
         return opened
 
     train, dev, test = (open_tables(part) for part in ("train", "dev", "test"))
