@@ -33,8 +33,8 @@ def require_text(item: Any, dataset: "Dataset", column: str, name: str, what: st
     kind = getattr(item, "dtype", item)  # None where all rows are missing
     if kind not in ("string", "large_string", "string_view", "null", None):
         raise ValueError(
-            f"{name}, row 0 (from 0): column {column} holds lists of {kind}, not of {what}. Name or write another column; the columns "
-            f"are {', '.join(dataset.column_names)}."
+            f"{name}, row 0 (from 0): column {column} holds lists of {kind}, not of {what}. Name or write another "
+            f"column; the columns are {', '.join(dataset.column_names)}."
         )
 
 
