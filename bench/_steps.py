@@ -166,10 +166,10 @@ class OurStep:
         """One step on a collated batch; the mean loss."""
         training = self.training
         output = self.model(**send_to_device(batch, training.accelerator.device))
-        training.accelerator.backward(output.loss)
+        training.accelerator.backward(output.loss_sum)
         predictions = sum(len(losses) for losses in output.token_losses.values())
         training._step(predictions)
-        return output.loss.item() / predictions
+        return output.loss.item()
 
 
 class PeerStep:
@@ -247,9 +247,8 @@ class Contest:
             for model in models.values():
                 model.eval()
             output = models["ours"](**{self.ours.objective: batch})
-            predictions = sum(len(losses) for losses in output.token_losses.values())
             loss = models["transformers"](**batch).loss
         finally:
             for model in models.values():
                 model.train()
-        return {"transformers": loss.item(), "ours": output.loss.item() / predictions}
+        return {"transformers": loss.item(), "ours": output.loss.item()}

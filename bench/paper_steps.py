@@ -185,7 +185,7 @@ def run(model: Any, step: Step, batches: dict[str, dict]) -> dict[str, Any]:
     losses = {}
     for weights in step.weights:
         output = model(**given, objective_weights=weights)
-        output.loss.backward()
+        output.loss_sum.backward()
         losses |= output.token_losses
     return losses
 

@@ -110,7 +110,7 @@ def measure_shares(size: Size, flags: argparse.Namespace) -> list[dict[str, Any]
     }
     # before each of them, gradients are as a step leaves them
     seconds = interleaved(ways, flags.rounds, before=lambda name: clear_gradients(model, step.optimizer))
-    model(**batch).loss.backward()
+    model(**batch).loss_sum.backward()
     seconds |= interleaved({"scale and clip": clip, "AdamW": lambda number: step.optimizer.step()}, flags.rounds)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     medians["  softmax and rest"] = max(0.0, medians["head"] - medians["  logits"] - medians["  gradient products"])

@@ -345,13 +345,16 @@ class PreTrainingOutput(ModelOutput):
     """What a pre-training forward returns, for all objectives of a micro-batch at once.
 
     Attributes:
-        loss: weighted *sum* of cross-entropies, to call `backward` on; the loop divides the gradients by the number of
-            predictions of the whole update.
+        loss: weighted sum of cross-entropies over the number of predictions in this call, in nats; 0 where there is
+            none. Call `backward` on it, as on any model's loss.
+        loss_sum: the sum itself. `pretraining/training.py` calls `backward` on it, because it divides by the number of
+            predictions of the whole step, which no single call knows.
         token_losses: loss (an objective, or `<objective>.<term>`) -> (N,) cross-entropies in nats, detached.
         batch_rows: loss -> (N,) the row of its sub-batch that each of them belongs to.
     """
 
     loss: torch.Tensor | None = None
+    loss_sum: torch.Tensor | None = None
     token_losses: dict[str, torch.Tensor] | None = None
     batch_rows: dict[str, torch.Tensor] | None = None
 
@@ -379,41 +382,52 @@ class Losses(NamedTuple):
 
 
 class ForPreTraining(LMHeadModel):
-    r"""MLM on monolingual text and TLM on translation pairs, the objectives that all four papers share.
+    r"""Masked language modeling under whatever mask a collator makes: MLM on text and TLM on translation pairs, the
+    objectives that all four papers share, and any other that differs from them by its mask alone.
 
-    Equation: L = sum_o w_o sum_{i in M_o} -log p(x_i | x_{\M_o}), o in {mlm, tlm} (Conneau and Lample 2019, sections
-    3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked token may be read off either side.
+    Equation: L = sum_o w_o sum_{i in M_o} -log p(x_i | x_{\M_o}), for example o in {mlm, tlm} (Conneau and Lample 2019,
+    sections 3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked token may be read off either side.
 
-    Relation to its neighbors: the papers' own objectives add sub-batches to the same forward; the XLM baseline that
-    they are compared with is this class as it stands.
+    Relation to its neighbors: an objective with a loss of another kind adds it in the subclass of its paper; the XLM
+    baseline that the papers compare with is this class as it stands.
     """
 
-    # objective -> the terms of its loss, `<objective>.<term>`; none: it is one loss
+    # objectives of the paper -> the terms of their loss, `<objective>.<term>`; none: it is one loss
     objectives = {"mlm": (), "tlm": ()}
+    # Trainer would pass the number of labels of the whole step, which it cannot count in sub-batches
+    accepts_loss_kwargs = False
 
     def forward(
         self,
-        mlm: dict | None = None,
-        tlm: dict | None = None,
         objective_weights: dict[str, float] | None = None,
+        return_loss: bool = True,
+        **batches: dict | None,
     ) -> PreTrainingOutput:
-        """One sub-batch per objective: `input_ids` and `labels` (B, T), `attention_mask`, optionally `position_ids`.
+        """The losses of all sub-batches, given by the name of their objective, as the collators of
+        `pretraining/objectives/` make them: `model(**collate(examples))`.
 
         Args:
+            batches: `input_ids` and `labels` (B, T), `attention_mask` (B, T) or (B, T, T), optionally `position_ids`.
+                The class of a paper reads further fields of its own objectives. The loss of any other name is masked
+                language modeling under the sub-batch's mask.
             objective_weights: w_o, default 1 each; a loss of weight 0 is not computed.
+            return_loss: false leaves `loss` out. The Trainer looks for this argument to know that the model has one.
 
         Raises:
-            ValueError: no sub-batch at all, or all of weight 0; a weight of no loss; labels of another shape than the
-                input.
+            ValueError: no sub-batch, an argument that is none, or all of weight 0; a weight of no loss; labels of
+                another shape than the input.
         """
-        return self.losses_of({"mlm": mlm, "tlm": tlm}, objective_weights or {})
-
-    def losses_of(self, batches: dict[str, dict | None], weights: dict[str, float]) -> PreTrainingOutput:
-        """All losses of a micro-batch through one head call, so that the head's (V, H) gradient exists once."""
+        weights = objective_weights or {}
         batches = {name: batch for name, batch in batches.items() if batch is not None}
         if not batches:
             raise ValueError(f"{type(self).__name__} got no sub-batch: give it some of {', '.join(self.objectives)}.")
-        known = [loss for name in self.objectives for loss in self.losses_of_objective(name)]
+        for name, batch in batches.items():
+            if not hasattr(batch, "keys"):
+                raise ValueError(
+                    f"{type(self).__name__} got {name}, a {type(batch).__name__}. It takes a dict of inputs for each "
+                    "objective, as in model(mlm={'input_ids': ..., 'labels': ...})."
+                )
+        known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]
         if unknown := sorted(weights.keys() - set(known)):
             raise ValueError(
                 f"objective_weights names {unknown[0]!r}, none of {', '.join(known)} of {type(self).__name__}."
@@ -436,19 +450,21 @@ class ForPreTraining(LMHeadModel):
         if not counts and not others:
             raise ValueError(f"every loss of {', '.join(batches)} has weight 0: leave the objective out.")
         token_losses, totals = {}, []
-        if counts:
+        if counts:  # one call of the head, so that its (V, H) gradient exists once
             total, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), torch.cat(row_weights))
             token_losses = dict(zip(counts, losses_N.split(list(counts.values())), strict=True))
             totals.append(total)
         for name, found in others.items():
             token_losses[name] = found.losses_N
             totals.append(weights.get(name, 1.0) * found.total)
-        return PreTrainingOutput(loss=sum(totals), token_losses=token_losses, batch_rows=batch_rows)
+        loss_sum = sum(totals)
+        loss = loss_sum / max(1, sum(map(len, token_losses.values()))) if return_loss else None
+        return PreTrainingOutput(loss=loss, loss_sum=loss_sum, token_losses=token_losses, batch_rows=batch_rows)
 
     @classmethod
     def losses_of_objective(cls, name: str) -> list[str]:
         """`["mlm"]`, `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`: what weights and token_losses are named by."""
-        return [f"{name}.{term}" for term in cls.objectives[name]] or [name]
+        return [f"{name}.{term}" for term in cls.objectives.get(name, ())] or [name]
 
     @classmethod
     def losses_of_sub_batch(cls, name: str) -> list[str]:

@@ -22,7 +22,6 @@ from .masked_lm import (
     ForMaskedLM,
     ForPreTraining,
     Predictions,
-    PreTrainingOutput,
     check_labels,
     encoder_inputs,
     unmasked_ids,
@@ -145,36 +144,20 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     come back to its masks by way of the other side's states; <mask> carries a language in BTMLM's first step, and in
     CAMLM and half of TLM's rows, which teach it: in all else it is the <mask> that `ErnieMForMaskedLM` sees in use.
 
-    Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/collators.py`.
+    Sub-batches, see `ForPreTraining.forward`: `attention_mask` is (B, T), or (B, T, T) as that of camlm (`camlm_mask`)
+    and those of packed rows, which have `position_ids`. Of a model with languages tlm, camlm and btmlm have
+    `language_ids` (B, T). btmlm also has `generation_mask` (B, T, T) (`btmlm_generation_mask`) and `segment_ids`
+    (B, T), segment 1 being pseudo positions, <mask> without a label. Its `temperature`, by default 0, fills them with
+    the likeliest token; above 0, tokens are drawn from the softmax of logits / temperature.
+
+    Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask; for btmlm
+    without its fields, of a model without languages, or with labels in segment 1.
+
+    Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/objectives/`.
     """
 
     encoder_class = ErnieMModel
     objectives = ForPreTraining.objectives | {"camlm": (), "btmlm": ()}
-
-    def forward(
-        self,
-        mlm: dict | None = None,
-        tlm: dict | None = None,
-        camlm: dict | None = None,
-        btmlm: dict | None = None,
-        objective_weights: dict[str, float] | None = None,
-    ) -> PreTrainingOutput:
-        """One sub-batch per objective; see `ForPreTraining.forward` for `mlm` and `tlm`.
-
-        Args:
-            mlm, tlm, camlm, btmlm: `input_ids` and `labels` (B, T), `attention_mask` (B, T), or (B, T, T), as that of
-                camlm is (`camlm_mask`) and those of packed rows are, with their `position_ids`.
-            tlm, camlm, btmlm: with languages, `language_ids` (B, T).
-            btmlm: also `generation_mask` (B, T, T) (`btmlm_generation_mask`) and `segment_ids` (B, T), segment 1 being
-                pseudo positions, <mask> without a label; `temperature`: 0, the default, fills them with the likeliest
-                token, more draws from the softmax of logits / temperature.
-
-        Raises:
-            ValueError: as `ForPreTraining.forward` and `ErnieMModel.forward`; camlm without a block mask; btmlm without
-                its fields, of a model without languages, or with labels in segment 1.
-        """
-        batches = {"mlm": mlm, "tlm": tlm, "camlm": camlm, "btmlm": btmlm}
-        return self.losses_of(batches, objective_weights or {})
 
     def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
         """The losses of one objective: each is one, from the encoder's states."""

@@ -38,7 +38,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     tokens C that the two vocabularies have in common. T^2 keeps the gradients' size as T changes.
 
     Notation: K are `positions_N`, C `tokens_C`, log p `log_probabilities_NC`. `kd` reads the rows of `mlm`, in the same
-    forward; `pretraining/distillation.py` adds the teacher's answers to them as `mlm["teacher"]`, a dict of
+    forward; `pretraining/objectives/kd.py` adds the teacher's answers to them as `mlm["teacher"]`, a dict of
     - positions_N (N,): where the words stand, as positions of the flattened (B * T) rows;
     - tokens_C (C,): ids of the common tokens;
     - log_probabilities_NC (N, C), float32: the teacher's, at the temperature;
@@ -48,7 +48,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     Relation to its neighbors: MLM learns which token was masked, KD which others a teacher would have put there.
 
     Deviations from the paper, which does not say how models of different vocabularies are compared: the common tokens,
-    and the words that are one token in both (`pretraining/distillation.py`).
+    and the words that are one token in both (`pretraining/start/teacher.py`).
 
     Example: `model(mlm=texts, objective_weights={"kd": 0.5}).loss.backward()`; losses are `mlm`, `tlm` and `kd`.
     """
@@ -71,7 +71,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
             return
         if "teacher" not in batch:
             raise ValueError(
-                "sub-batch 'mlm' has no `teacher`: add what pretraining/distillation.py gives, or set kd's weight to 0."
+                "sub-batch 'mlm' has no `teacher`: add it, see pretraining/objectives/kd.py, or set kd's weight to 0."
             )
         check_labels(name, batch)
         states_BTH = self.roberta(**encoder_inputs(batch)).last_hidden_state

@@ -14,7 +14,7 @@ from .attention_masks import cross_stream_mask
 from .configuration_veco import VecoConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
-from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, PreTrainingOutput, check_labels
+from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, check_labels
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 # optional or of two forms: what one side of a pair has, the other needs as well
@@ -57,6 +57,14 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     weight 0 is not computed (the first phase learns `cross` alone, and needs no gradient through H). The equation is
     symmetric: which segment is called x has no effect.
 
+    Sub-batches, see `ForPreTraining.forward`: ca_mlm_segments and ca_mlm_pairs have `x` and `y`, each with `input_ids`,
+    `labels` and `attention_mask` (B, T), T of its own. Where attention_mask is a block mask (B, T, T),
+    `cross_attention_mask` (B, Tx, Ty), boolean, True where a row of this side may attend to a column of the other, has
+    to be there too. Weights are those of `mlm`, `tlm`, `<objective>.inner` and `<objective>.cross`.
+
+    Raises ValueError as `ForPreTraining.forward`; for sides of different batch size, or with different fields; for a
+    pair with an empty side; for a model without cross-attention.
+
     Example: `model(ca_mlm_pairs={"x": english, "y": german}).loss.backward()`, each side with `input_ids`, `labels` and
     `attention_mask` (B, T).
     """
@@ -64,32 +72,9 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     encoder_class = VecoModel
     objectives = ForPreTraining.objectives | dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), ("inner", "cross"))
 
-    def forward(
-        self,
-        mlm: dict | None = None,
-        tlm: dict | None = None,
-        ca_mlm_segments: dict | None = None,
-        ca_mlm_pairs: dict | None = None,
-        objective_weights: dict[str, float] | None = None,
-    ) -> PreTrainingOutput:
-        """One sub-batch per objective; see `ForPreTraining.forward` for `mlm` and `tlm`.
-
-        Args:
-            ca_mlm_segments, ca_mlm_pairs: `x` and `y`, each with `input_ids`, `labels` and `attention_mask` (B, T), T
-                of its own. Where attention_mask is a block mask (B, T, T), `cross_attention_mask` (B, Tx, Ty), boolean,
-                True where a row of this side may attend to a column of the other, has to be there too.
-            objective_weights: of `mlm`, `tlm`, `<objective>.inner` and `<objective>.cross`, default 1 each.
-
-        Raises:
-            ValueError: as `ForPreTraining.forward`; sides of different batch size, or with different fields; a pair
-                with an empty side; a model without cross-attention.
-        """
-        batches = {"mlm": mlm, "tlm": tlm, "ca_mlm_segments": ca_mlm_segments, "ca_mlm_pairs": ca_mlm_pairs}
-        return self.losses_of(batches, objective_weights or {})
-
     def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
         """The losses of one objective: `inner` from H, `cross` from S."""
-        if not name.startswith("ca_mlm"):
+        if not self.objectives.get(name):
             yield from super().predictions(name, batch, weights)
             return
         self._check_sides(name, batch)

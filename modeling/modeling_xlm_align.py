@@ -22,7 +22,6 @@ from .masked_lm import (
     ForPreTraining,
     Losses,
     Predictions,
-    PreTrainingOutput,
     check_labels,
     encoder_inputs,
     unmasked_ids,
@@ -90,7 +89,13 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     labeled with the likeliest one (the released code took the one written last); special tokens are neither queries
     nor keys. Beside the paper stand `config.labeling_rule` ot_words and `config.pointer_start` identity, for few steps.
 
-    Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/collators.py`; losses are
+    Sub-batches, see `ForPreTraining.forward`: tlm also has `segment_ids` and `special_tokens_mask` (B, T); of packed
+    rows `example_ids` (B, T), which number the pairs of each row from 0; with `config.query_positions` unmasked or
+    all_aligned `draws` (B, T), random integers from 0 to below `DRAWS`. Of weight 0, `dwa` is not computed.
+
+    Raises ValueError as `ForPreTraining.forward`, and where a field of `tlm` that DWA needs is missing.
+
+    Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/objectives/`; losses are
     `mlm`, `tlm` and `dwa`.
     """
 
@@ -108,25 +113,6 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         super()._init_weights(module)
         if isinstance(module, PointerLinear) and self.config.pointer_start == "identity":
             init.eye_(module.weight)
-
-    def forward(
-        self,
-        mlm: dict | None = None,
-        tlm: dict | None = None,
-        objective_weights: dict[str, float] | None = None,
-    ) -> PreTrainingOutput:
-        """One sub-batch per kind of text; `tlm` is read by DWA too. See `ForPreTraining.forward`.
-
-        Args:
-            tlm: also `segment_ids` and `special_tokens_mask` (B, T); of packed rows `example_ids` (B, T), which number
-                the pairs of each row from 0. With `config.query_positions` unmasked or all_aligned also `draws` (B, T),
-                random integers from 0 to below `DRAWS`.
-            objective_weights: of `mlm`, `tlm` and `dwa`, default 1; 0: not computed.
-
-        Raises:
-            ValueError: as `ForPreTraining.forward`; a field of `tlm` that DWA needs is missing.
-        """
-        return self.losses_of({"mlm": mlm, "tlm": tlm}, objective_weights or {})
 
     @classmethod
     def losses_of_sub_batch(cls, name: str) -> list[str]:
@@ -263,8 +249,8 @@ def places(mask_GT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _missing(field: str) -> ValueError:
     return ValueError(
-        f"sub-batch 'tlm' has no {field} (B, T), which dwa needs: add it, see pretraining/collators.py, or set the "
-        "weight of dwa to 0."
+        f"sub-batch 'tlm' has no {field} (B, T), which dwa needs: add it, see pretraining/objectives/tlm.py, or set "
+        "the weight of dwa to 0."
     )
 
 

@@ -197,7 +197,7 @@ class Training:
                 log.add(batch, output)
                 trace.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
-                totals[1] += output.loss.detach()
+                totals[1] += output.loss_sum.detach()
             # The next step's, while the device is at work. A process that has none says so to all before they step.
             micro_batches = self.stops.fetch(batches, recipe)
             totals = accelerator.reduce(torch.cat([totals, self.stops.reasons()]), reduction="sum")
@@ -237,10 +237,10 @@ class Training:
         with nullcontext() if is_last or accelerator.is_fsdp2 else accelerator.no_sync(self.model):
             with accelerator.autocast():  # of a sharded model accelerate leaves it to us
                 output = self.model(**batch, objective_weights=weights)
-            if not output.loss.requires_grad:
+            if not output.loss_sum.requires_grad:
                 losses, trained = ", ".join(output.token_losses), ", ".join(phase.trainable)
                 raise ValueError(f"phase {phase.name!r} trains {trained}, and its losses ({losses}) pass through none.")
-            accelerator.backward(output.loss)
+            accelerator.backward(output.loss_sum)
         return output
 
     def _step(self, predictions: float) -> float:

@@ -148,8 +148,8 @@ def test_the_loss_is_the_sum_of_the_library_s_cross_entropies(name, checkpoint):
     logits = theirs(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     labels = batch["labels"]
     expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-    torch.testing.assert_close(output.loss, 2 * expected, rtol=1e-5, atol=1e-4)
-    output.loss.backward()
+    torch.testing.assert_close(output.loss_sum, 2 * expected, rtol=1e-5, atol=1e-4)
+    output.loss_sum.backward()
     expected.backward()
     own = ours.get_input_embeddings().weight.grad
     torch.testing.assert_close(own, 2 * theirs.get_input_embeddings().weight.grad, rtol=1e-4, atol=1e-4)
@@ -172,7 +172,7 @@ def test_alignment_and_distillation_reach_every_layer(name, checkpoint):
     pairs["special_tokens_mask"] = torch.zeros_like(sides)
     model = XlmAlignForPreTraining.from_pretrained(folder, pointer_start="identity", query_positions="masked")
     output = model(tlm=pairs)
-    assert len(output.token_losses["dwa"]) and reached(model, output.loss - output.token_losses["tlm"].sum())
+    assert len(output.token_losses["dwa"]) and reached(model, output.loss_sum - output.token_losses["tlm"].sum())
     positions = pairs["labels"].flatten().ne(-100).nonzero()[:3, 0]
     teacher = dict(
         positions_N=positions,
@@ -182,7 +182,7 @@ def test_alignment_and_distillation_reach_every_layer(name, checkpoint):
     )
     model = MetaXlmForPreTraining.from_pretrained(folder)
     output = model(mlm=pairs | {"teacher": teacher}, objective_weights={"mlm": 0.0})
-    assert set(output.token_losses) == {"kd"} and reached(model, output.loss)
+    assert set(output.token_losses) == {"kd"} and reached(model, output.loss_sum)
 
 
 @pytest.mark.parametrize("name", WITH_MASKS)
@@ -194,14 +194,14 @@ def test_camlm_and_btmlm_reach_every_layer(name, checkpoint):
     rows["language_ids"] = rows["segment_ids"]
     mask, predicted = rows["attention_mask"], rows["labels"].ne(-100)
     camlm = rows | {"attention_mask": camlm_mask(mask, rows["segment_ids"], predicted)}
-    assert reached(model, model(camlm=camlm).loss)
+    assert reached(model, model(camlm=camlm).loss_sum)
     is_pseudo = rows["segment_ids"].eq(1)
     btmlm = rows | {
         "input_ids": rows["input_ids"].masked_fill(is_pseudo, 3),
         "labels": rows["labels"].masked_fill(is_pseudo, -100),
         "generation_mask": btmlm_generation_mask(mask, rows["segment_ids"]),
     }
-    assert reached(model, model(btmlm=btmlm).loss)
+    assert reached(model, model(btmlm=btmlm).loss_sum)
     assert not model.back_translate(btmlm)[is_pseudo & mask.bool()].eq(3).any()
 
 
@@ -241,7 +241,7 @@ def test_padding_left_out_changes_nothing(name, checkpoint):
         found = model.roberta(ids, attention_mask=mask, output_hidden_states=True)
         states.append([layer[mask.bool()] for layer in (*found.hidden_states, found.last_hidden_state)])
         model.zero_grad()
-        model(mlm=batch).loss.backward()
+        model(mlm=batch).loss_sum.backward()
         gradients.append(model.get_input_embeddings().weight.grad.clone())
     for own, other in zip(*states, strict=True):
         torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
@@ -472,7 +472,7 @@ def test_an_architecture_is_an_entry_of_a_table(tmp_path, monkeypatch):
     assert {name.split(".")[0] for name in report["missing_keys"]} == {"q_linear", "k_linear"}
     batch = {field: value[:1] for field, value in batch_of().items()}
     block = batch["attention_mask"].bool()[:, :, None] & batch["attention_mask"].bool()[:, None]
-    loss = ours(mlm=batch | {"attention_mask": block}).loss
+    loss = ours(mlm=batch | {"attention_mask": block}).loss_sum
     logits = theirs(batch["input_ids"]).logits
     expected = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum")
     torch.testing.assert_close(loss, expected)

@@ -125,7 +125,7 @@ def test_no_gradient_of_the_s_stream_reaches_the_pass_that_made_h(stream):
     def gradients(**weights):
         model.zero_grad()
         weights = {f"ca_mlm_pairs.{term}": weight for term, weight in weights.items()}
-        model(ca_mlm_pairs=batch, objective_weights=weights).loss.backward()
+        model(ca_mlm_pairs=batch, objective_weights=weights).loss_sum.backward()
         return {n: p.grad.clone() if p.grad is not None else torch.zeros_like(p) for n, p in model.named_parameters()}
 
     both, inner, cross = gradients(), gradients(cross=0.0), gradients(inner=0.0)
@@ -149,7 +149,7 @@ def test_losses_are_the_four_terms():
         torch.testing.assert_close(losses, torch.cat(expected).detach(), rtol=1e-4, atol=1e-4)
         assert torch.equal(output.batch_rows[f"ca_mlm_pairs.{term}"], torch.cat(rows))
     total = sum(losses.sum() for losses in output.token_losses.values())
-    torch.testing.assert_close(output.loss.detach(), total)
+    torch.testing.assert_close(output.loss_sum.detach(), total)
 
 
 def test_pairs_are_independent_of_their_batch_and_its_padding():
@@ -222,7 +222,7 @@ def test_both_sub_batches_and_weights_in_one_update():
     output = model(**batches, objective_weights=weights)
     assert set(output.token_losses) == set(weights)
     total = sum(weights[name] * losses.sum() for name, losses in output.token_losses.items())
-    torch.testing.assert_close(output.loss.detach(), total)
+    torch.testing.assert_close(output.loss_sum.detach(), total)
 
 
 @pytest.mark.parametrize("stream", ["bidirectional", "causal"])
@@ -230,14 +230,14 @@ def test_which_segment_is_called_x_has_no_effect(stream):
     """Adjacent segments come in either order: Eq. 1 holds both."""
     model, batch = veco(stream), pair()
     swapped = model(ca_mlm_segments={"x": batch["y"], "y": batch["x"]})
-    torch.testing.assert_close(model(ca_mlm_segments=batch).loss, swapped.loss)
+    torch.testing.assert_close(model(ca_mlm_segments=batch).loss_sum, swapped.loss_sum)
 
 
 def test_a_loss_of_weight_0_is_not_computed():
     model, batches = veco(), {"mlm": side(3, (8, 9)), "tlm": side(5, (8, 9))}
     output = model(**batches, objective_weights={"mlm": 0.0})
     assert set(output.token_losses) == {"tlm"}
-    torch.testing.assert_close(output.loss, model(tlm=batches["tlm"]).loss)
+    torch.testing.assert_close(output.loss_sum, model(tlm=batches["tlm"]).loss_sum)
 
 
 SPECIAL_ALONE = torch.zeros(3, 7, dtype=torch.long).index_fill(0, torch.tensor([2]), 1)

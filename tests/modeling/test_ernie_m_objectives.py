@@ -122,7 +122,7 @@ def test_camlm_predicts_a_side_from_the_other_one_only(attention, layout):
 
 def test_camlm_is_mlm_under_its_mask():
     model, batch = ernie(), camlm_of(batch_of(PAIRS, "padded right")[0])
-    assert torch.equal(model(camlm=batch).loss, model(mlm=batch).loss)
+    assert torch.equal(model(camlm=batch).loss_sum, model(mlm=batch).loss_sum)
 
 
 def test_camlm_masks_read_the_masks_of_their_side():
@@ -229,8 +229,8 @@ def test_the_second_step_is_tlm_on_the_filled_tokens():
     def gradients(**sub_batch):
         model.zero_grad()
         output = model(**sub_batch)
-        output.loss.backward()
-        return output.loss, {name: parameter.grad for name, parameter in model.named_parameters()}
+        output.loss_sum.backward()
+        return output.loss_sum, {name: parameter.grad for name, parameter in model.named_parameters()}
 
     loss, grads = gradients(btmlm=batch)
     expected, expected_grads = gradients(tlm=without(batch, "language_ids") | {"input_ids": filled})

@@ -95,12 +95,25 @@ def test_pretraining_loss_is_the_weighted_sum_over_objectives():
     mlm, tlm = sub_batch(1), sub_batch(2, rows=2, length=30)
     both = model(mlm=mlm, tlm=tlm, objective_weights={"tlm": 0.5})
     alone = {"mlm": model(mlm=mlm), "tlm": model(tlm=tlm)}
-    torch.testing.assert_close(both.loss, alone["mlm"].loss + 0.5 * alone["tlm"].loss)
+    torch.testing.assert_close(both.loss_sum, alone["mlm"].loss_sum + 0.5 * alone["tlm"].loss_sum)
     for name, batch in (("mlm", mlm), ("tlm", tlm)):
         torch.testing.assert_close(both.token_losses[name], alone[name].token_losses[name])
         rows = torch.bincount(both.batch_rows[name], minlength=len(batch["labels"]))
         assert rows.tolist() == batch["labels"].ne(-100).sum(1).tolist()
         assert not both.token_losses[name].requires_grad
+
+
+def test_the_loss_is_the_sum_over_the_predictions_of_the_call():
+    model = MetaXlmForPreTraining(MetaXlmConfig(**TINY)).eval()
+    mlm, other = sub_batch(1), sub_batch(2, rows=2, length=30)
+    output = model(mlm=mlm, of_another_name=other, objective_weights={"mlm": 0.5})
+    losses = output.token_losses
+    assert list(losses) == ["mlm", "of_another_name"]
+    expected = 0.5 * losses["mlm"].sum() + losses["of_another_name"].sum()
+    torch.testing.assert_close(output.loss_sum.detach(), expected)
+    torch.testing.assert_close(output.loss.detach(), expected / sum(map(len, losses.values())))
+    assert torch.equal(model(tlm=other).token_losses["tlm"], losses["of_another_name"])  # masked LM, whatever its name
+    assert model(mlm=mlm, return_loss=False).loss is None
 
 
 def test_predictions_among_some_tokens_are_a_softmax_over_these():
@@ -112,7 +125,7 @@ def test_predictions_among_some_tokens_are_a_softmax_over_these():
     kept = model.state_dict().keys()
     model.lm_head.predict_among(among)
     found = model(mlm=batch)
-    found.loss.backward()
+    found.loss_sum.backward()
     gradient = model.lm_head.bias.grad
     assert gradient[among].abs().min() > 0 and gradient.count_nonzero() == len(among)
 

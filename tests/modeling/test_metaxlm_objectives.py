@@ -78,7 +78,7 @@ def test_the_loss_is_hintons_and_so_is_its_gradient(temperature):
         expected.append(temperature**2 * sum(terms))
     assert torch.allclose(output.token_losses["kd"], torch.stack(expected), rtol=1e-4)
     assert output.batch_rows["kd"].tolist() == [0, 0, 1, 2] and "mlm" not in output.token_losses
-    found, wanted = gradients(model, output.loss), gradients(model, 3.0 * sum(expected))
+    found, wanted = gradients(model, output.loss_sum), gradients(model, 3.0 * sum(expected))
     assert found.keys() == wanted.keys()
     assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
 
@@ -92,7 +92,7 @@ def test_mlm_and_kd_share_a_forward_and_add_up():
     alone = ForPreTraining.forward(model, mlm=texts())
     assert torch.equal(both.token_losses["mlm"], alone.token_losses["mlm"])
     expected = 2.0 * both.token_losses["mlm"].sum() + 0.5 * both.token_losses["kd"].sum()
-    assert torch.allclose(both.loss, expected)
+    assert torch.allclose(both.loss_sum, expected)
 
 
 def test_without_answers_there_is_no_kd():
@@ -108,5 +108,5 @@ def test_a_batch_in_which_nothing_was_asked_is_valid():
     """A micro-batch without text of the teacher's language, and nothing else to learn: zero, with a gradient."""
     model = metaxlm()
     output = model(mlm=texts(answers([])), objective_weights={"mlm": 0.0, "kd": 1.0})
-    assert output.loss == 0 and len(output.token_losses["kd"]) == 0
-    assert all((gradient == 0).all() for gradient in gradients(model, output.loss).values())
+    assert output.loss_sum == 0 and len(output.token_losses["kd"]) == 0
+    assert all((gradient == 0).all() for gradient in gradients(model, output.loss_sum).values())

@@ -146,9 +146,9 @@ def run(model, **batches):
     """Loss, token losses and gradients."""
     model.zero_grad()
     output = model(**batches)
-    output.loss.backward()
+    output.loss_sum.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return {"loss": output.loss.detach(), **output.token_losses}, gradients
+    return {"loss": output.loss_sum.detach(), **output.token_losses}, gradients
 
 
 def real_positions(model):

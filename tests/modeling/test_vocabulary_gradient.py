@@ -57,7 +57,7 @@ def test_accumulated_gradients_are_those_of_autograd(skip_padding, autocast, mon
     for step in range(3):  # the first makes the gradient, the others add to it
         for model in (ours, expected):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                loss = model(mlm=batch(step)).loss
+                loss = model(mlm=batch(step)).loss_sum
             (loss / 7).backward()
         tolerance = {"rtol": 0.05, "atol": 0.02} if autocast else {"rtol": 1e-4, "atol": 1e-6}
         torch.testing.assert_close(gradients(ours), gradients(expected), **tolerance)
@@ -68,16 +68,16 @@ def test_accumulated_gradients_are_those_of_autograd(skip_padding, autocast, mon
 def test_no_second_matrix_is_made(monkeypatch):
     """Once the gradient is there, neither end of the model makes anything of the vocabulary's size."""
     model = make()
-    model(mlm=batch()).loss.backward()
+    model(mlm=batch()).loss_sum.backward()
     made = []
     zeros_like = torch.zeros_like
     monkeypatch.setattr(torch, "zeros_like", lambda t, **kw: made.append(t.shape) or zeros_like(t, **kw))
     dense = torch.ops.aten.embedding_dense_backward
     monkeypatch.setattr(torch.ops.aten, "embedding_dense_backward", lambda *a: made.append("dense") or dense(*a))
-    model(mlm=batch()).loss.backward()
+    model(mlm=batch()).loss_sum.backward()
     assert torch.Size([300, 32]) not in made and "dense" not in made
     model.zero_grad()
-    model(mlm=batch()).loss.backward()
+    model(mlm=batch()).loss_sum.backward()
     assert torch.Size([300, 32]) in made and "dense" in made
 
 
@@ -136,13 +136,13 @@ def test_gradients_that_are_asked_for_are_returned_and_added_to_nothing():
     """`torch.autograd.grad`, and `backward(inputs=...)` for others, with a gradient there that could be added to."""
     model = make()
     matrix, bias = model.roberta.embeddings.word_embeddings.weight, model.lm_head.bias
-    model(mlm=batch()).loss.backward()
+    model(mlm=batch()).loss_sum.backward()
     expected, biases = matrix.grad.clone(), bias.grad.clone()
-    torch.testing.assert_close(torch.autograd.grad(model(mlm=batch()).loss, [matrix])[0], expected)
-    model(mlm=batch()).loss.backward(inputs=[bias])
+    torch.testing.assert_close(torch.autograd.grad(model(mlm=batch()).loss_sum, [matrix])[0], expected)
+    model(mlm=batch()).loss_sum.backward(inputs=[bias])
     assert torch.equal(matrix.grad, expected)
     torch.testing.assert_close(bias.grad, 2 * biases)
-    model(mlm=batch()).loss.backward(inputs=[matrix])
+    model(mlm=batch()).loss_sum.backward(inputs=[matrix])
     torch.testing.assert_close(matrix.grad, 2 * expected)
 
 

@@ -248,11 +248,11 @@ def test_the_loss_is_that_of_a_plain_loop(layout, dwa_layer):
     assert len(expected) < sum(int((fields["labels"] != -100).sum()) for fields in PAIRS)  # some have no link
     found = output.token_losses["dwa"]
     torch.testing.assert_close(found.sort().values, torch.stack(expected).detach().sort().values, atol=1e-5, rtol=0)
-    torch.testing.assert_close(output.loss, sum(expected), atol=1e-4, rtol=0)
+    torch.testing.assert_close(output.loss_sum, sum(expected), atol=1e-4, rtol=0)
     if layout != "packed":
         counts = torch.bincount(output.batch_rows["dwa"], minlength=len(PAIRS)).tolist()
         assert counts == [len(losses) for losses in by_hand]
-    loss_gradients = torch.autograd.grad(output.loss, model.q_linear.weight, retain_graph=True)[0]
+    loss_gradients = torch.autograd.grad(output.loss_sum, model.q_linear.weight, retain_graph=True)[0]
     hand_gradients = torch.autograd.grad(sum(expected), model.q_linear.weight)[0]
     torch.testing.assert_close(loss_gradients, hand_gradients, atol=1e-4, rtol=1e-4)
 
@@ -311,7 +311,7 @@ def test_tlm_and_dwa_read_one_forward_and_labeling_leaves_no_gradient(monkeypatc
     model.roberta.embeddings.register_forward_hook(lambda module, *_: calls.append(module.training))
     torch.manual_seed(3)
     output = model(tlm=batch)
-    output.loss.backward()
+    output.loss_sum.backward()
     assert calls == [False, True]  # labeled without dropout, then learned from with it
     assert model.training and all(module.training for module in model.modules())
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -321,8 +321,8 @@ def test_tlm_and_dwa_read_one_forward_and_labeling_leaves_no_gradient(monkeypatc
     model.zero_grad()
     torch.manual_seed(3)
     again = model(tlm=batch)
-    again.loss.backward()
-    assert torch.equal(again.loss, output.loss)
+    again.loss_sum.backward()
+    assert torch.equal(again.loss_sum, output.loss_sum)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter.grad, gradients[name]), name
 
@@ -333,13 +333,13 @@ def test_losses_add_up_and_weights_choose():
     whole = model(mlm=mlm, tlm=tlm, objective_weights={"dwa": 0.5})
     sums = {name: losses.sum() for name, losses in whole.token_losses.items()}
     assert list(sums) == ["mlm", "tlm", "dwa"]
-    torch.testing.assert_close(whole.loss, sums["mlm"] + sums["tlm"] + 0.5 * sums["dwa"])
-    baseline = ForPreTraining.losses_of(model, {"mlm": mlm, "tlm": tlm}, {"dwa": 0.0})
+    torch.testing.assert_close(whole.loss_sum, sums["mlm"] + sums["tlm"] + 0.5 * sums["dwa"])
+    baseline = ForPreTraining.forward(model, {"dwa": 0.0}, mlm=mlm, tlm=tlm)
     for asks_none in (
         model(mlm=mlm, tlm=tlm, objective_weights={"dwa": 0.0}),
         xlm_align(query_positions="none")(mlm=mlm, tlm=tlm),
     ):
-        assert asks_none.token_losses.keys() == {"mlm", "tlm"} and torch.equal(asks_none.loss, baseline.loss)
+        assert asks_none.token_losses.keys() == {"mlm", "tlm"} and torch.equal(asks_none.loss_sum, baseline.loss_sum)
     alone = model(tlm=tlm, objective_weights={"tlm": 0.0})
     assert alone.token_losses.keys() == {"dwa"}
     torch.testing.assert_close(alone.token_losses["dwa"], whole.token_losses["dwa"])
@@ -353,14 +353,14 @@ def test_a_batch_without_a_query_is_valid():
     for examples in (nothing_masked, one_sided):
         model.zero_grad()
         output = model(tlm=batch_of(examples, "padded right"), objective_weights={"tlm": 0.0})
-        output.loss.backward()
-        assert output.loss == 0 and len(output.token_losses["dwa"]) == 0
+        output.loss_sum.backward()
+        assert output.loss_sum == 0 and len(output.token_losses["dwa"]) == 0
         assert not model.q_linear.weight.grad.any()
 
 
 def gradients(model, batch):
     model.zero_grad()
-    model(tlm=batch).loss.backward()
+    model(tlm=batch).loss_sum.backward()
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 

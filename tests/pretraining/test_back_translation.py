@@ -200,7 +200,7 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
         _, batch = next(held_out_batches([corpora[name]], recipe.phases[phase], recipe, sample_tokenizer, objective))
         fields = {field: batch[objective][field] for field in ("input_ids", "attention_mask", "labels")}
         with torch.no_grad():
-            loss = model(**fields).loss.item()
+            loss = model(**fields).loss_sum.item()
         assert loss == pytest.approx(evaluated[phase][f"held_out/{objective}/{name}"], abs=1e-5)
 
     resumed = cut_back(run, 3, tmp_path / "resumed")

@@ -86,10 +86,10 @@ def poisoned(*arguments):
             print("spoilt:", batch["mlm"]["languages"][row], int(batch["mlm"]["examples"][row]), flush=True)
             if {loss}:
                 output.token_losses["mlm"][rows == row] = float("nan")
-                output.loss = output.loss * float("nan")
+                output.loss_sum = output.loss_sum * float("nan")
             else:
                 weight = model.get_input_embeddings().weight
-                output.loss = output.loss + (weight.sum() * 0).sqrt() * 0  # 0, of a slope that is none
+                output.loss_sum = output.loss_sum + (weight.sum() * 0).sqrt() * 0  # 0, of a slope that is none
         return output
     model.forward = spoilt
     return model

@@ -8,11 +8,12 @@ import torch
 import yaml
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
 
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.data.corpora import load_corpora, training_batches
 from pretraining.recipe import Recipe
-from pretraining.start.initialization import load_tokenizer
+from pretraining.start.initialization import build_config, build_model, load_tokenizer
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
 
@@ -32,6 +33,28 @@ def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recip
     loader = training_batches(load_corpora(recipe, tokenizer), recipe.phases[0], recipe, 0, tokenizer, 0, 1, 0)
     counts = [int(batch["mlm"]["labels"].ne(-100).sum()) for batch in loader]
     assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
+
+
+def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
+    """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor."""
+    settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "evaluation.held_out_fraction=0"]
+    train(*settings)
+    recipe = load_recipe(Recipe, str(recipe_file), settings)
+    tokenizer = load_tokenizer(recipe)
+    model = build_model(recipe, build_config(recipe, tokenizer))
+    corpora = load_corpora(recipe, tokenizer)
+    loss_sum, count = 0.0, 0
+    for batch in training_batches(corpora, recipe.phases[0], recipe, 0, tokenizer):
+        for fields in batch.values():
+            labels = fields["labels"]
+            states = model.roberta(fields["input_ids"], attention_mask=fields["attention_mask"]).last_hidden_state
+            losses = cross_entropy(model.lm_head(states).flatten(0, 1), labels.flatten(), reduction="sum")
+            loss_sum, count = loss_sum + losses, count + int(labels.ne(-100).sum())
+    (loss_sum / count).backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    (event,) = (event for event in read_events(tmp_path / "run") if "grad_norm" in event)
+    assert event["predictions"] == count
+    assert event["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
 
 
 def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
