@@ -418,7 +418,8 @@ class ForPreTraining(LMHeadModel):
                 another shape than the input.
         """
         weights = objective_weights or {}
-        batches = {name: batch for name, batch in batches.items() if batch is not None}
+        # in the order of the class: the last bit of a sum would depend on that of the arguments
+        batches = {name: batches[name] for name in self.objectives | batches if batches.get(name) is not None}
         if not batches:
             raise ValueError(f"{type(self).__name__} got no sub-batch: give it some of {', '.join(self.objectives)}.")
         for name, batch in batches.items():
