@@ -30,9 +30,9 @@ from modeling.backbone import renamed
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.encoder import MultiHeadAttention
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from pretraining.collators import COLLATORS
-from pretraining.data.tokenized import Example, Texts
-from pretraining.recipe import ModelStart, Objective, Phase, Recipe
+from pretraining.data.examples import Example, Texts
+from pretraining.objectives import OBJECTIVES
+from pretraining.recipe import ModelStart, Phase, Recipe
 from pretraining.sharding import make_accelerator
 from pretraining.training import Training
 
@@ -84,8 +84,8 @@ def our_batch(
     tokenizer: Any, examples: list[Example], objective: str = "tlm", predicted: float = PREDICTED
 ) -> dict[str, dict]:
     """The batch that the training loop would get of these examples."""
-    settings = Objective(batch_size=len(examples), mask_probability=predicted, max_length=max(map(positions, examples)))
-    return {objective: COLLATORS[objective](tokenizer, ("bench",))(Texts.of(examples), settings)}
+    collator = OBJECTIVES[objective].collator_class(tokenizer, predicted)
+    return {objective: collator.sub_batch(Texts.of(examples), ("bench",))}
 
 
 def metaxlm(size: Size, longest: int, of_attention: float = DROPOUT) -> MetaXlmForPreTraining:
@@ -148,7 +148,7 @@ class OurStep:
     """A step of this package, by the methods of its training loop."""
 
     def __init__(self, model: Any, tokenizer: Any, precision: str = "fp32", objective: str = "tlm"):
-        self.phase = Phase("bench", 1_000_000, {objective: Objective(batch_size=1)}, learning_rate=1e-5)
+        self.phase = Phase("bench", 1_000_000, {objective: OBJECTIVES[objective](batch_size=1)}, learning_rate=1e-5)
         start = ModelStart(type=model.config.model_type)
         recipe = Recipe("unused", start, phases=[self.phase], precision=precision)
         model.set_skip_padding(True)

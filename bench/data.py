@@ -32,7 +32,6 @@ from transformers import DataCollatorForLanguageModeling
 from bench._common import check_sizes, in_fresh_process, interleaved, make_parser, median_ratio, show, write_results
 from bench._lengths import read_lengths
 from bench._steps import features, sample_texts
-from pretraining.collators import MlmCollator
 from pretraining.data.corpora import load_corpora, training_batches
 from pretraining.data.prepared import MANIFEST
 from pretraining.recipe import Recipe
@@ -144,7 +143,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     tokenizer = load_tokenizer(recipe)
     (corpus,) = load_corpora(recipe, tokenizer)
     objective = recipe.phases[0].objectives["mlm"]
-    collate = MlmCollator(tokenizer, ("bench",))
+    collator = objective.collator(tokenizer)
     collate_rows = DataCollatorForLanguageModeling(tokenizer, mlm_probability=objective.mask_probability)
     rng = np.random.default_rng(0)
     order = np.sort(rng.permutation(len(corpus.lengths))[: flags.batch])
@@ -155,7 +154,7 @@ def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
     batches = {}
 
     def ours(number: int) -> None:
-        batches["ours"] = collate(texts, objective)
+        batches["ours"] = collator.sub_batch(texts, ("bench",))
 
     def peer(number: int) -> None:
         batches["peer"] = collate_rows(rows)

@@ -74,7 +74,7 @@ def check_class(folder: str, name: str, saved: list[str], batch: dict) -> str | 
 def inputs_of(name: str, config, batch: dict) -> dict:
     """Arguments of a first forward pass, of the fields that each class needs."""
     if name == "AutoModelForPreTraining" and "transformers_modules" in type(config).__module__:
-        return {"mlm": {**batch, "labels": batch["input_ids"]}}
+        return {"text": {**batch, "labels": batch["input_ids"]}}  # masked LM is the loss of any name
     if name == "AutoModelForSeq2SeqLM":
         return {**batch, "labels": batch["input_ids"]}
     if name == "AutoModelForSequenceClassification" and getattr(config, "plug_in", False):

@@ -15,7 +15,8 @@ from finetuning.results.table import Results
 from hub_cards.licenses import hub_id
 from hub_cards.record import Record, Result
 from modeling.checkpoints import split_revision
-from pretraining.recipe import OBJECTIVES, is_selected
+from pretraining.objectives import OBJECTIVES
+from pretraining.recipe import is_selected
 
 # kind of task -> the Hub's name for it
 TASK_TYPES = {

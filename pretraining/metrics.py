@@ -8,7 +8,8 @@ from collections import Counter
 import torch
 
 from pretraining.data.corpora import Corpus
-from pretraining.recipe import OBJECTIVES, Phase, loss_names
+from pretraining.objectives import OBJECTIVES
+from pretraining.recipe import Phase
 from pretraining.rows import inputs_of
 
 
@@ -25,7 +26,7 @@ class LossMeter:
         """Add the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
         for loss, losses_N in output.token_losses.items():
             objective = loss.partition(".")[0]
-            languages = batch[OBJECTIVES[objective].reads or objective]["languages"]
+            languages = batch[OBJECTIVES[objective].sub_batch()]["languages"]
             slots_B = torch.tensor([self.slots[loss, name] for name in languages], device=losses_N.device)
             slots_N = slots_B[output.batch_rows[loss]]
             self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
@@ -49,7 +50,7 @@ class StepLog:
     def __init__(self, phase: Phase, corpora: list[Corpus], accelerator, phase_step: int):
         """`phase_step`: the number of steps already done in the phase."""
         self.accelerator = accelerator
-        self.meter = LossMeter(loss_names(phase.objectives), [corpus.name for corpus in corpora], accelerator.device)
+        self.meter = LossMeter(phase.losses, [corpus.name for corpus in corpora], accelerator.device)
         self.restart(phase_step)
 
     def restart(self, phase_step: int) -> None:

@@ -10,12 +10,14 @@ from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.data.corpora import Corpus, packings, phase_corpora, training_batches
-from pretraining.data.sampling import Languages, corpus_probabilities
-from pretraining.distillation import TeacherModel
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, learned_terms, scheduled_together, with_examples
+from pretraining.data.languages import Languages
+from pretraining.data.sampling import corpus_probabilities
+from pretraining.objectives import Objective
+from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
 from pretraining.start.initialization import class_of_run
 from pretraining.start.meta_pretrained import carries_rows, source_vocabulary
+from pretraining.start.teacher import TeacherModel
 from pretraining.start.vocabulary_matching import match_vocabularies
 from pretraining.trainable import check_trainable, is_trainable
 
@@ -29,7 +31,7 @@ def print_plan(
     corpora: list[Corpus],
     tokenizer,
     num_processes: int,
-    teachers: Sequence[TeacherModel] = (),
+    teacher: TeacherModel | None = None,
 ) -> None:
     """Print parameters by part, corpora with their sampling, the phases with tokens and predictions a step, a memory
     estimate, and the first batch decoded with its masks."""
@@ -38,7 +40,7 @@ def print_plan(
         model = class_of_run(recipe)(config)
     check_trainable(model, recipe.phases)
     parts = parameters_by_part(model)
-    total, taught = sum(parts.values()), sum(teacher.model.num_parameters() for teacher in teachers)
+    total, taught = sum(parts.values()), teacher.model.num_parameters() if teacher else 0
     rows = [(part, f"{count:,}") for part, count in (parts | {"all": total}).items()]
     console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
     if start := recipe.model.meta_pretrained:
@@ -56,12 +58,12 @@ def print_plan(
         loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0, languages))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         console.print(_phase_table(recipe.phases, index, micro_batches, num_processes))
-        for name, packed in packings(selected, phase, recipe):
+        for name, packed in packings(selected, phase, recipe.seed):
             console.print(f"packed for {name}: {packed.name}, {packed}")
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
         console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
         if index == 0:
-            _print_first_batch(console, micro_batches[0], tokenizer, languages)
+            _print_first_batch(console, micro_batches[0], phase.objectives, tokenizer, languages)
     console.print("dry run: nothing was trained or written.")
 
 
@@ -113,12 +115,12 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         rate += f" over {sum(other.steps for other in together):,} steps" if len(together) > 1 else ""
     trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
     rows = []
-    for name, objective in with_examples(phase).items():
+    for name, objective in phase.with_examples.items():
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first step, times the processes
         tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
-        terms = learned_terms(name, objective)
+        terms = objective.learned_terms
         # every term predicts the same tokens anew
         predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes * (len(terms) or 1)
         shown = name + (f" ({' + '.join(terms)})" if terms else "")
@@ -126,9 +128,9 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         counts = (f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
         rows.append((shown, f"{objective.weight:g}", examples, *counts))
     for name, objective in phase.objectives.items():
-        if kind := OBJECTIVES[name].reads:
-            labeler = "labels by teacher" if name == "kd" else "labels by model"
-            rows.append((name, f"{objective.weight:g}", f"those of {kind}", "", "", labeler))
+        if objective.reads:
+            examples = f"those of {objective.sub_batch()}"
+            rows.append((name, f"{objective.weight:g}", examples, "", "", f"labels by {objective.labeled_by}"))
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples", "tokens", "padding", "predictions")
     return _table(title, columns, rows, "examples, tokens and predictions of one step, over all processes")
@@ -143,7 +145,7 @@ def _memory_table(
     inputs = [
         fields
         for name, sub_batch in batch.items()
-        for _ in learned_terms(name, phase.objectives[name]) or (None,)
+        for _ in phase.objectives[name].learned_terms or (None,)
         for fields in inputs_of(sub_batch)
     ]
     tokens = sum(fields["input_ids"].numel() for fields in inputs)
@@ -173,12 +175,14 @@ def _memory_table(
     return _table(title, ("what", "GiB"), [(what, f"{size / 2**30:.3f}") for what, size in lines.items()])
 
 
-def _print_first_batch(console: Console, batch: dict, tokenizer, languages: Languages | None) -> None:
+def _print_first_batch(
+    console: Console, batch: dict, objectives: dict[str, Objective], tokenizer, languages: Languages | None
+) -> None:
     for objective, sub_batch in batch.items():
         legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a token is predicted"
         console.print(f"first batch, {objective}: {legend}")
         for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
-            if languages and objective in ("camlm", "btmlm"):  # what is written into what, which side comes first
+            if languages and objectives[objective].needs_languages:  # what is written into what, which side comes first
                 of_sides = [sub_batch["language_ids"][row][sub_batch["segment_ids"][row] == side] for side in (0, 1)]
                 name = " → ".join(list(languages.rows)[int(ids[0])] for ids in of_sides)
             for fields in inputs_of(sub_batch):

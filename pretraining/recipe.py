@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
+from pretraining.objectives import MaskedObjective, Objectives
 from zoo_core.recipes import (
     LARGEST_BATCH,
     LARGEST_SIZE,
@@ -139,7 +140,7 @@ class MetaPretrained:
 
 @dataclass
 class Teacher:
-    """A model of one language that the student learns from, by the objective kd (MetaXLM's XLM+KD, section 5.3)."""
+    """A model of one language that the student learns from, by an objective with a teacher."""
 
     path: str = option(
         MISSING,
@@ -182,70 +183,16 @@ class ModelStart:
 
 
 @dataclass
-class Objective:
-    """One objective of a phase."""
-
-    batch_size: int | None = option(
-        None,
-        "examples per step over all processes and accumulated micro-batches (a pair is one example, and where texts "
-        "are packed a bin of them); required, but "
-        "of dwa, which reads the pairs of tlm, and of kd, which reads the texts of mlm",
-        low=1,
-        high=LARGEST_BATCH,
-    )
-    weight: float = option(1.0, "factor of this objective's cross-entropies in the loss", low=0)
-    terms: list[str] = option(
-        [],
-        "of ca_mlm: `inner` (a side from itself), `cross` (a side from both), default both; the others have no terms",
-    )
-    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted", above=0, below=1)
-    max_length: int = option(
-        256,
-        "positions of an example, special tokens included; of each side where an objective reads them apart; btmlm: "
-        "with the pseudo tokens, for which room is kept",
-        low=8,
-    )
-    packed: bool = option(
-        False,
-        "an example is a bin of short texts that together fill max_length positions, each a row of its own that sees "
-        "no other; batch_size counts bins. With model.skip_padding short texts cost no more than long ones, and "
-        "updates are alike in size. Not of streamed text, nor where an objective reads sides apart or generates",
-    )
-    pseudo_share: float = option(
-        0.2,
-        "btmlm: pseudo tokens for each token of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)",
-        above=0,
-        high=1,
-    )
-    temperature: float = option(
-        0.0,
-        "btmlm: 0 fills a pseudo position with the likeliest token, as evaluation always does; more draws from the "
-        "softmax of logits / this, by random numbers of each process, as dropout's are",
-        low=0,
-    )
-    target_languages: Literal["paired", "all"] = option(
-        "paired",
-        "btmlm: languages of the pseudo tokens, drawn by the size of their pairs to the power alpha. paired: those "
-        "that `bitext` pairs with the text's language (texts of a language without pairs are left out); all: every "
-        "other language of `bitext`",
-    )
-
-
-@dataclass
 class Phase:
     """A stage of training with its own objectives, parameters, schedule and optimizer."""
 
     name: str = option(MISSING, "name in the logs")
     steps: int = option(MISSING, "number of steps", low=1)
-    objectives: dict[str, Objective] = option(
+    objectives: Objectives = option(
         {},
-        "objectives by name: mlm (monolingual text), tlm (translation pairs); VECO's ca_mlm_segments (adjacent "
-        "segments of monolingual text) and ca_mlm_pairs (translation pairs); ERNIE-M's camlm (translation pairs) and "
-        "btmlm (monolingual text); XLM-Align's dwa (on the masked pairs of tlm: only `weight` is its own; what it "
-        "labels and asks is set in model.config); MetaXLM's kd (on the masked texts of mlm in the language of "
-        "`teacher`: only `weight` is its own). Those that read text of one kind with the same batch_size and "
-        "max_length see the same text, each with masks of its own (btmlm: where its windows and corpora are those of "
-        "mlm)",
+        "objectives by name, each with options of its own. Those that read text of one kind with the same batch_size "
+        "and max_length see the same text, each with masks of its own (one that writes behind its text: where its "
+        "windows and corpora are the same)",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"
@@ -267,6 +214,26 @@ class Phase:
         "warm-up and one decay over the steps of all phases so joined; learning_rate, warmup_steps and schedule are "
         "those of the first",
     )
+
+    @property
+    def with_examples(self) -> dict[str, MaskedObjective]:
+        """The objectives that have examples, and sub-batches, of their own."""
+        return {name: found for name, found in self.objectives.items() if isinstance(found, MaskedObjective)}
+
+    @property
+    def losses(self) -> list[str]:
+        """`mlm`, `ca_mlm_pairs.inner`, ...: how logs and the model call the losses of its objectives."""
+        return [loss for objective in self.objectives.values() for loss in objective.losses()]
+
+    def loss_weights(self, model: Any) -> dict[str, float]:
+        """The weight of each loss, for a model's forward; 0 for one that is not learned, which is not computed."""
+        weights = [objective.loss_weights() for objective in self.objectives.values()]
+        return dict(item for found in weights for item in found.items()) | self.unused_losses(model)
+
+    def unused_losses(self, model: Any) -> dict[str, float]:
+        """0 for each loss of a model's own objectives that the phase does not have."""
+        unused = [name for name in model.objectives if name not in self.objectives]
+        return dict.fromkeys([loss for name in unused for loss in model.losses_of_objective(name)], 0.0)
 
 
 @dataclass
@@ -330,7 +297,7 @@ class Recipe:
         "folder that `python -m pretraining.tools.prepare` wrote for these corpora; ids come from its shards, and no "
         "table is opened; default: tables are read and tokenized when a run starts",
     )
-    teacher: Teacher | None = option(None, "model that the objective kd learns from, beside the text")
+    teacher: Teacher | None = option(None, "model that an objective with a teacher learns from, beside the text")
     alpha: float = option(
         0.7,
         "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha, N_i the size of all corpora of language or "
@@ -353,35 +320,6 @@ class Recipe:
     keep_checkpoints: int = option(2, "newest checkpoints kept; 0: all")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
-
-
-@dataclass(frozen=True)
-class ObjectiveKind:
-    """What an objective reads, and what its losses are called; its collator says the rest.
-
-    text: monolingual or bitext; apart: the two sides of an example are inputs of their own (of monolingual text they
-    are adjacent segments), one of which reads the other by cross-attention; terms: the parts of its loss, each with a
-    curve `<objective>.<term>`; reads: the objective whose examples it learns from, having none of its own; own_mask:
-    its collator says who sees whom by a (B, T, T) mask, which flash attention does not take.
-    """
-
-    text: Literal["monolingual", "bitext"]
-    apart: bool = False
-    terms: tuple[str, ...] = ()
-    reads: str | None = None
-    own_mask: bool = False
-
-
-OBJECTIVES = {
-    "mlm": ObjectiveKind("monolingual"),
-    "tlm": ObjectiveKind("bitext"),
-    "ca_mlm_segments": ObjectiveKind("monolingual", apart=True, terms=("inner", "cross")),
-    "ca_mlm_pairs": ObjectiveKind("bitext", apart=True, terms=("inner", "cross")),
-    "camlm": ObjectiveKind("bitext", own_mask=True),
-    "btmlm": ObjectiveKind("monolingual", own_mask=True),
-    "dwa": ObjectiveKind("bitext", reads="tlm"),
-    "kd": ObjectiveKind("monolingual", reads="mlm"),
-}
 
 
 def recipe_languages(recipe: Recipe) -> list[str]:
@@ -440,37 +378,8 @@ def is_selected(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name if "/" in pattern else code, pattern) for pattern in patterns)
 
 
-def loss_names(objectives: Iterable[str]) -> list[str]:
-    """`mlm`, `ca_mlm_pairs.inner`, ...: how the losses of objectives are called in logs and by the model."""
-    return [f"{name}.{term}" if term else name for name in objectives for term in (OBJECTIVES[name].terms or (None,))]
-
-
-def learned_terms(name: str, objective: Objective) -> tuple[str, ...]:
-    """The terms of an objective that a phase learns; empty where it has none."""
-    return tuple(term for term in OBJECTIVES[name].terms if not objective.terms or term in objective.terms)
-
-
-def with_examples(phase: Phase) -> dict[str, Objective]:
-    """The objectives of a phase that have examples, and sub-batches, of their own."""
-    return {name: objective for name, objective in phase.objectives.items() if not OBJECTIVES[name].reads}
-
-
 def scheduled_together(phases: Sequence[Phase], index: int) -> list[Phase]:
     """The phases that one learning-rate schedule spans, of which phase `index` is one: the first says what it is, the
     others carry it on."""
     first = max(number for number, phase in enumerate(phases[: index + 1]) if phase.optimizer == "fresh")
     return [phases[first], *takewhile(lambda phase: phase.optimizer == "carried", phases[first + 1 :])]
-
-
-def unused_losses(phase: Phase, objectives: Iterable[str]) -> dict[str, float]:
-    """0 for each loss of a model's objectives that the phase does not have: a weight for the model to leave it out."""
-    return dict.fromkeys(loss_names(name for name in objectives if name not in phase.objectives), 0.0)
-
-
-def loss_weights(phase: Phase) -> dict[str, float]:
-    """Weight of each loss of a phase; 0 for a term that is not learned, which the model then leaves out."""
-    return {
-        loss: objective.weight if loss == name or loss.partition(".")[2] in learned_terms(name, objective) else 0.0
-        for name, objective in phase.objectives.items()
-        for loss in loss_names([name])
-    }

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pretraining.objectives import OBJECTIVES, Objective
 from pretraining.recipe import (
-    OBJECTIVES,
     Bitext,
     Monolingual,
-    Objective,
     Phase,
     Recipe,
     is_selected,
@@ -19,15 +18,12 @@ from pretraining.recipe import (
 )
 from zoo_core.recipes import nearest
 
-OF_GENERATION = ("pseudo_share", "temperature", "target_languages")  # fields of `Objective` that others have no use for
-OF_EXAMPLES = ("batch_size", "mask_probability", "max_length", "packed")  # no use to one that reads another's examples
-
 
 def check_recipe(recipe: Recipe) -> None:
     """Checks across fields.
 
-    Raises `ValueError` that names the field, for: no phase; unknown objectives; text that an objective lacks; a
-    learning rate that is missing; a phase or corpus name used twice.
+    Raises `ValueError` that names the field, for: no phase; text that an objective lacks; a learning rate that is
+    missing; a phase or corpus name used twice.
     """
     if Path(recipe.output_dir).is_file():
         raise ValueError(f"output_dir is {recipe.output_dir}, which is a file. Name a folder.")
@@ -52,7 +48,7 @@ def _check_phase(recipe: Recipe, index: int, place: str) -> None:
     _check_schedule(recipe.phases, index, place)
     _require(bool(phase.objectives), f"{place}.objectives", {}, f"choose from {', '.join(OBJECTIVES)}")
     for name, objective in phase.objectives.items():
-        _check_objective(recipe, phase, name, objective, f"{place}.objectives.{name}")
+        _check_objective(recipe, phase, objective, f"{place}.objectives.{name}")
     if not any(objective.weight for objective in phase.objectives.values()):
         raise ValueError(f"all objectives of {place} have weight 0: nothing would be learned.")
 
@@ -70,37 +66,27 @@ def _check_schedule(phases: Sequence[Phase], index: int, place: str) -> None:
     _require(warmup <= steps, f"{place}.warmup_steps", warmup, f"the schedule has {steps:,} steps")
 
 
-def _check_objective(recipe: Recipe, phase: Phase, name: str, objective: Objective, place: str) -> None:
-    if name not in OBJECTIVES:
-        raise ValueError(f"{place}: there is no objective {name!r}. {nearest(name, OBJECTIVES)}")
-    kind = OBJECTIVES[name]
-    if not getattr(recipe, kind.text):
-        raise ValueError(f"{place} reads {kind.text} text, but `{kind.text}` lists no corpus.")
-    if kind.reads:
-        if kind.reads not in phase.objectives:
-            raise ValueError(f"{place} reads the examples of {kind.reads}: add it to the phase, be it with weight 0.")
-        _require_defaults(objective, OF_EXAMPLES, place, f"{name} reads the examples of {kind.reads}, set it there")
-    elif objective.batch_size is None:
-        raise ValueError(f"{place}.batch_size is missing: give a number, such as 32.")
-    if name != "btmlm":
-        _require_defaults(objective, OF_GENERATION, place, f"{name} generates no pseudo tokens")
-    for term in objective.terms:
-        _require(term in kind.terms, f"{place}.terms", term, f"those of {name} are: {', '.join(kind.terms) or 'none'}")
-    if objective.packed:
-        _check_packed(recipe, phase, name, f"{place}.packed")
+def _check_objective(recipe: Recipe, phase: Phase, objective: Objective, place: str) -> None:
+    if not getattr(recipe, objective.text):
+        raise ValueError(f"{place} reads {objective.text} text, but `{objective.text}` lists no corpus.")
+    read = objective.sub_batch()
+    if read not in phase.objectives:
+        raise ValueError(f"{place} reads the examples of {read}: add it to the phase, be it with weight 0.")
+    if objective.has_teacher and not recipe.teacher:
+        raise ValueError(f"{place} learns from a teacher, and the recipe names none: set `teacher` (path, language).")
+    if getattr(objective, "packed", False):
+        _check_packed(recipe, phase, objective, f"{place}.packed")
 
 
-def _check_packed(recipe: Recipe, phase: Phase, name: str, place: str) -> None:
-    kind = OBJECTIVES[name]
-    _require(not kind.apart and name != "btmlm", place, True, f"{name} has no rows that could share positions")
-    for other, settings in phase.objectives.items():
-        shares = kind.text == "bitext" == OBJECTIVES[other].text and not OBJECTIVES[other].reads
-        _require(settings.packed or not shares, place, True, f"{name} and {other} learn from the same pairs")
+def _check_packed(recipe: Recipe, phase: Phase, objective: Objective, place: str) -> None:
+    for name, other in phase.with_examples.items():
+        shares = objective.text == "bitext" == other.text
+        _require(other.packed or not shares, place, True, f"{objective.name} and {name} learn from the same pairs")
     if recipe.prepared is not None:
         return
     for corpus_name, corpus in named_corpora(recipe).items():
         tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
-        is_read = isinstance(corpus, Bitext) == (kind.text == "bitext") and is_selected(corpus_name, phase.corpora)
+        is_read = isinstance(corpus, Bitext) == (objective.text == "bitext") and is_selected(corpus_name, phase.corpora)
         streamed = is_read and any(getattr(table, "streaming", False) for table in tables)
         _require(not streamed, place, True, f"{corpus_name} is streamed; set streaming to false, or prepare it")
 
@@ -122,12 +108,9 @@ def _check_corpus(corpus: Monolingual | Bitext, place: str) -> None:
 
 
 def _check_teacher(recipe: Recipe) -> None:
-    taught = any("kd" in phase.objectives for phase in recipe.phases)
-    if taught and not recipe.teacher:
-        place = next(f"phases.{n}.objectives.kd" for n, phase in enumerate(recipe.phases) if "kd" in phase.objectives)
-        raise ValueError(f"{place} learns from a teacher, and the recipe names none: set `teacher` (path, language).")
+    taught = any(objective.has_teacher for phase in recipe.phases for objective in phase.objectives.values())
     if recipe.teacher:
-        _require(taught, "teacher.path", recipe.teacher.path, "no phase has the objective kd, which would ask it")
+        _require(taught, "teacher.path", recipe.teacher.path, "no phase has an objective that learns from a teacher")
 
 
 def check_meta_pretrained(recipe: Recipe) -> None:

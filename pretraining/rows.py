@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
+from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
 
 SIDES = ("x", "y")
 POSITIONS_AT_ONCE = 1 << 15  # of a block: what is computed of them on the way stays in a core's cache
@@ -31,7 +33,7 @@ class Specials(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def specials_of(tokenizer: PreTrainedTokenizerBase) -> Specials:
+def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
     """What the tokenizer puts around a text and a pair; where it adds nothing, its own tokens in XLM-R's places.
 
     Raises ValueError for one that has none, or more than rows have room for.
@@ -67,7 +69,7 @@ class Block:
     segment_ids: np.ndarray  # (N, W) int8, -1 at padding
 
 
-def lay_out(sides: list[list[np.ndarray]], lengths_SN: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> Block:
+def lay_out(sides: list[list[np.ndarray]], lengths_SN: np.ndarray, tokenizer: "PreTrainedTokenizerBase") -> Block:
     """`sides`: for one or two sides, the tokens of N rows."""
     begin, middle, end = specials_of(tokenizer)
     totals_N = row_lengths(lengths_SN, tokenizer)
@@ -97,7 +99,7 @@ def _between(columns: np.ndarray, first: int, size_N1: np.ndarray) -> np.ndarray
     return (columns - np.int32(first)).view(np.uint32) < size_N1.view(np.uint32)
 
 
-def row_lengths(lengths_SB: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+def row_lengths(lengths_SB: np.ndarray, tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:
     """(B,) positions of rows with sides of so many tokens."""
     begin, middle, end = map(len, specials_of(tokenizer))
     return lengths_SB.sum(0) + begin + end + middle * (len(lengths_SB) - 1)
@@ -120,6 +122,8 @@ class Fields:
 
     def __init__(self, fillings: dict[str, int], rows: int, width: int):
         """`fillings`: names, and what stands at padding."""
+        import torch  # not for `--help`: recipes are read with this file
+
         self.tensors = dict(zip(fillings, torch.empty(len(fillings), rows, width, dtype=torch.int64), strict=True))
         self.arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
         self.fillings = fillings
@@ -133,7 +137,7 @@ class Fields:
             array[:, width:] = self.fillings[name]
 
 
-def padding_values(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def padding_values(tokenizer: "PreTrainedTokenizerBase") -> dict[str, int]:
     """What stands at padding in the fields that every sub-batch has: it is special, and not attended to."""
     return {
         "input_ids": tokenizer.pad_token_id,
@@ -150,7 +154,9 @@ def set_layout(fields: Fields, rows: slice, block: Block) -> None:
     fields.set("attention_mask", rows, block.segment_ids >= 0)
 
 
-def encode_rows(sides: Sequence[Sequence[np.ndarray]], tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
+def encode_rows(
+    sides: Sequence[Sequence[np.ndarray]], tokenizer: "PreTrainedTokenizerBase"
+) -> "dict[str, torch.Tensor]":
     """Unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Block`."""
     of_sides = [list(side) for side in zip(*sides, strict=True)]
     lengths_SB = side_lengths(of_sides)
@@ -161,8 +167,10 @@ def encode_rows(sides: Sequence[Sequence[np.ndarray]], tokenizer: PreTrainedToke
     return fields.tensors
 
 
-def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> dict[str, torch.Tensor]:
+def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> "dict[str, torch.Tensor]":
     """Rows of ids, padded on the right to (B, T) `input_ids`, with their `attention_mask`."""
+    import torch
+
     lengths_B = np.array([len(row) for row in ids])
     is_real_BT = np.arange(lengths_B.max()) < lengths_B[:, None]
     input_ids = np.full(is_real_BT.shape, pad_id)
@@ -175,6 +183,6 @@ def side_lengths(sides: list[list[np.ndarray]]) -> np.ndarray:
     return np.array([[len(tokens) for tokens in side] for side in sides])
 
 
-def inputs_of(sub_batch: dict) -> list[dict[str, torch.Tensor]]:
+def inputs_of(sub_batch: dict) -> "list[dict[str, torch.Tensor]]":
     """The sets of (B, T) fields in a sub-batch: itself, or its two sides."""
     return [sub_batch[side] for side in SIDES] if SIDES[0] in sub_batch else [sub_batch]

@@ -1,14 +1,13 @@
 """run.json: what a run was started with and what it read, one entry a session; and whether that is still so."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from pretraining.data.corpora import Corpus
 from pretraining.data.tokenized import tokenizer_fingerprint
-from pretraining.distillation import TeacherModel
 from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import start_facts
+from pretraining.start.teacher import TeacherModel
 from zoo_core.provenance import read_json, run_facts, write_json
 
 
@@ -41,12 +40,12 @@ class RunRecord:
         write_json(self.path, self.content)
 
 
-def data_facts(corpora: list[Corpus], tokenizer, teachers: Sequence[TeacherModel] = ()) -> dict:
+def data_facts(corpora: list[Corpus], tokenizer, teacher: TeacherModel | None = None) -> dict:
     """What a run reads and learns from, with fingerprints, as run.json keeps it."""
     return {
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
         "corpora": [corpus.facts() for corpus in corpora],
-        "teachers": [teacher.facts() for teacher in teachers],
+        "teachers": [teacher.facts()] if teacher else [],
     }
 
 

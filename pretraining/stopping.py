@@ -15,7 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from pretraining.interruption import Stopped, at_once, received
-from pretraining.recipe import OBJECTIVES, Recipe
+from pretraining.objectives import OBJECTIVES
+from pretraining.recipe import Recipe
 from zoo_core.provenance import write_json
 
 SHOWN = 5  # examples in the message; the file has them all
@@ -80,7 +81,7 @@ class LossTrace:
         losses = []
         for loss, losses_N in output.token_losses.items():
             objective = loss.partition(".")[0]
-            sub_batch = batch[OBJECTIVES[objective].reads or objective]
+            sub_batch = batch[OBJECTIVES[objective].sub_batch()]
             where = (output.batch_rows[loss], sub_batch["languages"], sub_batch["examples"])
             losses.append((loss, losses_N.detach(), *where))
         self.micro_batches.append(losses)

@@ -16,9 +16,9 @@ from transformers.utils import logging
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import check_weights, readable
 from modeling.fresh_weights import fresh_weights
-from pretraining.recipe import OBJECTIVES
+from pretraining.objectives import OBJECTIVES
 from pretraining.rows import specials_of
-from pretraining.start.initialization import model_class
+from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
@@ -79,13 +79,12 @@ def objectives_of(model_type: str, path: str, trust_remote_code: bool = False) -
         config = cls.config_class.from_pretrained(path)
     except (OSError, ValueError) as error:
         return str(error)
-    needing = [name for name in cls.objectives if OBJECTIVES[name].own_mask]
+    names = learnable(cls)
+    needing = [name for name in names if OBJECTIVES[name].own_mask]
     if honors_block_masks(config.backbone_config) or not needing:
-        return ", ".join(cls.objectives), ""
-    can = [name for name in cls.objectives if name not in needing]
-    return ", ".join(
-        can
-    ), f"{', '.join(needing)}: need masks of their own, which {config.backbone_config.model_type} cannot honor"
+        return ", ".join(names), ""
+    can = ", ".join(name for name in names if name not in needing)
+    return can, f"{', '.join(needing)}: need masks of their own, which {config.backbone_config.model_type} cannot honor"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from statistics import fmean
 import pandas as pd
 from accelerate import Accelerator
 
+from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from pretraining.run_record import RunRecord
 from zoo_core.console import RunBar
@@ -16,16 +17,15 @@ from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import written_aside
 from zoo_core.recording import PROJECT, CheckpointUploads
 
-# Of what an evaluation measures, the figures for readers; the others are their parts.
-EVALUATIONS = ("held_out/", "retrieval/", "alignment_joint/", "alignment_separate/", "alignment_cross/", "self_labels/")
-EVALUATIONS += ("back_translation/",)
-PANELS = {  # of curves.png besides losses, by the beginning of their columns
+# Of what an evaluation measures, the figures for readers, by the beginning of their columns; others are their parts.
+MEASURED = {
     "retrieval/": "retrieval accuracy, best layer",
     "alignment_joint/": "alignment accuracy, best layer, one input",
     "alignment_separate/": "alignment accuracy, best layer, sides apart",
-    "alignment_cross/": "alignment accuracy, cross-attention",
-    "self_labels/": "share of self-labeled links that are right",
-    "back_translation/": "pseudo tokens in the translation, less in another",
+    **{prefix: title for objective in OBJECTIVES.values() for prefix, title in objective.panels.items()},
+}
+EVALUATIONS = ("held_out/", *MEASURED)
+PANELS = MEASURED | {  # of curves.png besides losses
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
     "tokens_per_second": "tokens/s",
@@ -43,10 +43,9 @@ class RunReport:
     `tokens_per_second` (real tokens, padding left out), `predictions` and `memory_gib`; evaluation lines
     `held_out/<objective>/<corpus>`,
     `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`, `retrieval_chance/<pair>`, `alignment_joint/<pair>`,
-    `alignment_separate/<pair>`, `alignment_cross/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`),
-    `self_labels/<pair>`, `self_labels_per_token/<pair>`, `back_translation/<source>-><target>`. A pair of several
-    corpora has a figure for each: `retrieval/en-de/ntrex`, `back_translation/en->de/ntrex`. `shortened/btmlm` counts
-    the texts that had room for fewer pseudo tokens than they should have.
+    `alignment_separate/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`), and what objectives measure
+    (`Objective.measure`). A pair of several corpora has a figure for each: `retrieval/en-de/ntrex`.
+    `shortened/<objective>` counts the texts that had room for fewer pseudo tokens than they should have.
     """
 
     def __init__(

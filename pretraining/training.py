@@ -6,7 +6,6 @@ so sums are back-propagated and the gradients are scaled once, before clipping.
 """
 
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
@@ -27,17 +26,17 @@ from pretraining.checkpoints import (
     start_run_folder,
 )
 from pretraining.data.corpora import Corpus, load_corpora, phase_corpora, tokens_of_text, training_batches
-from pretraining.data.sampling import Languages
-from pretraining.distillation import TeacherModel, load_teachers
+from pretraining.data.languages import Languages
 from pretraining.evaluation import evaluate
 from pretraining.interruption import Stopped, at_once, hold_signals, stop_all
 from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
-from pretraining.recipe import Recipe, loss_weights, scheduled_together, unused_losses
+from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.sharding import ShardingAccelerator, all_finite, gradient_norm, local_parts, make_accelerator
 from pretraining.start.initialization import build_config, build_model, load_tokenizer
 from pretraining.start.meta_pretrained import carries_rows, match, report_match
+from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
@@ -69,13 +68,14 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             # what `truncation=True` cuts to, for those who use the folder
             tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
             corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
-            teachers = load_teachers(recipe, tokenizer)
+            trust = (recipe.hub_root, recipe.trust_remote_code)
+            teacher = TeacherModel(recipe.teacher, tokenizer, *trust) if recipe.teacher else None
         if dry_run:
             if accelerator.is_main_process:
-                print_plan(recipe, config, corpora, tokenizer, accelerator.num_processes, teachers)
+                print_plan(recipe, config, corpora, tokenizer, accelerator.num_processes, teacher)
             return
         if resume:
-            check_same_data(recipe, data_facts(corpora, tokenizer, teachers))
+            check_same_data(recipe, data_facts(corpora, tokenizer, teacher))
         # what is resumed has the weights of its checkpoint
         matched = match(recipe, tokenizer) if recipe.model.meta_pretrained and not checkpoint else None
         model = build_model(recipe, config, matched)
@@ -87,7 +87,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             if matched and carries_rows(recipe.model.meta_pretrained):
                 report_match(matched, tokenizer, recipe)
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
-        Training(recipe, model, tokenizer, corpora, accelerator, argv or [], teachers).run(checkpoint)
+        Training(recipe, model, tokenizer, corpora, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
 
 
@@ -116,11 +116,11 @@ class Training:
         corpora: list[Corpus],
         accelerator: ShardingAccelerator,
         argv: list[str],
-        teachers: Sequence[TeacherModel] = (),
+        teacher: TeacherModel | None = None,
     ):
-        """`teachers` are shown every batch before the model, and add to it what the model learns from them."""
+        """`teacher` is shown every batch before the model, and adds to it what the model learns from it."""
         self.recipe, self.tokenizer, self.accelerator, self.argv = recipe, tokenizer, accelerator, argv
-        self.model, self.corpora, self.teachers = model, corpora, teachers
+        self.model, self.corpora, self.teacher = model, corpora, teacher
         self.languages = Languages.of(model.config, corpora, recipe.alpha)
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(accelerator), None
         self.index = self.phase_step = self.step = 0
@@ -137,7 +137,7 @@ class Training:
         progress = read_progress(checkpoint) if checkpoint else {"phase": 0, "step": 0}
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
-        facts |= data_facts(self.corpora, self.tokenizer, self.teachers) if is_main else {}
+        facts |= data_facts(self.corpora, self.tokenizer, self.teacher) if is_main else {}
         with RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress, facts) as self.report:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
@@ -180,7 +180,7 @@ class Training:
     def _run_phase(self) -> None:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[self.index], self.accelerator
         corpora = phase_corpora(self.corpora, phase)
-        weights = loss_weights(phase) | unused_losses(phase, accelerator.unwrap_model(self.model).objectives)
+        weights = phase.loss_weights(accelerator.unwrap_model(self.model))
         log, trace = StepLog(phase, corpora, accelerator, self.phase_step), LossTrace(accelerator)
         share = (accelerator.num_processes, accelerator.process_index)
         position = (self.index, self.tokenizer, self.phase_step)
@@ -230,8 +230,8 @@ class Training:
         """Forward and backward of a micro-batch; returns its `PreTrainingOutput`."""
         accelerator, phase = self.accelerator, self.recipe.phases[self.index]
         with accelerator.autocast():
-            for teach in self.teachers:
-                teach(batch, weights)
+            if self.teacher:
+                self.teacher.answer(batch, phase.objectives, weights)
         # Gradients travel between processes once a step. Sharded ones with each micro-batch: kept whole until the
         # last, they would take the memory that sharding is to spare.
         with nullcontext() if is_last or accelerator.is_fsdp2 else accelerator.no_sync(self.model):
@@ -280,7 +280,7 @@ class Training:
         if not any(corpus.held_out for corpus in corpora):
             return
         model = self.accelerator.whole_model(self.model)
-        common = (self.recipe, self.tokenizer, self.accelerator, self.languages, self.teachers)
+        common = (self.recipe.evaluation, self.tokenizer, self.accelerator, self.languages, self.teacher)
         try:
             with at_once() if is_alone else nullcontext():  # several meet in an evaluation: none may leave it
                 figures = evaluate(model, corpora, phase, *common)

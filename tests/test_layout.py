@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pretraining.objectives import OBJECTIVES
+
 ROOT = Path(__file__).parents[1]
 BELOW = {
     "modeling": set(),
@@ -65,6 +67,17 @@ def test_there_are_no_circles():
 
     for name in MODULES:
         follow(name, ())
+
+
+def test_an_objective_is_named_in_its_own_file_alone():
+    """Who deletes the file of an objective, and its line of the registry, deletes it."""
+    for name in OBJECTIVES:
+        quoted = {f'"{name}"', f"'{name}'"}
+        found = {module for module, path in MODULES.items() if any(text in path.read_text() for text in quoted)}
+        own = {
+            module for module in found if not module.startswith(("modeling.modeling_", "modeling.masked_lm", "bench."))
+        }
+        assert own == {OBJECTIVES[name].__module__}, name
 
 
 def test_folders_can_be_seen_at_a_glance():

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -105,27 +105,58 @@ def print_fields(recipe_class: type, console: Any = None) -> None:
     console = console or Console(highlight=False)
     places: dict[type, list[str]] = {}
     _find_places(recipe_class, "", places)
+
+    def show_field(name: str, item: dataclasses.Field, expected: Any) -> None:
+        line = Text.assemble("  ", (name, "bold cyan"), "  ", (type_name(expected), "green"))
+        bounds = bounds_text(item.metadata.get("bounds", {}))
+        line.append(f"  {_default_text(item, expected)}{', ' if bounds else ''}{bounds}", "dim")
+        console.print(line, soft_wrap=True)
+        if item.metadata.get("help"):
+            console.print(Padding(Text(item.metadata["help"]), (0, 0, 0, 6), expand=False))
+
     for group, prefixes in places.items():
         prefix = _join_places(prefixes)
-        summary = (group.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        if typing.is_typeddict(group):
+            _print_variants(console, prefix, field_types(group), show_field)
+            continue
+        summary = summary_of(group)
         title = Text.assemble(("\n" + (prefix or group.__name__), "bold underline"))
         if summary and not summary.startswith(f"{group.__name__}("):  # dataclasses make up a docstring if there is none
             title.append(f"  {summary}", "italic")
         console.print(title, soft_wrap=False)
         hints = field_types(group)
         for item in dataclasses.fields(group):
-            name = f"{prefix}.{item.name}" if prefix else item.name
-            line = Text.assemble("  ", (name, "bold cyan"), "  ", (type_name(hints[item.name]), "green"))
-            bounds = bounds_text(item.metadata.get("bounds", {}))
-            line.append(f"  {_default_text(item, hints[item.name])}{', ' if bounds else ''}{bounds}", "dim")
-            console.print(line, soft_wrap=True)
-            if item.metadata.get("help"):
-                console.print(Padding(Text(item.metadata["help"]), (0, 0, 0, 6), expand=False))
+            show_field(f"{prefix}.{item.name}" if prefix else item.name, item, hints[item.name])
+
+
+def summary_of(group: type) -> str:
+    """The first paragraph of a class's docstring."""
+    return (group.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+
+
+def _print_variants(
+    console: Any, prefix: str, variants: dict[str, type], show_field: Callable[[str, dataclasses.Field, Any], None]
+) -> None:
+    """Prints the keys of a TypedDict with what each is, then the fields of their classes, each field once."""
+    console.print(f"\n[bold underline]{prefix}[/]", soft_wrap=False)
+    for name, group in variants.items():
+        console.print(f"  [bold cyan]{prefix}.{name}[/]  [italic]{summary_of(group)}[/]", soft_wrap=True)
+    shared: dict[tuple, list[str]] = {}
+    for name, group in variants.items():
+        for item in dataclasses.fields(group):
+            shared.setdefault((item.name, item.metadata.get("help"), str(item.default)), []).append(name)
+    for (field, *_), names in shared.items():
+        group = variants[names[0]]
+        item = next(item for item in dataclasses.fields(group) if item.name == field)
+        owners = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
+        show_field(f"{prefix}.{owners}.{field}", item, field_types(group)[field])
 
 
 def _find_places(group: type, prefix: str, places: dict[type, list[str]]) -> None:
     """Collects at which dotted prefixes each dataclass stands, in the order of reading."""
     places.setdefault(group, []).append(prefix)
+    if typing.is_typeddict(group):
+        return
     for name, expected in field_types(group).items():
         path = f"{prefix}.{name}" if prefix else name
         expected, _ = optional_type(expected)
@@ -134,7 +165,7 @@ def _find_places(group: type, prefix: str, places: dict[type, list[str]]) -> Non
             expected, path = type_argument(expected, 0), f"{path}.{LIST_ITEM}"
         elif kind is dict:
             expected, path = type_argument(expected, 1), f"{path}.{DICT_KEY}"
-        if dataclasses.is_dataclass(expected):
+        if dataclasses.is_dataclass(expected) or typing.is_typeddict(expected):
             _find_places(expected, path, places)
 
 

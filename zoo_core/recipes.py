@@ -199,7 +199,7 @@ def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str
 def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> tuple[Any, Any]:
     """One step down a dotted name: the type found there and the key in `container`."""
     expected, _ = optional_type(expected)
-    if dataclasses.is_dataclass(expected):
+    if dataclasses.is_dataclass(expected) or typing.is_typeddict(expected):
         fields = field_types(expected)
         if part not in fields:
             raise ValueError(_unknown_key(part, expected, path, origin))
@@ -263,6 +263,12 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
             values[key] = convert(types_of[key], item, place, origin)
             _check_bounds(values[key], of_fields[key], place, origin)
         return expected(**values)
+    if typing.is_typeddict(expected):
+        _require(isinstance(value, dict), name, value, f"a mapping of {', '.join(field_types(expected))}", origin)
+        types_of = field_types(expected)
+        if unknown := [key for key in value if key not in types_of]:
+            raise ValueError(_unknown_key(str(unknown[0]), expected, name, origin))
+        return {key: convert(types_of[key], item, f"{name}.{key}", origin) for key, item in value.items()}
     if kind is list:
         item_type = type_argument(expected, 0)
         _require(isinstance(value, list), name, value, f"a list of {type_name(item_type)}", origin)
@@ -328,7 +334,10 @@ def _unknown_key(key: str, expected: type, path: str, origin: str) -> str:
 
 @functools.cache
 def field_types(recipe_class: type) -> dict[str, Any]:
+    """The type of each field of a dataclass, or of each key of a TypedDict, whose keys have classes of their own."""
     hints = typing.get_type_hints(recipe_class)
+    if typing.is_typeddict(recipe_class):
+        return hints
     return {field.name: hints[field.name] for field in dataclasses.fields(recipe_class)}
 
 

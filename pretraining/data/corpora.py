@@ -13,32 +13,23 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.collators import COLLATORS, Collator
+from pretraining.data.examples import Example, Texts
+from pretraining.data.languages import Languages
 from pretraining.data.loading import CarefulLoader
 from pretraining.data.prepared import prepared_corpora
-from pretraining.data.sampling import (
-    Draw,
-    Languages,
-    UpdateSampler,
-    check_batch_sizes,
-    corpus_probabilities,
-    plan_phase,
-    target_languages,
-)
+from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler, check_batch_sizes, corpus_probabilities
 from pretraining.data.sources import Source, match_corpora, open_sources
 from pretraining.data.stored import Corpus, PackedCorpus, stored_corpus
 from pretraining.data.streams import StreamCursor, StreamedCorpus
-from pretraining.data.tokenized import Example, Texts, TokenColumn, text_length, tokenized_column, tokenizer_fingerprint
+from pretraining.data.tokenized import TokenColumn, tokenized_column, tokenizer_fingerprint
+from pretraining.objectives import Collator, MaskedObjective
 from pretraining.recipe import (
-    OBJECTIVES,
     Monolingual,
-    Objective,
     Phase,
     Recipe,
     is_selected,
     languages_of,
     named_corpora,
-    with_examples,
 )
 from zoo_core.recipes import nearest
 
@@ -71,8 +62,7 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
         where = f"phases.{index}"
         _check_texts({name: names[name] for name in match_corpora(phase.corpora, list(names), where)}, phase, where)
         check_batch_sizes(phase, where, num_processes, recipe.gradient_accumulation_steps)
-        _check_targets(recipe, phase, where)
-        _check_teacher(recipe, phase, where)
+        _check_languages(recipe, phase, where)
 
     corpora = []
     for source, columns in _opened(recipe, tokenizer):
@@ -129,11 +119,12 @@ class MaskedExamples(Dataset):
         self,
         corpora: dict[tuple[str, int], Corpus | PackedCorpus | StreamedCorpus],
         phase: Phase,
+        seed: int,
         index: int,
         collators: dict[str, Collator],
     ):
         """`corpora` by (objective, index among the corpora of the phase): objectives cut texts to their own lengths."""
-        self.corpora, self.phase, self.phase_index, self.collators = corpora, phase, index, collators
+        self.corpora, self.phase, self.seed, self.phase_index, self.collators = corpora, phase, seed, index, collators
         self.cursors: dict[tuple[str, int], StreamCursor] = {}
 
     def __getitems__(self, draws: list[Draw]) -> dict[str, dict]:
@@ -142,7 +133,7 @@ class MaskedExamples(Dataset):
         for draw in draws:
             own.setdefault(draw.objective, []).append(draw)
         return {
-            name: self.collators[name](self._texts(name, some), self.phase.objectives[name])
+            name: self.collators[name].sub_batch(self._texts(name, some), (self.seed, self.phase_index))
             for name, some in own.items()
         }
 
@@ -167,7 +158,7 @@ class MaskedExamples(Dataset):
             return corpus.read(np.array([draw.epoch for draw in draws]), np.array([draw.row for draw in draws]))
         if place not in self.cursors:
             # by the kind of text, as the draws: TLM and CA-MLM take the same pairs (VECO, section 4)
-            self.cursors[place] = corpus.cursor(self.phase_index, OBJECTIVES[objective].text)
+            self.cursors[place] = corpus.cursor(self.phase_index, self.phase.objectives[objective].text)
         return Texts.of([self.cursors[place].fetch(draw.position) for draw in draws])
 
 
@@ -191,20 +182,24 @@ def training_batches(
     """
     views = {
         name: {
-            index: _training_form(corpus, name, objective, recipe)
+            index: _training_form(corpus, objective, recipe.seed)
             for index, corpus in enumerate(corpora)
-            if reads(corpus, name, objective, languages)
+            if objective.reads_corpus(corpus, languages)
         }
-        for name, objective in with_examples(phase).items()
+        for name, objective in phase.with_examples.items()
     }
-    plans = plan_phase(recipe.seed, phase_index, with_examples(phase), views, recipe.alpha)
+    plans = [
+        ObjectivePlan(recipe.seed, phase_index, objective, views[name], recipe.alpha)
+        for name, objective in phase.with_examples.items()
+    ]
     accumulation = recipe.gradient_accumulation_steps
     sampler = UpdateSampler(plans, phase, start_update, num_processes, process_index, accumulation)
     examples = MaskedExamples(
         {(name, index): corpus for name, group in views.items() for index, corpus in group.items()},
         phase,
+        recipe.seed,
         phase_index,
-        make_collators(phase, tokenizer, (recipe.seed, phase_index), languages),
+        {name: make_collator(found, phase, tokenizer, languages) for name, found in phase.with_examples.items()},
     )
     if recipe.num_workers:
         # tokenizers' threads do not survive the fork of a worker; its own way out is a warning in each of them
@@ -220,113 +215,85 @@ def training_batches(
 
 def held_out_batches(
     corpora: list[Corpus],
+    objective: MaskedObjective,
     phase: Phase,
-    recipe: Recipe,
+    batch_size: int,
     tokenizer: PreTrainedTokenizerBase,
-    objective: str,
     languages: Languages | None = None,
-) -> Iterator[tuple[str, dict[str, dict]]]:
-    """(corpus name, batch of one objective) of the held-out text that an objective reads, by length.
+) -> Iterator[dict[str, dict]]:
+    """Batches of the held-out text that an objective of a phase reads, corpus by corpus, by length.
 
     The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
     """
-    collate = make_collators(phase, tokenizer, ("held out",), languages)[objective]
-    settings = phase.objectives[objective]
-    size = recipe.evaluation.batch_size
+    collator = make_collator(objective, phase, tokenizer, languages)
     for corpus in corpora:
-        examples = held_out_examples(corpus, phase, objective, languages)
+        examples = held_out_examples(corpus, objective, languages)
         examples = sorted(examples, key=lambda example: sum(map(len, example.sides)))
-        for start in range(0, len(examples), size):
-            chunk = Texts.of(examples[start : start + size])
-            yield corpus.name, {objective: collate(chunk, settings, training=False)}
+        for start in range(0, len(examples), batch_size):
+            chunk = Texts.of(examples[start : start + batch_size])
+            yield {objective.name: collator.sub_batch(chunk, ("held out",), training=False)}
 
 
-def make_collators(
-    phase: Phase, tokenizer: PreTrainedTokenizerBase, key: tuple, languages: Languages | None = None
-) -> dict[str, Collator]:
-    """A collator for each objective of a phase that has examples; `key` is part of what masks are keyed by."""
-    draws = {"tlm"} if "dwa" in phase.objectives else set()
-    return {name: COLLATORS[name](tokenizer, key, languages, name in draws) for name in with_examples(phase)}
+def make_collator(
+    objective: MaskedObjective, phase: Phase, tokenizer: PreTrainedTokenizerBase, languages: Languages | None = None
+) -> Collator:
+    """The collator of an objective, with what the others of its phase read of its rows."""
+    readers = [other for other in phase.objectives.values() if other.sub_batch() == objective.name]
+    return objective.collator(tokenizer, languages, draws=any(other.draws for other in readers))
 
 
-def packings(corpora: list[Corpus], phase: Phase, recipe: Recipe) -> Iterator[tuple[str, PackedCorpus]]:
+def packings(corpora: list[Corpus], phase: Phase, seed: int) -> Iterator[tuple[str, PackedCorpus]]:
     """(objective, packed corpus) of each corpus of a phase that an objective reads packed."""
-    for name, objective in with_examples(phase).items():
+    for name, objective in phase.with_examples.items():
         for corpus in corpora:
-            if objective.packed and reads(corpus, name, objective, None):
-                yield name, _training_form(corpus, name, objective, recipe)
+            if objective.packed and objective.reads_corpus(corpus, None):
+                yield name, _training_form(corpus, objective, seed)
 
 
 def _training_form(
-    corpus: Corpus | StreamedCorpus, name: str, objective: Objective, recipe: Recipe
+    corpus: Corpus | StreamedCorpus, objective: MaskedObjective, seed: int
 ) -> Corpus | PackedCorpus | StreamedCorpus:
     """A corpus as an objective reads it in training."""
-    form = corpus.with_form(text_length(name, objective), OBJECTIVES[name].apart)
-    return form.packed(recipe.seed) if objective.packed else form
+    form = corpus.with_form(objective.text_length, objective.apart)
+    return form.packed(seed) if objective.packed else form
 
 
-def held_out_examples(corpus: Corpus, phase: Phase, name: str, languages: Languages | None = None) -> list[Example]:
+def held_out_examples(corpus: Corpus, objective: MaskedObjective, languages: Languages | None = None) -> list[Example]:
     """The held-out text of a corpus as an objective reads it; none where it does not."""
-    objective = phase.objectives[name]
-    if not reads(corpus, name, objective, languages):
+    if not objective.reads_corpus(corpus, languages):
         return []
-    return corpus.with_form(text_length(name, objective), OBJECTIVES[name].apart).held_out
-
-
-def reads(corpus: Corpus, name: str, objective: Objective, languages: Languages | None) -> bool:
-    """Whether an objective reads a corpus: text of its kind, in a language that can be back-translated if it has to."""
-    kind = OBJECTIVES[name]
-    if KINDS[len(corpus.languages)] != kind.text:
-        return False
-    return name != "btmlm" or bool(languages.targets(corpus.languages[0], objective.target_languages)[0])
+    return corpus.with_form(objective.text_length, objective.apart).held_out
 
 
 def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:
     """(max_length, apart) of the objective that reads most of a kind of text, or of all where none reads it."""
-    objectives = [item for phase in recipe.phases for item in with_examples(phase).items()]
-    reading = [item for item in objectives if OBJECTIVES[item[0]].text == kind]
-    name, objective = max(reading or objectives, key=lambda item: text_length(*item))
-    return text_length(name, objective), OBJECTIVES[name].apart and bool(reading)
+    objectives = [objective for phase in recipe.phases for objective in phase.with_examples.values()]
+    reading = [objective for objective in objectives if objective.text == kind]
+    longest = max(reading or objectives, key=lambda objective: objective.text_length)
+    return longest.text_length, longest.apart and bool(reading)
 
 
 def _check_texts(kinds: dict[str, str], phase: Phase, where: str) -> None:
     """Raises ValueError where an objective finds no corpus of its kind among `kinds` (corpus name -> kind)."""
-    for name in phase.objectives:
-        text = OBJECTIVES[name].text
-        if text not in kinds.values():
+    for name, objective in phase.objectives.items():
+        if objective.text not in kinds.values():
             raise ValueError(
-                f"{where} ({phase.name}) has the objective {name}, which reads {text} text, and its "
+                f"{where} ({phase.name}) has the objective {name}, which reads {objective.text} text, and its "
                 f"corpora are {', '.join(kinds) or 'none'}: widen the patterns of {where}.corpora, or take {name} out."
             )
 
 
-def _check_targets(recipe: Recipe, phase: Phase, where: str) -> None:
-    """Says which languages an objective that generates has to leave out. Raises ValueError where none is left."""
-    texts = _languages_read(recipe, phase)
+def _check_languages(recipe: Recipe, phase: Phase, where: str) -> None:
+    """Raises ValueError where an objective, or the recipe's teacher, finds no text in a language that it can use."""
+    read = _languages_read(recipe, phase)
     pairs = [languages_of(corpus) for corpus in recipe.bitext]
     for name, objective in phase.objectives.items():
-        if name != "btmlm":
-            continue
-        alone = [text for text in texts if not target_languages(text, pairs, objective.target_languages)]
-        if len(alone) == len(texts):
+        objective.check_text(f"{where}.objectives.{name}", read, pairs)
+        if objective.has_teacher and recipe.teacher.language not in read:
             raise ValueError(
-                f"{where}.objectives.{name} writes pseudo tokens in another language, and no translation pair of "
-                f"`bitext` gives one to {', '.join(texts)}: add pairs, or take {name} out."
+                f"teacher.language is {recipe.teacher.language!r}, and the monolingual corpora of {where} "
+                f"({phase.name}), which learns {name}, are {', '.join(read)}. {nearest(recipe.teacher.language, read)}"
             )
-        if alone:
-            logger.info(
-                "%s: %s leaves out %s, which `bitext` pairs with no other language.", where, name, ", ".join(alone)
-            )
-
-
-def _check_teacher(recipe: Recipe, phase: Phase, where: str) -> None:
-    """Raises ValueError where a phase learns from a teacher and reads no text in its language."""
-    read = _languages_read(recipe, phase)
-    if "kd" in phase.objectives and recipe.teacher.language not in read:
-        raise ValueError(
-            f"teacher.language is {recipe.teacher.language!r}, and the monolingual corpora of {where} ({phase.name}), "
-            f"which learns kd, are {', '.join(read)}. {nearest(recipe.teacher.language, read)}"
-        )
 
 
 def _languages_read(recipe: Recipe, phase: Phase) -> list[str]:
@@ -355,5 +322,5 @@ def _report(corpora: list[Corpus], recipe: Recipe) -> None:
             size = f"{corpus.counts['examples']:,} examples" if not corpus.streaming else f"streamed, N {corpus.size:,}"
             logger.info("%s: %s, drawn %.1f%%%s", corpus.name, size, 100 * share, "".join(f"; {item}" for item in lost))
     for phase in recipe.phases:
-        for name, packed in packings(phase_corpora(corpora, phase), phase, recipe):
+        for name, packed in packings(phase_corpora(corpora, phase), phase, recipe.seed):
             logger.info("%s: packed for %s (phase %s): %s", packed.name, name, phase.name, packed)

@@ -7,12 +7,14 @@ share it out, so that 1x8, 2x4 accumulated and 2 processes x 4 are the same step
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
-from pretraining.recipe import OBJECTIVES, Objective, Phase, with_examples
+from pretraining.data.languages import Countable, sampling_probabilities
+from pretraining.objectives import MaskedObjective
+from pretraining.recipe import Phase
 from zoo_core.masking import keyed_rng, keyed_seed
 
 UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go
@@ -32,25 +34,6 @@ class Draw(NamedTuple):
     position: int
 
 
-class Countable(Protocol):
-    """What sampling knows of a corpus: `lengths` (N,) of its training examples, which streams do not have."""
-
-    name: str
-    languages: Sequence[str]
-    size: int
-    streaming: bool
-    lengths: np.ndarray
-
-
-def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
-    """p_i = N_i^alpha / sum_j N_j^alpha (Conneau and Lample 2019, section 3.1; of XLM-R and the four papers).
-
-    alpha 1 draws languages by their size, 0 all alike.
-    """
-    powers = np.asarray(sizes, dtype=np.float64) ** alpha
-    return powers / powers.sum()
-
-
 def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarray:
     """(C,) the probability of each corpus: p_i of its language or pair, shared out among their corpora by size.
 
@@ -66,61 +49,16 @@ def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarr
     return np.array([shares[languages] * (size / sizes[languages]) for size, languages in of_corpora])
 
 
-@dataclass(frozen=True)
-class Languages:
-    """What languages the tokens of a corpus have, and into which ones a text may be back-translated.
-
-    rows: language code -> row of the model's language embedding; of_corpus: corpus name -> its one or two codes;
-    pairs: (size, its two codes) of each translation corpus.
-    """
-
-    rows: dict[str, int]
-    of_corpus: dict[str, tuple[str, ...]]
-    pairs: list[tuple[float, tuple[str, str]]]
-    alpha: float
-
-    @classmethod
-    def of(cls, config: Any, corpora: Sequence[Countable], alpha: float) -> "Languages | None":
-        """Of a model's configuration and all the corpora of a run; None where <mask> carries no language."""
-        rows = getattr(config, "languages", None)
-        if not rows:
-            return None
-        return cls(
-            rows={code: row for row, code in enumerate(rows)},
-            of_corpus={corpus.name: tuple(corpus.languages) for corpus in corpora},
-            pairs=[(corpus.size, tuple(corpus.languages)) for corpus in corpora if len(corpus.languages) == 2],
-            alpha=alpha,
-        )
-
-    def targets(self, language: str, rule: str) -> tuple[list[str], np.ndarray]:
-        """Codes that a text of `language` may be back-translated into, and their probabilities.
-
-        rule: `paired`, the languages that a translation corpus pairs it with; `all`, every other
-        language of the translation corpora. N of a language is the size of its pairs that count.
-        """
-        sizes = dict.fromkeys(target_languages(language, [pair for _, pair in self.pairs], rule), 0.0)
-        for size, pair in self.pairs:
-            for code in pair:
-                if code in sizes and (rule == "all" or language in pair):
-                    sizes[code] += size
-        return list(sizes), sampling_probabilities(list(sizes.values()), self.alpha) if sizes else np.empty(0)
-
-
-def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str) -> list[str]:
-    """The codes of `Languages.targets`, sorted; `pairs` are those of the translation corpora."""
-    return sorted({code for pair in pairs for code in pair if rule == "all" or language in pair} - {language})
-
-
 class ObjectivePlan:
     """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
     def __init__(
-        self, seed: int, phase_index: int, name: str, batch_size: int, corpora: dict[int, Countable], alpha: float
+        self, seed: int, phase_index: int, objective: MaskedObjective, corpora: dict[int, Countable], alpha: float
     ):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM take the same pairs (VECO, section 4)
-        self.key = (seed, phase_index, OBJECTIVES[name].text)
-        self.name, self.batch_size, self.corpora = name, batch_size, corpora
+        self.key = (seed, phase_index, objective.text)
+        self.name, self.batch_size, self.corpora = objective.name, objective.batch_size, corpora
         self.indices = list(corpora)
         probabilities = corpus_probabilities(list(corpora.values()), alpha)
         self.bounds = probabilities.cumsum()[:-1]
@@ -179,7 +117,7 @@ class ObjectivePlan:
 def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation: int) -> None:
     """Raises ValueError where a micro-batch would lack an objective: batch_size < processes x accumulation."""
     needed = num_processes * accumulation
-    for name, objective in with_examples(phase).items():
+    for name, objective in phase.with_examples.items():
         if objective.batch_size < needed:
             raise ValueError(
                 f"{where}.objectives.{name}.batch_size is {objective.batch_size}: {num_processes} processes x "
@@ -221,17 +159,3 @@ class UpdateSampler(Sampler[list[Draw]]):
             draws[start:end][self.process_index :: self.num_processes]
             for start, end in zip(ends[:-1], ends[1:], strict=True)
         ]
-
-
-def plan_phase(
-    seed: int,
-    phase_index: int,
-    objectives: dict[str, Objective],
-    corpora: dict[str, dict[int, Countable]],
-    alpha: float,
-) -> list[ObjectivePlan]:
-    """A plan for each objective; `corpora` are those it reads, by their index among the corpora of the phase."""
-    return [
-        ObjectivePlan(seed, phase_index, name, objective.batch_size, corpora[name], alpha)
-        for name, objective in objectives.items()
-    ]

@@ -5,9 +5,10 @@ Legend: `R` rows, `N` training examples, `M` examples that are asked for, `K` bi
 
 import numpy as np
 
+from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, cut_pair
 from pretraining.data.sources import Source, held_out_below
 from pretraining.data.streams import no_segments, no_text
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, TokenColumn, cut_pair
+from pretraining.data.tokenized import TokenColumn
 from zoo_core.masking import keyed_rng
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both

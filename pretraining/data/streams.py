@@ -12,9 +12,9 @@ from datasets import IterableDataset
 from huggingface_hub.errors import HTTPError
 from transformers import PreTrainedTokenizerBase
 
+from pretraining.data.examples import SPECIALS_OF_TEXT, Example, cut_sides, encode_texts, random_window
 from pretraining.data.sources import Source, held_out_below, plain_rows, row_identity, row_key
-from pretraining.data.tokenized import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, cut_pair, encode_texts
-from zoo_core.masking import keyed_rng, keyed_seed
+from zoo_core.masking import keyed_seed
 from zoo_core.tables import get_column
 
 ROWS_PASSED_OVER = 1000  # in a row: a stream of single words has no segments
@@ -100,19 +100,10 @@ class StreamedCorpus:
         sides = [np.array(ids, dtype=np.int32) for ids in encode_texts(texts, self.tokenizer)]
         if not all(map(len, sides)):
             return None
-        room = self.max_length - SPECIALS_OF_TEXT
         if len(sides) == 2:
-            if self.apart:
-                sides = [ids[:room] for ids in sides]
-            else:
-                kept = cut_pair(np.array([[len(ids)] for ids in sides]), self.max_length - SPECIALS_OF_PAIR)
-                sides = [ids[:length] for ids, length in zip(sides, kept[:, 0], strict=True)]
-            return Example(sides, self.name, key, epoch)
-        room = 2 * room if self.apart else room
-        (ids,) = sides
-        if len(ids) > room:
-            start = keyed_rng(self.seed, "window", self.name, epoch, key).integers(len(ids) - room + 1)
-            ids = ids[start : start + room]
+            return Example(cut_sides(sides, self.max_length, self.apart), self.name, key, epoch)
+        room = self.max_length - SPECIALS_OF_TEXT
+        ids = random_window(sides[0], 2 * room if self.apart else room, self.seed, "window", self.name, epoch, key)
         if not self.apart:
             return Example([ids], self.name, key, epoch, str(key))
         half = len(ids) // 2

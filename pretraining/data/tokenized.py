@@ -6,9 +6,7 @@ Legend: `R` rows of a table, `M` parts of rows that are asked for.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,72 +14,9 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from pretraining.data.examples import encode_texts
 from pretraining.data.sources import TextColumn, row_key
-from pretraining.recipe import Objective
 from zoo_core.tables import get_column, intact_copies
-
-SPECIALS_OF_TEXT = 2  # <s> x </s>
-SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
-
-
-@dataclass(slots=True)
-class Example:
-    """A text or a translation pair, as token ids without special tokens.
-
-    `example_id` is stable over runs: with the corpus' name and the epoch it keys the random numbers of the masks.
-    `document` names the document of a text: that of its row where the recipe says so, else its row.
-    """
-
-    sides: list[np.ndarray]  # one or two of (T,) int32
-    name: str  # of the corpus: `en`, `en-de`, `en-de/ntrex`
-    example_id: int
-    epoch: int = 0
-    document: str | None = None
-
-
-@dataclass(slots=True)
-class Texts:
-    """Examples side by side, as a batch is made of them: B of them, of any corpora."""
-
-    sides: list[list[np.ndarray]]  # one or two lists of B arrays (T,) int32
-    names: list[str]  # of their corpora
-    ids: np.ndarray  # (B,) int64
-    epochs: np.ndarray  # (B,) int64
-
-    @classmethod
-    def of(cls, examples: Sequence[Example]) -> "Texts":
-        """Of examples that have the same number of sides."""
-        return cls(
-            [list(side) for side in zip(*(example.sides for example in examples), strict=True)],
-            [example.name for example in examples],
-            *(np.array([getattr(e, field) for e in examples], dtype=np.int64) for field in ("example_id", "epoch")),
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence["Texts"], order: np.ndarray) -> "Texts":
-        """All texts of the parts, one part behind the other, then in the given order."""
-        places = order.tolist()
-
-        def in_order(items: list[list]) -> list:
-            items = list(chain.from_iterable(items))
-            return [items[place] for place in places]
-
-        return cls(
-            [in_order(side) for side in zip(*(part.sides for part in parts), strict=True)],
-            in_order([part.names for part in parts]),
-            np.concatenate([part.ids for part in parts])[order],
-            np.concatenate([part.epochs for part in parts])[order],
-        )
-
-
-def text_length(name: str, objective: Objective) -> int:
-    """Positions of the text of an example, special tokens included: max_length less the room of a side to be written.
-
-    A text of n tokens gets round(pseudo_share x n) pseudo tokens, one at least, and two special tokens more.
-    """
-    if name != "btmlm":
-        return objective.max_length
-    return int((objective.max_length - SPECIALS_OF_PAIR) / (1 + objective.pseudo_share)) + SPECIALS_OF_TEXT
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -93,21 +28,6 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     else:
         content = [type(tokenizer).__name__, tokenizer.get_vocab(), tokenizer.init_kwargs]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def encode_texts(texts: list[str | None], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Token ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown token."""
-    encoded = tokenizer(
-        [text or "" for text in texts],
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        verbose=False,  # texts longer than the model are cut later
-    )["input_ids"]
-    # split_special_tokens leaves them to the unigram model, whose vocabulary holds them as well
-    special = set(tokenizer.all_special_ids)
-    unknown = tokenizer.unk_token_id
-    return [ids if special.isdisjoint(ids) else [unknown if i in special else i for i in ids] for ids in encoded]
 
 
 class TokenColumn:
@@ -229,15 +149,3 @@ def _document_of(value: Any, column: TextColumn) -> str | None:
             f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}."
         )
     return match[0]
-
-
-def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:
-    """(2, M) lengths of pairs after cutting them to `room` tokens in all, one token at a time from the longer side."""
-    longer, shorter = lengths.max(0), lengths.min(0)
-    # the longer side gives way until both are equal, then they share the room
-    kept_shorter = np.minimum(shorter, room // 2)
-    kept_longer = np.minimum(longer, room - kept_shorter)
-    source_is_longer = lengths[0] >= lengths[1]
-    return np.stack(
-        [np.where(source_is_longer, kept_longer, kept_shorter), np.where(source_is_longer, kept_shorter, kept_longer)]
-    )

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedMo
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import auto_model_class, check_weights, installed_class, readable
 from modeling.fresh_weights import fresh_weights
-from pretraining.recipe import OBJECTIVES, Phase, Recipe, recipe_languages
+from pretraining.objectives import OBJECTIVES, MaskedObjective, Objective
+from pretraining.objectives.base import Setting
+from pretraining.recipe import Recipe, recipe_languages
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
 from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching
@@ -96,56 +99,51 @@ def build_config(
         if getattr(config, name) != value:
             found = f"{source} has {name} {getattr(config, name)}, and the tokenizer {value}"
             raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
-    for index, phase in enumerate(recipe.phases):
-        for name in phase.objectives:
-            _check_objective(recipe, config, phase, name, f"phases.{index}.objectives.{name}", source)
     _check_languages(recipe, config, source)
-    _check_labeling(recipe, config)
+    learned = config.to_dict() if checkpoint else None
+    if start and not checkpoint:
+        learned = PreTrainedConfig.get_config_dict(existing_path(start, "model.start_from", recipe.hub_root))[0]
+    _check_objectives(recipe, config, source, learned)
     return config
 
 
-def _check_objective(
-    recipe: Recipe, config: PreTrainedConfig, phase: Phase, name: str, place: str, source: str
-) -> None:
-    """Raises `ValueError` for an objective that the model, its attention or its positions do not allow."""
-    kind, has = OBJECTIVES[name], class_of_run(recipe).objectives
-    if name not in has:
-        raise ValueError(
-            f"{place}: a {recipe.model.type!r} model has the objectives {', '.join(has)}. Take one of these."
-        )
-    if kind.apart and not config.cross_attention:
-        raise ValueError(f"{place} needs cross-attention: {source} sets model.config.cross_attention to false.")
-    if kind.own_mask and "flash" in recipe.model.attention:
-        raise ValueError(
-            f"{place} has masks of its own, which model.attention={recipe.model.attention} ignores. Use sdpa."
-        )
-    if (kind.own_mask or phase.objectives[name].packed) and not honors_block_masks(config.backbone_config):
-        what = "needs masks of its own" if kind.own_mask else "packed needs masks of its own"
-        raise ValueError(f"{place} {what}, which a model of type {config.backbone_config.model_type} cannot honor.")
-    length, longest = phase.objectives[name].max_length, config.longest_input
-    if not kind.reads and length > longest:
-        advice = f"Set {place}.max_length={longest}, or raise model.config.max_position_embeddings"
-        raise ValueError(f"{place}.max_length is {length}, and the model has {longest} positions. {advice}.")
-
-
-def _check_labeling(recipe: Recipe, config: PreTrainedConfig) -> None:
-    """Warns where a model that has learned nothing is to label its own text. Raises `ValueError` for a phase that
-    learns from its labels alone, of a model that asks nothing of them."""
-    asks = getattr(config, "query_positions", None) != "none"
+def _check_objectives(recipe: Recipe, config: PreTrainedConfig, source: str, learned: Mapping[str, Any] | None) -> None:
+    """Raises `ValueError` for an objective that the model, its attention or its positions do not allow; `learned` as in
+    `Setting`."""
+    before: list[Objective] = []
     for index, phase in enumerate(recipe.phases):
-        learned = [name for name, objective in phase.objectives.items() if objective.weight]
-        if not asks and all(name == "dwa" for name in learned):
-            names = ", ".join(learned)
-            raise ValueError(f"phases.{index} learns {names} alone, and model.config.query_positions is none.")
-    # vocabulary matching writes models that are not trained
-    first = recipe.phases[0] if recipe.phases else Phase()
-    for name, objective in first.objectives.items():
-        if name == "dwa" and objective.weight and asks and not recipe.model.start_from:
-            logger.warning(
-                f"Phase {first.name!r} has {name}, and the model starts from random weights: before it has learned "
-                "anything its labels are noise (XLM-Align, section 6). Set model.start_from to a pretrained model, or "
-                "put a phase of mlm and tlm before this one."
-            )
+        beside = list(phase.objectives.values())
+        for name, objective in phase.objectives.items():
+            place = f"phases.{index}.objectives.{name}"
+            can = learnable(class_of_run(recipe))
+            if name not in can:
+                raise ValueError(
+                    f"{place}: a {recipe.model.type!r} model has the objectives {', '.join(can)}. Take one of these."
+                )
+            objective.check_model(Setting(place, phase.name, beside, before, config, source, learned))
+            _check_rows(recipe.model.attention, config, objective, place)
+        before = before + beside
+
+
+def learnable(cls: type[PreTrainedModel]) -> list[str]:
+    """The objectives that a `<Model>ForPreTraining` class can learn: its own, and those whose loss is masked LM."""
+    return [name for name, objective in OBJECTIVES.items() if name in cls.objectives or objective.is_masked_lm]
+
+
+def _check_rows(attention: str, config: PreTrainedConfig, objective: Objective, place: str) -> None:
+    """Raises `ValueError` for masks that the attention ignores, and for rows longer than the model's positions."""
+    if objective.own_mask and "flash" in attention:
+        raise ValueError(f"{place} has masks of its own, which model.attention={attention} ignores. Use sdpa.")
+    is_packed = getattr(objective, "packed", False)
+    if (objective.own_mask or is_packed) and not honors_block_masks(config.backbone_config):
+        what = "needs masks of its own" if objective.own_mask else "packed needs masks of its own"
+        raise ValueError(f"{place} {what}, which a model of type {config.backbone_config.model_type} cannot honor.")
+    longest = config.longest_input
+    if isinstance(objective, MaskedObjective) and objective.max_length > longest:
+        advice = f"Set {place}.max_length={longest}, or raise model.config.max_position_embeddings"
+        raise ValueError(
+            f"{place}.max_length is {objective.max_length}, and the model has {longest} positions. {advice}."
+        )
 
 
 def _language_fields(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -157,19 +155,15 @@ def _language_fields(recipe: Recipe, known: set[str], tokenizer: PreTrainedToken
         return {}
     settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
     settings["special_token_ids"] = sorted(set(tokenizer.all_special_ids))
-    if any({"camlm", "btmlm"} & phase.objectives.keys() for phase in recipe.phases):
+    if any(found.needs_languages for phase in recipe.phases for found in phase.objectives.values()):
         settings["languages"] = recipe_languages(recipe)
     return settings
 
 
 def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> None:
-    """Raises `ValueError` for languages of the recipe that the model has no embedding for, or may have them unnamed,
-    and for none where they are needed."""
+    """Raises `ValueError` for languages of the recipe that the model has no embedding for, or has without names, and
+    for none where they are measured."""
     if not getattr(config, "num_languages", 0):
-        if any("btmlm" in phase.objectives for phase in recipe.phases):
-            raise ValueError(
-                f"{source} has num_languages 0, and btmlm writes in one. Name them as model.config.languages."
-            )
         if recipe.evaluation.back_translation:
             raise ValueError(f"evaluation.back_translation is set, and {source} has no languages to write in.")
         return
@@ -178,17 +172,6 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
     if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
         has = ", ".join(config.languages)
         raise ValueError(f"the recipe has text in {unknown[0]!r}, which is no language of {source} ({has}).")
-    learned = None
-    if start := recipe.model.start_from:
-        path = existing_path(start, "model.start_from", recipe.hub_root)
-        learned = PreTrainedConfig.get_config_dict(path)[0].get("languages")
-    for phase in recipe.phases:
-        learned = learned or "camlm" in phase.objectives
-        if "btmlm" in phase.objectives and not learned:
-            logger.warning(
-                f"Phase {phase.name!r} generates pseudo tokens, and neither it nor a phase before it learns to "
-                "translate (camlm), nor has the checkpoint: they will be noise."
-            )
 
 
 def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:

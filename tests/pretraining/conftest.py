@@ -244,7 +244,7 @@ from unittest.mock import MagicMock
 import matplotlib.figure
 from transformers import AutoTokenizer
 from modeling import modeling_ernie_m, modeling_metaxlm, modeling_veco, modeling_xlm_align
-from pretraining.data.tokenized import encode_texts
+from pretraining.data.examples import encode_texts
 from pretraining import run, training
 
 # imported and known before: a run then starts at once

@@ -11,8 +11,10 @@ import torch
 
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForPreTraining
-from pretraining.data.tokenized import Example
-from pretraining.evaluation import ENCODINGS, aligned_tokens, alignment_accuracy, cross_attention_alignment
+from pretraining.data.examples import Example
+from pretraining.evaluation import ENCODINGS, aligned_tokens, alignment_accuracy
+from pretraining.held_out import Evaluator
+from pretraining.objectives.ca_mlm import cross_attention_alignment
 from pretraining.tracking import read_events
 
 TWIN = 20  # id of a token's twin - id of the token
@@ -34,8 +36,8 @@ ACCELERATOR = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
 
 
-def recipe(batch_size):
-    return SimpleNamespace(evaluation=SimpleNamespace(batch_size=batch_size))
+def evaluator(model, batch_size):
+    return Evaluator(model, TOKENIZER, ACCELERATOR, batch_size, objectives=[], alignment=True)
 
 
 MAX_LENGTH = 64
@@ -81,9 +83,7 @@ class Encoder:
 def test_known_states_have_known_accuracies(encoding, batch_size):
     """Of `5 6 7 8 9` layer 1 finds none: x_i meets y_{i-1}, and x_1 and y_5 (no equal) meet some token by chance."""
     corpus = twins([5, 6, 7, 8, 9], [5, 6], [5])
-    exact, moved, pooled, special = alignment_accuracy(
-        Encoder(), corpus, recipe(batch_size), TOKENIZER, ACCELERATOR, encoding
-    )
+    exact, moved, pooled, special = alignment_accuracy(evaluator(Encoder(), batch_size), corpus, encoding)
     assert exact == special == 1.0
     # argmax takes the first of equals: right for the single token (2) and for one of the tokens without an equal (3)
     assert moved == pytest.approx(4 / 16)
@@ -115,8 +115,8 @@ def test_separate_sides_do_not_see_each_other_and_joint_sides_do():
     forward = model.roberta.forward
     model.roberta.forward = lambda ids, **fields: inputs.append((ids, fields["position_ids"])) or forward(ids, **fields)
     corpus = twins([5, 6, 7], [8, 9])
-    alignment_accuracy(model, corpus, recipe(8), TOKENIZER, ACCELERATOR, "joint")
-    alignment_accuracy(model, corpus, recipe(8), TOKENIZER, ACCELERATOR, "separate")
+    alignment_accuracy(evaluator(model, 8), corpus, "joint")
+    alignment_accuracy(evaluator(model, 8), corpus, "separate")
     joint, x, y = inputs
     assert joint[0].tolist() == [[0, 8, 9, 2, 2, 28, 29, 2, 1, 1], [0, 5, 6, 7, 2, 2, 25, 26, 27, 2]]
     assert x[0].tolist() == [[0, 8, 9, 2, 1], [0, 5, 6, 7, 2]]
@@ -137,10 +137,10 @@ def test_a_pair_cut_to_an_odd_room_is_one_to_one_and_others_are_not():
             config=Encoder.config,
             roberta=lambda ids, **_: SimpleNamespace(hidden_states=(torch.eye(99)[torch.where(ids < 5, 98, ids)],)),
         )
-        alignment_accuracy(model, corpus, recipe(4), TOKENIZER, ACCELERATOR, encoding)
+        alignment_accuracy(evaluator(model, 4), corpus, encoding)
         for pair in (([5, 6], [25, 26, 27]), ([5, 6, 7, 8], [25])):
             with pytest.raises(ValueError, match="evaluation.alignment"):
-                alignment_accuracy(model, corpus_of(pair), recipe(4), TOKENIZER, ACCELERATOR, encoding)
+                alignment_accuracy(evaluator(model, 4), corpus_of(pair), encoding)
 
 
 @pytest.mark.parametrize("stream", ["bidirectional", "causal"])
@@ -167,7 +167,7 @@ def test_cross_attention_is_the_one_of_each_pair_by_itself(stream):
             count += len(text)
     assert 0 < right.min() < count
     for batch_size in (1, 3):
-        found = cross_attention_alignment(model, twins(*texts), recipe(batch_size), TOKENIZER, ACCELERATOR)
+        found = cross_attention_alignment(evaluator(model, batch_size), twins(*texts))
         assert found == pytest.approx((right / count).tolist())
     assert model.config._attn_implementation == "sdpa"
 

@@ -11,12 +11,15 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
 
-from pretraining.collators import COLLATORS, pseudo_count
-from pretraining.data.corpora import held_out_batches, load_corpora, reads, training_batches
-from pretraining.data.sampling import Languages
-from pretraining.data.tokenized import Example, Texts, text_length
-from pretraining.evaluation import back_translation_overlap
-from pretraining.recipe import Objective, Recipe
+from pretraining.data.corpora import held_out_batches, load_corpora, training_batches
+from pretraining.data.examples import Example, Texts
+from pretraining.data.languages import Languages
+from pretraining.held_out import Evaluator
+from pretraining.objectives.btmlm import Btmlm, back_translation_overlap, length_of_text, pseudo_count
+from pretraining.objectives.camlm import Camlm
+from pretraining.objectives.mlm import Mlm
+from pretraining.objectives.tlm import Tlm
+from pretraining.recipe import Recipe
 from pretraining.tracking import read_events
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
@@ -28,13 +31,8 @@ CORPORA = [
     SimpleNamespace(name="en-zh", languages=["en", "zh"], size=100),
 ]
 LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de", "is"]), CORPORA, alpha=0.5)
-CAMLM = Objective(batch_size=8, mask_probability=0.3)
-BTMLM = Objective(batch_size=8, max_length=40)
-
-
-@pytest.fixture
-def arguments(sample_tokenizer):
-    return sample_tokenizer, (1, 0), LANGUAGES
+CAMLM, TLM = (objective(batch_size=8, mask_probability=0.3) for objective in (Camlm, Tlm))
+BTMLM = Btmlm(batch_size=8, max_length=40)
 
 
 def pair(number, lengths, tokenizer, name="en-de"):
@@ -42,16 +40,20 @@ def pair(number, lengths, tokenizer, name="en-de"):
     return Example([rng.integers(10, len(tokenizer) - 5, length).astype(np.int32) for length in lengths], name, number)
 
 
-def rows_of(arguments, examples, name, objective):
+def sub_batch_of(tokenizer, examples, objective, training=True):
+    return objective.collator(tokenizer, LANGUAGES).sub_batch(Texts.of(examples), (1, 0), training)
+
+
+def rows_of(tokenizer, examples, objective):
     """The fields (B, T) of the examples, as arrays."""
-    fields = COLLATORS[name](*arguments)(Texts.of(examples), objective)
+    fields = sub_batch_of(tokenizer, examples, objective)
     return {key: field.numpy() for key, field in fields.items() if key.endswith(("_ids", "mask", "labels"))}
 
 
-def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(arguments, sample_tokenizer):
+def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(sample_tokenizer):
     lengths = np.array([(1 + number % 4, 20) for number in range(300)])
     examples = [pair(number, of, sample_tokenizer) for number, of in enumerate(lengths)]
-    rows = rows_of(arguments, examples, "camlm", CAMLM)
+    rows = rows_of(sample_tokenizer, examples, CAMLM)
     predicted = rows["labels"] != IGNORED
     assert (rows["input_ids"][predicted] == sample_tokenizer.mask_token_id).all()
     assert not predicted[rows["special_tokens_mask"] == 1].any()
@@ -60,34 +62,34 @@ def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(arguments, sa
     assert masked["de"].mean() / 20 == pytest.approx(0.3, abs=0.01)
 
 
-def test_camlm_predicts_nothing_from_unknown_tokens(arguments, sample_tokenizer):
+def test_camlm_predicts_nothing_from_unknown_tokens(sample_tokenizer):
     """A side of unknown tokens alone tells nothing of the other one."""
     examples = [pair(number, (4, 20), sample_tokenizer) for number in range(20)]
     for example in examples:
         example.sides[0][:] = sample_tokenizer.unk_token_id
-    assert (rows_of(arguments, examples, "camlm", CAMLM)["labels"] == IGNORED).all()
+    assert (rows_of(sample_tokenizer, examples, CAMLM)["labels"] == IGNORED).all()
 
 
-def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(arguments, sample_tokenizer):
-    pairs = Texts.of([pair(number, (5, 6), sample_tokenizer) for number in range(400)])
-    ids = COLLATORS["tlm"](*arguments)(pairs, CAMLM)["language_ids"]
+def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(sample_tokenizer):
+    pairs = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
+    ids = sub_batch_of(sample_tokenizer, pairs, TLM)["language_ids"]
     is_none = ids.eq(-1).all(1)
     assert is_none.sum() == pytest.approx(200, abs=40)
     assert (ids[~is_none] == torch.tensor([1] * 7 + [2] * 8)).all()
-    assert "language_ids" not in COLLATORS["tlm"](*arguments)(pairs, CAMLM, training=False)
+    assert "language_ids" not in sub_batch_of(sample_tokenizer, pairs, TLM, training=False)
 
 
-def test_camlm_reads_pairs_in_either_order(arguments, sample_tokenizer):
+def test_camlm_reads_pairs_in_either_order(sample_tokenizer):
     """TLM reads them as they stand; both with the tokens of their sides, CAMLM with the languages too."""
     examples = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
-    for name, in_order in (("tlm", 400), ("camlm", pytest.approx(200, abs=40))):
-        rows = rows_of(arguments, examples, name, CAMLM)
+    for objective, in_order in ((TLM, 400), (CAMLM, pytest.approx(200, abs=40))):
+        rows = rows_of(sample_tokenizer, examples, objective)
         gold = np.where(rows["labels"] == IGNORED, rows["input_ids"], rows["labels"])
         english_first = (rows["segment_ids"] == 0).sum(1) == 7
         assert english_first.sum() == in_order
         for row, example in enumerate(examples):
             order = (0, 1) if english_first[row] else (1, 0)
-            if name == "camlm":
+            if objective is CAMLM:
                 wanted = [LANGUAGES.rows[("en", "de")[side]] for side in order]
                 assert rows["language_ids"][row, [0, -1]].tolist() == wanted
             for segment, side in enumerate(order):
@@ -95,9 +97,9 @@ def test_camlm_reads_pairs_in_either_order(arguments, sample_tokenizer):
                 assert gold[row][of_side].tolist() == example.sides[side].tolist()
 
 
-def test_a_text_gets_pseudo_positions_in_another_language(arguments, sample_tokenizer):
+def test_a_text_gets_pseudo_positions_in_another_language(sample_tokenizer):
     example = pair(3, (20,), sample_tokenizer, "en")
-    row = {key: field[0] for key, field in rows_of(arguments, [example], "btmlm", BTMLM).items()}
+    row = {key: field[0] for key, field in rows_of(sample_tokenizer, [example], BTMLM).items()}
     is_pseudo = (row["segment_ids"] == 1) & (row["special_tokens_mask"] == 0)
     assert is_pseudo.tolist() == [False] * 23 + [True] * 4 + [False]  # <s> 20 </s></s> 4 </s>, 20% of 20
     assert (row["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
@@ -107,17 +109,18 @@ def test_a_text_gets_pseudo_positions_in_another_language(arguments, sample_toke
     assert len(set(row["language_ids"][row["segment_ids"] == 1])) == 1
 
 
-def test_target_languages_are_drawn_by_the_size_of_their_pairs(arguments, sample_tokenizer):
+def test_target_languages_are_drawn_by_the_size_of_their_pairs(sample_tokenizer):
     """900 and 100 pairs, alpha 0.5: 3 to 1."""
     examples = [pair(number, (6,), sample_tokenizer, "en") for number in range(2000)]
-    drawn = rows_of(arguments, examples, "btmlm", BTMLM)["language_ids"][:, -1]
+    drawn = rows_of(sample_tokenizer, examples, BTMLM)["language_ids"][:, -1]
     assert set(drawn) == {0, 2} and (drawn == 2).mean() == pytest.approx(0.75, abs=0.03)
 
 
 def test_a_language_without_pairs_is_left_out_or_gets_any_language():
     is_ = CORPORA[1]
-    assert not reads(is_, "btmlm", BTMLM, LANGUAGES)
-    assert reads(is_, "mlm", BTMLM, LANGUAGES)
+    assert not BTMLM.reads_corpus(is_, LANGUAGES)
+    assert Btmlm(batch_size=8, target_languages="all").reads_corpus(is_, LANGUAGES)
+    assert Mlm(batch_size=8).reads_corpus(is_, LANGUAGES)
     codes, shares = LANGUAGES.targets("is", "all")
     assert codes == ["de", "en", "zh"] and shares == pytest.approx(np.sqrt([900, 1000, 100]) / 71.62, abs=1e-3)
 
@@ -125,24 +128,25 @@ def test_a_language_without_pairs_is_left_out_or_gets_any_language():
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.15, 0.2, 1.0])
 def test_windows_keep_room_for_the_pseudo_tokens(share):
     for max_length in range(8, 200):
-        objective = Objective(batch_size=1, max_length=max_length, pseudo_share=share)
-        tokens = text_length("btmlm", objective) - 2
+        objective = Btmlm(batch_size=1, max_length=max_length, pseudo_share=share)
+        tokens = objective.text_length - 2
+        assert objective.text_length == length_of_text(max_length, share)
         assert tokens > 0 and tokens + pseudo_count(tokens, share) + 4 <= max_length
         one_more = tokens + 1 + pseudo_count(tokens + 1, share) + 4
         assert one_more >= max_length  # no more than a position is wasted
-    assert text_length("mlm", Objective(batch_size=1, max_length=50)) == 50
+    assert Mlm(batch_size=1, max_length=50).text_length == 50
 
 
-def test_too_little_room_is_shortened_and_counted(arguments, sample_tokenizer):
+def test_too_little_room_is_shortened_and_counted(sample_tokenizer):
     """Of 34, 36 and 20 tokens in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
     examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
-    batch = COLLATORS["btmlm"](*arguments)(Texts.of(examples), BTMLM)
+    batch = sub_batch_of(sample_tokenizer, examples, BTMLM)
     is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
     assert is_pseudo.sum(1).tolist() == [2, 0, 4]
     assert (batch["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
     assert batch["attention_mask"].sum(1).tolist() == [40, 40, 28]
     assert batch["shortened"] == 2 and batch["temperature"] == 0.0
-    evaluated = COLLATORS["btmlm"](*arguments)(Texts.of(examples), BTMLM, training=False)
+    evaluated = sub_batch_of(sample_tokenizer, examples, BTMLM, training=False)
     assert "shortened" not in evaluated and "temperature" not in evaluated
 
 
@@ -191,17 +195,19 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
 
     recipe = load_recipe(Recipe, str(recipe_file), [])
     corpora = {corpus.name: corpus for corpus in load_corpora(recipe, sample_tokenizer)}
-    for objective, name, phase, folder in (
+    for objective, name, number, folder in (
         ("tlm", "en-de", 0, "checkpoints/step-2/model"),
         ("mlm", "zh", 1, "model"),
     ):
         model = AutoModelForMaskedLM.from_pretrained(run / folder, trust_remote_code=True)
         assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
-        _, batch = next(held_out_batches([corpora[name]], recipe.phases[phase], recipe, sample_tokenizer, objective))
+        phase, size = recipe.phases[number], recipe.evaluation.batch_size
+        own, languages = phase.objectives[objective], Languages.of(model.config, corpora.values(), recipe.alpha)
+        batch = next(held_out_batches([corpora[name]], own, phase, size, sample_tokenizer, languages))
         fields = {field: batch[objective][field] for field in ("input_ids", "attention_mask", "labels")}
         with torch.no_grad():
-            loss = model(**fields).loss_sum.item()
-        assert loss == pytest.approx(evaluated[phase][f"held_out/{objective}/{name}"], abs=1e-5)
+            loss = model(**fields).loss.item()
+        assert loss == pytest.approx(evaluated[number][f"held_out/{objective}/{name}"], abs=1e-5)
 
     resumed = cut_back(run, 3, tmp_path / "resumed")
     train(*rates, f"output_dir={resumed}", "--resume")
@@ -279,17 +285,21 @@ class Parrot:
 def test_overlap_counts_tokens_of_the_translation_and_not_of_another(sample_tokenizer):
     """Every translation holds 50; token 60 stands in one of three."""
     accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
-    recipe = SimpleNamespace(evaluation=SimpleNamespace(batch_size=2, back_translation=0.2))
+
+    def overlap(model):
+        settings = dict(objectives=[], languages=LANGUAGES, back_translation=0.2)
+        return back_translation_overlap(Evaluator(model, sample_tokenizer, accelerator, 2, **settings), corpus)
+
     sides = [([11] * 10, [50, 60, 51]), ([12] * 5, [50, 51, 52, 53]), ([13] * 20, [50, 54])]
     pairs = [
         Example([np.array(side, dtype=np.int32) for side in both], "en-de", index) for index, both in enumerate(sides)
     ]
     corpus = SimpleNamespace(name="en-de", languages=("en", "de"), held_out=pairs)
-    commas = back_translation_overlap(Parrot(50), corpus, recipe, sample_tokenizer, accelerator, LANGUAGES)
+    commas = overlap(Parrot(50))
     assert commas["back_translation_own/en->de"] == commas["back_translation_other/en->de"] == 1.0
     assert commas["back_translation/en->de"] == 0.0 and commas["back_translation_own/de->en"] == 0.0
     parrot = Parrot(60)
-    words = back_translation_overlap(parrot, corpus, recipe, sample_tokenizer, accelerator, LANGUAGES)
+    words = overlap(parrot)
     # 4 + 2 + 1 pseudo tokens; by length of the translation: 20, 10 and 5 tokens; the one before has 60 as its other
     assert words["back_translation_own/en->de"] == pytest.approx(2 / 7)
     assert words["back_translation_other/en->de"] == pytest.approx(4 / 7)

@@ -1,19 +1,26 @@
-import inspect
+import dataclasses
+import io
+import re
 from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
-from pretraining.collators import COLLATORS
-from pretraining.data.sampling import Languages
-from pretraining.data.tokenized import Example, Texts, encode_texts
-from pretraining.recipe import OBJECTIVES, ModelStart, Objective, Phase
+from pretraining.data.examples import Example, Texts, encode_texts
+from pretraining.data.languages import Languages
+from pretraining.objectives import OBJECTIVES, MaskedObjective
+from pretraining.recipe import ModelStart, Recipe
 from pretraining.rows import encode_rows, inputs_of
-from pretraining.start.initialization import model_class
+from pretraining.start.initialization import learnable, model_class
+from zoo_core.command_line import print_fields, summary_of
 from zoo_core.masking import IGNORED
 
+COLLATORS = {
+    name: objective.collator_class for name, objective in OBJECTIVES.items() if issubclass(objective, MaskedObjective)
+}
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
 
 
@@ -29,7 +36,7 @@ def examples(sample_tokenizer):
     ]
 
 
-HALF = Objective(batch_size=1, mask_probability=0.5)
+HALF = 0.5  # mask_probability
 CORPORA = [
     SimpleNamespace(name=name, languages=name.split("-"), size=100) for name in ("en", "de", "en-de", "en-zh", "de-zh")
 ]
@@ -37,10 +44,11 @@ LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de"]), CORPORA,
 
 
 def collate(examples, tokenizer, probability=0.15, seed=1):
-    objective = Objective(batch_size=1, mask_probability=probability)
     own = {"mlm": [e for e in examples if len(e.sides) == 1], "tlm": [e for e in examples if len(e.sides) == 2]}
     return {
-        name: COLLATORS[name](tokenizer, (seed, 0))(Texts.of(some), objective) for name, some in own.items() if some
+        name: COLLATORS[name](tokenizer, probability).sub_batch(Texts.of(some), (seed, 0))
+        for name, some in own.items()
+        if some
     }
 
 
@@ -94,7 +102,7 @@ def test_segments_of_a_pair(sample_tokenizer):
 
 
 def test_a_batch_that_predicts_nothing_is_valid(examples, sample_tokenizer):
-    batch = collate([*examples, Example([np.array([], dtype=np.int32)], "en", 9)], sample_tokenizer, probability=0.0)
+    batch = collate([*examples, Example([np.array([], dtype=np.int32)], "en", 9)], sample_tokenizer, probability=1e-9)
     assert (batch["mlm"]["labels"] == IGNORED).all() and (batch["tlm"]["labels"] == IGNORED).all()
     assert batch["mlm"]["attention_mask"][-1].sum() == 2
 
@@ -104,7 +112,7 @@ def test_masks_do_not_depend_on_the_company(name, sample_tokenizer, monkeypatch)
     """Alone, in a batch, and in a batch that is computed in blocks of a few rows: all fields of every objective."""
     rng = np.random.default_rng(0)
     kind = OBJECTIVES[name]
-    sides = 2 if kind.text == "bitext" or kind.apart else 1
+    sides = 2 if kind.text == "bitext" or kind.collator_class.apart else 1
     corpus = "en" if kind.text == "monolingual" else "en-de"
     if name == "ca_mlm_segments":
         corpus = "en"
@@ -113,10 +121,16 @@ def test_masks_do_not_depend_on_the_company(name, sample_tokenizer, monkeypatch)
         for number in range(30)
     ]
     has_languages = COLLATORS[name].language_share > 0
-    collate = COLLATORS[name](sample_tokenizer, (1, 0), LANGUAGES if has_languages else None, name == "tlm")
-    together = collate(Texts.of(examples), HALF)
+    settings = kind(batch_size=1, mask_probability=HALF)
+    collator = settings.collator(sample_tokenizer, LANGUAGES if has_languages else None, draws=name == "tlm")
+    assert type(collator) is COLLATORS[name]
+
+    def collate(some):
+        return collator.sub_batch(Texts.of(some), (1, 0))
+
+    together = collate(examples)
     monkeypatch.setattr("pretraining.rows.POSITIONS_AT_ONCE", 100)
-    in_blocks = collate(Texts.of(examples), HALF)
+    in_blocks = collate(examples)
     for one, other in zip(inputs_of(together), inputs_of(in_blocks), strict=True):
         wanted = ROW_FIELDS | ({"language_ids"} if has_languages else set()) | ({"draws"} if name == "tlm" else set())
         assert {key for key, field in one.items() if torch.is_tensor(field) and field.dim() == 2} | {
@@ -125,7 +139,7 @@ def test_masks_do_not_depend_on_the_company(name, sample_tokenizer, monkeypatch)
         assert all(torch.equal(one[key], other[key]) for key in wanted)
         assert (one["labels"] != IGNORED).any()
     for row, example in enumerate(examples):
-        alone = collate(Texts.of([example]), HALF)
+        alone = collate([example])
         for one, other in zip(inputs_of(alone), inputs_of(together), strict=True):
             length = one["input_ids"].shape[1]
             assert int((other["segment_ids"][row] >= 0).sum()) == length
@@ -147,7 +161,8 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
         ((1, 0), Example(sides, "en", 0), "tlm"),
     ]
     first, *others = [
-        COLLATORS[name](sample_tokenizer, key)(Texts.of([example]), HALF)["labels"] for key, example, name in kinds
+        COLLATORS[name](sample_tokenizer, HALF).sub_batch(Texts.of([example]), key)["labels"]
+        for key, example, name in kinds
     ]
     for labels in others:
         assert (labels != first).any()
@@ -155,35 +170,49 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
 
 def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
     side = np.arange(10, 200)
-    batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, (1, 0))(Texts.of([Example([side, side], "en-de", 0)]), HALF)
+    texts = Texts.of([Example([side, side], "en-de", 0)])
+    batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, HALF).sub_batch(texts, (1, 0))
     assert (batch["x"]["labels"] != batch["y"]["labels"]).any()
     assert set(batch) == {"x", "y", "languages", "examples"}
-    camlm = COLLATORS["camlm"](sample_tokenizer, (1, 0), LANGUAGES)
-    labels = camlm(Texts.of([Example([side, side], "en-de", 0)]), HALF)["labels"][0]
+    camlm = COLLATORS["camlm"](sample_tokenizer, HALF, languages=LANGUAGES)
+    labels = camlm.sub_batch(texts, (1, 0))["labels"][0]
     assert (labels[1:191] != labels[193:383]).any()
 
 
 def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokenizer):
-    collate = COLLATORS["mlm"](sample_tokenizer, (1,))
+    collate = COLLATORS["mlm"](sample_tokenizer, 1.0)
     assert not set(collate.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(collate.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id
-    fields = collate(
-        Texts.of([Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0)]),
-        Objective(batch_size=1, mask_probability=1.0),
-    )
+    texts = Texts.of([Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0)])
+    fields = collate.sub_batch(texts, (1,))
     assert fields["labels"].tolist() == [[IGNORED, IGNORED, 50, IGNORED, IGNORED]]
     assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a token of the text
 
 
 def test_the_lists_of_objectives_agree():
-    """A new objective has a collator, a line in OBJECTIVES and in the help, and a place in a model."""
-    assert {name for name, kind in OBJECTIVES.items() if not kind.reads} == COLLATORS.keys()
-    shown = Phase.__dataclass_fields__["objectives"].metadata["help"]
-    assert all(name in shown for name in OBJECTIVES)
+    """A new objective has a line in OBJECTIVES, a collator or the rows of another one, and a model that learns it."""
+    assert all(objective.name == name for name, objective in OBJECTIVES.items())
+    assert all(collator.name == name for name, collator in COLLATORS.items())
+    assert {name for name, objective in OBJECTIVES.items() if not objective.reads} == COLLATORS.keys()
+    assert {objective.sub_batch() for objective in OBJECTIVES.values()} == COLLATORS.keys()
     models = [model_class(name) for name in get_args(ModelStart.__dataclass_fields__["type"].type)]
-    assert {name for model in models for name in model.objectives} == OBJECTIVES.keys()
+    assert {name for model in models for name in learnable(model)} == OBJECTIVES.keys()
     for model in models:
         for name, terms in model.objectives.items():
-            assert OBJECTIVES[name].terms == terms
-            assert OBJECTIVES[name].reads or name in inspect.signature(model.forward).parameters
+            assert OBJECTIVES[name].loss_terms == terms
+            assert OBJECTIVES[name].losses() == model.losses_of_objective(name)
+        of_all = {"mlm", "tlm", "camlm"}  # whose loss is masked LM
+        assert set(learnable(model)) == of_all | model.objectives.keys()
+
+
+def test_the_help_names_every_objective_with_its_options():
+    page = io.StringIO()
+    print_fields(Recipe, Console(file=page, width=10**4))
+    place, found = "phases.N.objectives", set()
+    for names, option in re.findall(rf"^ *{re.escape(place)}\.{{?([\w,]+)}}?\.(\w+) ", page.getvalue(), re.MULTILINE):
+        found |= {(name, option) for name in names.split(",")}
+    assert found == {(name, item.name) for name, cls in OBJECTIVES.items() for item in dataclasses.fields(cls)}
+    for name, cls in OBJECTIVES.items():
+        what = summary_of(cls)
+        assert f"{place}.{name}  {what}\n" in page.getvalue() and what and not what.startswith(f"{cls.__name__}(")

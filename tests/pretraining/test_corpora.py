@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, unigram_entropy
+from pretraining.data.examples import Example, cut_pair, encode_texts
 from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import Example, cut_pair, encode_texts, tokenized_column, tokenizer_fingerprint
+from pretraining.data.tokenized import tokenized_column, tokenizer_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -167,19 +168,27 @@ def test_phases_choose_their_corpora_and_lengths(sample, recipe_of, sample_token
 def test_held_out_batches_never_change(sample, recipe_of, sample_tokenizer):
     recipe = full_recipe(sample, recipe_of)
     recipe.evaluation.batch_size = 7
+    phase, size = recipe.phases[0], recipe.evaluation.batch_size
     corpora = load_corpora(recipe, sample_tokenizer)
 
-    def batches(objective):
-        return list(held_out_batches(corpora, recipe.phases[0], recipe, sample_tokenizer, objective))
+    def batches(name):
+        return list(held_out_batches(corpora, phase.objectives[name], phase, size, sample_tokenizer))
 
-    names = [name for name, _ in batches("mlm")]
-    assert set(names) == {"en", "de", "zh"} and [name for name, _ in batches("tlm")] == ["en-de"] * names.count("en")
+    def names_of(name):
+        """The corpus of each batch."""
+        found = [set(batch[name]["languages"]) for batch in batches(name)]
+        assert all(len(names) == 1 for names in found)
+        return [names.pop() for names in found]
+
+    names = names_of("mlm")
+    assert set(names) == {"en", "de", "zh"} and names_of("tlm") == ["en-de"] * names.count("en")
     first = batches("mlm")
-    assert all(len(batch["mlm"]["languages"]) <= 7 for _, batch in first)
+    assert all(len(batch["mlm"]["languages"]) <= 7 for batch in first)
     held_out = sum(len(corpus.held_out) for corpus in corpora if len(corpus.languages) == 1)
-    assert sum(len(batch["mlm"]["languages"]) for _, batch in first) == held_out
+    assert sum(len(batch["mlm"]["languages"]) for batch in first) == held_out
     recipe.seed = 99  # runs that differ by their seed are measured alike
-    for (_, one), (_, other) in zip(first, batches("mlm"), strict=True):
+    corpora = load_corpora(recipe, sample_tokenizer)
+    for one, other in zip(first, batches("mlm"), strict=True):
         assert torch.equal(one["mlm"]["labels"], other["mlm"]["labels"])
 
 

@@ -11,10 +11,11 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, RobertaConfig, RobertaForMaskedLM
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from pretraining.collators import MlmCollator
-from pretraining.data.tokenized import Example, Texts, encode_texts
-from pretraining.distillation import TeacherModel, text_of
-from pretraining.recipe import Objective, Teacher
+from pretraining.data.examples import Example, Texts, encode_texts
+from pretraining.objectives import MlmCollator
+from pretraining.objectives.kd import Kd
+from pretraining.recipe import Teacher
+from pretraining.start.teacher import TeacherModel, text_of
 from pretraining.start.token_texts import Subword
 from pretraining.tracking import read_events
 
@@ -23,6 +24,8 @@ TEXTS = [
     "It is not the same (for us), said the old man at the door!",
     "one",
 ]
+
+LEARNED = {"kd": Kd()}
 
 
 def teacher_of(path, student, language="en", temperature=1.0, tokenizer=None):
@@ -36,8 +39,7 @@ def batch_of(texts, tokenizer, names=None, probability=0.3):
         Example([np.array(ids)], names[row] if names else "en", row)
         for row, ids in enumerate(encode_texts(texts, tokenizer))
     ]
-    settings = Objective(batch_size=4, mask_probability=probability)
-    return {"mlm": MlmCollator(tokenizer, (1, 0))(Texts.of(examples), settings)}
+    return {"mlm": MlmCollator(tokenizer, probability).sub_batch(Texts.of(examples), (1, 0))}
 
 
 def predict(fields, tokenizer, rows_and_columns):
@@ -159,7 +161,7 @@ def test_answers_are_the_teachers_own_over_the_common_subwords(teacher_dir, samp
     teacher = teacher_of(teacher_dir, sample_tokenizer, temperature=2.0)
     reference = AutoModelForMaskedLM.from_pretrained(teacher_dir).eval()
     batch = batch_of([TEXTS[0], "Das ist the house.", TEXTS[1]], sample_tokenizer, ["en", "de", "en"], 0.9)
-    teacher(batch, {})
+    teacher.answer(batch, LEARNED, {})
     given = batch["mlm"]["teacher"]
     length = batch["mlm"]["input_ids"].shape[1]
     assert set((given["positions_N"] // length).tolist()) == {0, 2}  # none of the German row
@@ -176,10 +178,10 @@ def test_answers_are_the_teachers_own_over_the_common_subwords(teacher_dir, samp
     assert torch.allclose(given["log_probabilities_NC"], torch.cat(expected), atol=1e-5)
     assert not given["log_probabilities_NC"].requires_grad and given["temperature"] == 2.0
     left_out = batch_of(TEXTS, sample_tokenizer)
-    teacher(left_out, {"kd": 0.0})
+    teacher.answer(left_out, LEARNED, {"kd": 0.0})
     assert "teacher" not in left_out["mlm"]
     german = batch_of(["Das ist gut."], sample_tokenizer, ["de"])
-    teacher(german, {"kd": 1.0})
+    teacher.answer(german, LEARNED, {"kd": 1.0})
     assert german["mlm"]["teacher"]["log_probabilities_NC"].shape == (0, len(theirs))
 
 
@@ -195,7 +197,7 @@ def test_a_model_that_is_its_own_teacher_learns_nothing(zoo_model_dir, sample_to
     every = predict(fields, sample_tokenizer, (fields["special_tokens_mask"] == 0).nonzero().tolist())
     places = [(row, q.columns_N[0]) for row, q in enumerate(teacher._questions(every, [0, 1])) if q.columns_N]
     batch = {"mlm": predict(fields, sample_tokenizer, places)}
-    teacher(batch, {})
+    teacher.answer(batch, LEARNED, {})
     assert len(batch["mlm"]["teacher"]["positions_N"]) == len(places) == 2
     output = student(**batch)
     assert output.token_losses["kd"].max() < 1e-5 < output.token_losses["mlm"].min()

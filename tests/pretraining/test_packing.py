@@ -60,8 +60,9 @@ def test_held_out_text_is_not_packed(sample, recipe_of, sample_tokenizer):
     seen = []
     for packed in (False, True):
         corpora, recipe = corpora_and_recipe(sample, recipe_of, sample_tokenizer, packed)
-        batches = held_out_batches(corpora, recipe.phases[0], recipe, sample_tokenizer, "mlm")
-        seen.append([batch["mlm"]["input_ids"].tolist() for _, batch in batches])
+        phase = recipe.phases[0]
+        batches = held_out_batches(corpora, phase.objectives["mlm"], phase, 32, sample_tokenizer)
+        seen.append([batch["mlm"]["input_ids"].tolist() for batch in batches])
     assert seen[0] == seen[1] and seen[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pretraining.plan import parameters_by_part
-from pretraining.recipe import Recipe, named_corpora, scheduled_together, with_examples
+from pretraining.recipe import Recipe, named_corpora, scheduled_together
 from pretraining.recipe_checks import check_recipe
 from pretraining.start.initialization import model_class
 from zoo_core.recipes import load_recipe
@@ -98,7 +98,7 @@ def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batc
     assert schedule.warmup_steps == (12_000 if name.startswith("veco") else 10_000)
     assert (recipe.optimizer.betas, recipe.optimizer.epsilon, recipe.optimizer.weight_decay) == (betas, 1e-6, 0.01)
     assert recipe.alpha == alpha
-    own = with_examples(phase)
+    own = phase.with_examples
     objectives = own.values()
     veco = ["ca_mlm_segments", "ca_mlm_pairs", "tlm"]
     others = ["mlm", "tlm", "camlm", "btmlm"][: len(batches)]

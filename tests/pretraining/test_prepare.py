@@ -14,8 +14,8 @@ import torch
 from datasets import load_from_disk
 
 from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
+from pretraining.data.examples import encode_texts
 from pretraining.data.prepared import MANIFEST, SHARDS
-from pretraining.data.tokenized import encode_texts
 from pretraining.tools import prepare as command
 from pretraining.tools.prepare import prepare
 from zoo_core.run_folders import run_lock
@@ -108,7 +108,8 @@ def batches_of(recipe, tokenizer, count=4):
     """(corpora, their first training batches, their held-out batches)."""
     corpora, phase = load_corpora(recipe, tokenizer), recipe.phases[0]
     loader = iter(training_batches(phase_corpora(corpora, phase), phase, recipe, 0, tokenizer))
-    held_out = [list(held_out_batches(corpora, phase, recipe, tokenizer, name)) for name in phase.objectives]
+    size, objectives = recipe.evaluation.batch_size, phase.with_examples.values()
+    held_out = [list(held_out_batches(corpora, objective, phase, size, tokenizer)) for objective in objectives]
     return corpora, [next(loader) for _ in range(count)], held_out
 
 

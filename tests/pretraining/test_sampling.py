@@ -3,14 +3,10 @@ import collections
 import numpy as np
 import pytest
 
-from pretraining.data.sampling import (
-    ObjectivePlan,
-    UpdateSampler,
-    corpus_probabilities,
-    plan_phase,
-    sampling_probabilities,
-)
-from pretraining.recipe import Objective, Phase
+from pretraining.data.languages import sampling_probabilities
+from pretraining.data.sampling import ObjectivePlan, UpdateSampler, corpus_probabilities
+from pretraining.objectives import OBJECTIVES
+from pretraining.recipe import Phase
 
 
 class Counted:
@@ -26,7 +22,7 @@ CORPORA = {0: Counted("en", 900), 1: Counted("de", 300), 3: Counted("sw", 20)}
 
 
 def plan(corpora=CORPORA, seed=1, phase=0, name="mlm", batch_size=16, alpha=0.7):
-    return ObjectivePlan(seed, phase, name, batch_size, corpora, alpha)
+    return ObjectivePlan(seed, phase, OBJECTIVES[name](batch_size=batch_size), corpora, alpha)
 
 
 def draws_of(a_plan, updates, start=0):
@@ -91,10 +87,10 @@ def test_every_epoch_visits_every_example_once_in_another_order():
 
 
 def make_sampler(num_processes, process_index, accumulation, start=0, batch_size=8, corpora=CORPORA):
-    objectives = {"mlm": Objective(batch_size=batch_size), "tlm": Objective(batch_size=batch_size)}
+    objectives = {name: OBJECTIVES[name](batch_size=batch_size) for name in ("mlm", "tlm")}
     phase = Phase(name="a", steps=5, objectives=objectives, learning_rate=1.0)
-    pairs = {2: Counted("en-de", 100)}
-    plans = plan_phase(1, 0, objectives, {"mlm": corpora, "tlm": pairs}, 0.7)
+    read = {"mlm": corpora, "tlm": {2: Counted("en-de", 100)}}
+    plans = [ObjectivePlan(1, 0, objective, read[name], 0.7) for name, objective in objectives.items()]
     return UpdateSampler(plans, phase, start, num_processes, process_index, accumulation)
 
 

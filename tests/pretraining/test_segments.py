@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pretraining.data.corpora import load_corpora, training_batches
-from pretraining.data.tokenized import encode_texts
+from pretraining.data.examples import encode_texts
 from zoo_core.masking import IGNORED
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import yaml
 
-from pretraining.collators import TlmCollator
-from pretraining.data.tokenized import Example, Texts
-from pretraining.recipe import Objective
+from pretraining.data.examples import Example, Texts
+from pretraining.objectives import TlmCollator
 from pretraining.tracking import read_events
 
 DWA = "phases.0.objectives.dwa={}"
@@ -17,15 +16,14 @@ DWA = "phases.0.objectives.dwa={}"
 def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer):
     rng = np.random.default_rng(0)
     examples = [Example([rng.integers(10, 500, 9), rng.integers(10, 500, 7)], "en-de", number) for number in range(4)]
-    settings = Objective(batch_size=4)
-    plain, read = (TlmCollator(sample_tokenizer, (1, 0), None, draws) for draws in (False, True))
-    without, tlm = (collate(Texts.of(examples), settings) for collate in (plain, read))
+    plain, read = (TlmCollator(sample_tokenizer, draws=draws) for draws in (False, True))
+    without, tlm = (collator.sub_batch(Texts.of(examples), (1, 0)) for collator in (plain, read))
     draws = tlm.pop("draws")
     assert without.keys() == tlm.keys()
     assert all((without[name] == tlm[name]).all() for name in ("input_ids", "labels"))
     ordinary = draws[tlm["special_tokens_mask"] == 0]
     assert len(ordinary.unique()) == len(ordinary) and ordinary.min() >= 0 and ordinary.max() < 2**31
-    again = read(Texts.of(examples[::-1]), settings)
+    again = read.sub_batch(Texts.of(examples[::-1]), (1, 0))
     assert (again["draws"].flip(0) == draws).all()  # by example, however they are batched
 
 

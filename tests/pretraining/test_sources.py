@@ -4,8 +4,8 @@ import datasets
 import pytest
 
 from pretraining.data.corpora import load_corpora
+from pretraining.data.examples import encode_texts
 from pretraining.data.sources import match_corpora, open_sources, row_key, training_texts
-from pretraining.data.tokenized import encode_texts
 from pretraining.recipe import named_corpora
 from zoo_core.tables import Table, load_table
 

@@ -5,8 +5,8 @@ import pytest
 from huggingface_hub.errors import HTTPError
 
 from pretraining.data.corpora import load_corpora, tokens_of_text, unigram_entropy
+from pretraining.data.examples import encode_texts
 from pretraining.data.sources import open_sources, row_key, training_texts
-from pretraining.data.tokenized import encode_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

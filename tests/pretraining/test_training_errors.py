@@ -106,9 +106,9 @@ BOTH = "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, btmlm: {batch
 ERNIE_M = ["model.type=ernie_m", BOTH]
 METAXLM, TAUGHT = "model.type=metaxlm", ["model.type=metaxlm", KD, "teacher={path: TEACHER, language: en}"]
 REFUSED = [  # (overrides, what is named)
-    (["phases.0.objectives={mlmm: {batch_size: 4}}"], "'mlmm'"),
+    (["phases.0.objectives={mlmm: {batch_size: 4}}"], "unknown field phases.0.objectives.mlmm"),
     (["phases.0.objectives={}"], "objectives"),
-    (["phases.0.objectives={mlm: {max_length: 64}}"], "phases.0.objectives.mlm.batch_size"),
+    (["phases.0.objectives={mlm: {max_length: 64}}"], "no value for: phases.0.objectives.mlm.batch_size"),
     (["bitext=[]"], "`bitext`"),
     (["phases.0.warmup_steps=10"], "warmup_steps"),
     (["phases.0.optimizer=carried"], "phases.0.optimizer"),
@@ -121,14 +121,14 @@ REFUSED = [  # (overrides, what is named)
     (["evaluation.alignment=true", "evaluation.held_out_fraction=0"], "held_out_fraction"),
     (["phases.0.objectives.ca_mlm_pairs={batch_size: 4}"], "objectives.ca_mlm_pairs"),
     ([*VECO, "model.config.cross_attention=false"], "cross_attention"),
-    (["phases.0.objectives.tlm.terms=[cross]"], "terms"),
+    (["phases.0.objectives.tlm.terms=[cross]"], "unknown field phases.0.objectives.tlm.terms"),
     ([*VECO, "phases.0.objectives.ca_mlm_pairs.terms=[crosss]"], "terms"),
     (["monolingual.0.document_pattern=x"], "document_column"),
     ([DOCUMENTS, "monolingual.0.document_pattern='('"], "document_pattern"),
     # dwa
     ([DWA, "model.type=veco"], "phases.0.objectives.dwa"),
     (["phases.0.objectives={mlm: {batch_size: 8}, dwa: {}}"], "dwa"),
-    (["phases.0.objectives.dwa={batch_size: 8}"], "dwa.batch_size is 8"),
+    (["phases.0.objectives.dwa={batch_size: 8}"], "unknown field phases.0.objectives.dwa.batch_size"),
     ([DWA, "model.config.alignment_layer=3"], "alignment_layer is 3"),
     ([DWA, *NO_MASKS, "phases.0.objectives.dwa.weight=0"], "phases.0"),
     ([DWA, *NO_MASKS, "model.config.query_positions=none"], "model.config.query_positions"),
@@ -137,7 +137,7 @@ REFUSED = [  # (overrides, what is named)
     ([*ERNIE_M, "model.config.mask_token_id=7"], "mask_token_id"),
     ([*ERNIE_M, "phases.0.objectives.btmlm.pseudo_share=0"], "btmlm.pseudo_share"),
     ([*ERNIE_M, "phases.0.objectives.btmlm.temperature=-1"], "btmlm.temperature"),
-    ([*ERNIE_M, "phases.0.objectives.mlm.pseudo_share=0.1"], "mlm.pseudo_share"),
+    ([*ERNIE_M, "phases.0.objectives.mlm.pseudo_share=0.1"], "unknown field phases.0.objectives.mlm.pseudo_share"),
     ([*ERNIE_M, "model.attention=flash_attention_2"], "model.attention"),
     ([*ERNIE_M, "model.type=veco"], "'veco'"),
     ([*ERNIE_M, "model.config.num_languages=4"], "num_languages is 4"),
@@ -146,12 +146,12 @@ REFUSED = [  # (overrides, what is named)
     ([*ERNIE_M, "evaluation.back_translation=0.2"], "evaluation.held_out_fraction"),
     # kd
     ([METAXLM, KD], "phases.0.objectives.kd"),
-    ([METAXLM, "teacher={path: x, language: en}"], "kd"),
+    ([METAXLM, "teacher={path: x, language: en}"], "teacher.path is 'x': no phase"),
     ([METAXLM, KD, "teacher={path: x, language: en, temperature: 0}"], "teacher.temperature"),
     ([METAXLM, KD, "teacher={path: x}"], "teacher.language"),
     ([*TAUGHT, "model.type=xlm_align"], "'xlm_align'"),
     ([*TAUGHT, "phases.0.objectives={tlm: {batch_size: 8}, kd: {}}"], "kd"),
-    ([*TAUGHT, "phases.0.objectives.kd.batch_size=4"], "kd.batch_size"),
+    ([*TAUGHT, "phases.0.objectives.kd.batch_size=4"], "unknown field phases.0.objectives.kd.batch_size"),
 ]
 STOPPED = [  # by what is read or made
     (["tokenizer=runs/no/such/folder"], "tokenizer"),

@@ -1,6 +1,6 @@
 """A teacher of one language beside a cross-lingual model (MetaXLM's baseline XLM+KD; Chi et al. 2021, section 5.3).
 
-The teacher reads the text of an `mlm` sub-batch in tokens of its own and says what it would put in place of the masked
+The teacher reads masked text in tokens of its own and says what it would put in place of the masked
 words; `MetaXlmForPreTraining` learns from that. It is no part of the model: it is never trained nor saved.
 
 Legend: `B` rows, `T` positions of the model's tokens, `S` of the teacher's; `N` positions at which the teacher is
@@ -12,7 +12,7 @@ import itertools
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.tokenized import tokenizer_fingerprint
-from pretraining.recipe import MetaPretrained, Recipe, Teacher
+from pretraining.objectives import Objective
+from pretraining.recipe import MetaPretrained, Teacher
 from pretraining.rows import pad_rows
 from pretraining.start.pretrained import check_own_tokenizer, existing_path, read_config, read_masked_lm, read_tokenizer
 from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
@@ -54,7 +55,7 @@ class Question(NamedTuple):
 
 
 class TeacherModel:
-    """The teacher of a recipe; called with a batch, it adds its answers to the `mlm` sub-batch as `teacher`.
+    """The teacher of a recipe; it adds its answers to a sub-batch of masked texts as `teacher`.
 
     It is asked in examples of `teacher.language`, at the predicted positions whose word is one token in both
     segmentations, and these two tokens the same. It reads the text without the predictions: every token of a word that
@@ -101,18 +102,22 @@ class TeacherModel:
             f"{len(self.tokenizer):,} tokens are the student's too; asked about {teacher.language}"
         )
 
-    def __call__(self, batch: dict[str, dict], weights: dict[str, float]) -> None:
-        """Adds `teacher` to the `mlm` sub-batch, on its device, unless `weights` leaves `kd` out."""
-        fields = batch.get("mlm")
-        if fields is None or not weights.get("kd", 1.0):
-            return
+    def answer(self, batch: dict[str, dict], objectives: Mapping[str, Objective], weights: Mapping[str, float]) -> None:
+        """Adds `teacher` to the sub-batches that objectives with a teacher learn from, unless their weight is 0."""
+        for name, objective in objectives.items():
+            fields = batch.get(objective.sub_batch())
+            if objective.has_teacher and fields is not None and weights.get(name, 1.0):
+                fields["teacher"] = self.answers(fields)
+
+    def answers(self, fields: dict) -> dict:
+        """What the teacher says of a sub-batch of masked texts, on its device."""
         device, length = fields["input_ids"].device, fields["input_ids"].shape[1]
         # a corpus is called by its language, or that and its source
         rows = [row for row, name in enumerate(fields["languages"]) if name.partition("/")[0] == self.settings.language]
         questions = list(zip(rows, self._questions(fields, rows), strict=True))
         questions = [(row, question) for row, question in questions if question.columns_N]
         positions = [row * length + column for row, question in questions for column in question.columns_N]
-        fields["teacher"] = {
+        return {
             "positions_N": torch.tensor(positions, dtype=torch.long, device=device),
             "tokens_C": self.own_C.to(device),
             "log_probabilities_NC": self._answers([question for _, question in questions], device),
@@ -133,7 +138,7 @@ class TeacherModel:
         }
 
     def _questions(self, fields: dict, rows: list[int]) -> list[Question]:
-        """What the teacher is asked in some rows of an `mlm` sub-batch."""
+        """What the teacher is asked in some rows of a sub-batch."""
         if not rows:
             return []
         ordinary_RT = fields["special_tokens_mask"][rows].cpu().numpy() == 0
@@ -213,13 +218,6 @@ class TeacherModel:
         if logits.dim() == 3:  # of a head that does not call its decoder
             logits = logits[rows_N, places_N]
         return (logits[:, self.theirs_C.to(device)].float() / self.settings.temperature).log_softmax(-1)
-
-
-def load_teachers(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[TeacherModel]:
-    """The teacher of a recipe, if it has one; see `TeacherModel` for errors."""
-    if recipe.teacher is None:
-        return []
-    return [TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)]
 
 
 def text_of(subwords: Sequence[Subword | bytes]) -> RowText:

@@ -1,0 +1,112 @@
+"""Texts and translation pairs as token ids, and how they are cut to what a row holds.
+
+Recipes are read with this file, so it imports no library that takes seconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zoo_core.masking import keyed_rng
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SPECIALS_OF_TEXT = 2  # <s> x </s>
+SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
+
+
+@dataclass(slots=True)
+class Example:
+    """A text or a translation pair, as token ids without special tokens.
+
+    `example_id` is stable over runs: with the corpus' name and the epoch it keys the random numbers of the masks.
+    `document` names the document of a text: that of its row where the recipe says so, else its row.
+    """
+
+    sides: list[np.ndarray]  # one or two of (T,) int32
+    name: str  # of the corpus: `en`, `en-de`, `en-de/ntrex`
+    example_id: int
+    epoch: int = 0
+    document: str | None = None
+
+
+@dataclass(slots=True)
+class Texts:
+    """Examples side by side, as a batch is made of them: B of them, of any corpora."""
+
+    sides: list[list[np.ndarray]]  # one or two lists of B arrays (T,) int32
+    names: list[str]  # of their corpora
+    ids: np.ndarray  # (B,) int64
+    epochs: np.ndarray  # (B,) int64
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> "Texts":
+        """Of examples that have the same number of sides."""
+        return cls(
+            [list(side) for side in zip(*(example.sides for example in examples), strict=True)],
+            [example.name for example in examples],
+            *(np.array([getattr(e, field) for e in examples], dtype=np.int64) for field in ("example_id", "epoch")),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["Texts"], order: np.ndarray) -> "Texts":
+        """All texts of the parts, one part behind the other, then in the given order."""
+        places = order.tolist()
+
+        def in_order(items: list[list]) -> list:
+            items = list(chain.from_iterable(items))
+            return [items[place] for place in places]
+
+        return cls(
+            [in_order(side) for side in zip(*(part.sides for part in parts), strict=True)],
+            in_order([part.names for part in parts]),
+            np.concatenate([part.ids for part in parts])[order],
+            np.concatenate([part.epochs for part in parts])[order],
+        )
+
+
+def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
+    """Token ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown token."""
+    encoded = tokenizer(
+        [text or "" for text in texts],
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        verbose=False,  # texts longer than the model are cut later
+    )["input_ids"]
+    # split_special_tokens leaves them to the unigram model, whose vocabulary holds them as well
+    special = set(tokenizer.all_special_ids)
+    unknown = tokenizer.unk_token_id
+    return [ids if special.isdisjoint(ids) else [unknown if i in special else i for i in ids] for ids in encoded]
+
+
+def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:
+    """(2, M) lengths of pairs after cutting them to `room` tokens in all, one token at a time from the longer side."""
+    longer, shorter = lengths.max(0), lengths.min(0)
+    # the longer side gives way until both are equal, then they share the room
+    kept_shorter = np.minimum(shorter, room // 2)
+    kept_longer = np.minimum(longer, room - kept_shorter)
+    source_is_longer = lengths[0] >= lengths[1]
+    return np.stack(
+        [np.where(source_is_longer, kept_longer, kept_shorter), np.where(source_is_longer, kept_shorter, kept_longer)]
+    )
+
+
+def cut_sides(sides: list[np.ndarray], max_length: int, apart: bool) -> list[np.ndarray]:
+    """The two sides of an example, cut to a row of `max_length` positions, or each to one where they are read apart."""
+    if apart:
+        return [ids[: max_length - SPECIALS_OF_TEXT] for ids in sides]
+    kept = cut_pair(np.array([[len(ids)] for ids in sides]), max_length - SPECIALS_OF_PAIR)
+    return [ids[:length] for ids, length in zip(sides, kept[:, 0], strict=True)]
+
+
+def random_window(ids: np.ndarray, room: int, *key: int | str) -> np.ndarray:
+    """`room` tokens of a text at an offset that depends on the key alone; all tokens of a text that is not longer."""
+    if len(ids) <= room:
+        return ids
+    start = keyed_rng(*key).integers(len(ids) - room + 1)
+    return ids[start : start + room]

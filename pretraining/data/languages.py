@@ -1,0 +1,81 @@
+"""The languages of a run's text: how often each is drawn, and which one a text is back-translated into.
+
+Recipes are read with this file, so it imports no library that takes seconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Countable(Protocol):
+    """What sampling knows of a corpus: `lengths` (N,) of its training examples, which streams do not have."""
+
+    name: str
+    languages: Sequence[str]
+    size: int
+    streaming: bool
+    lengths: np.ndarray
+
+
+def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
+    """p_i = N_i^alpha / sum_j N_j^alpha (Conneau and Lample 2019, section 3.1; of XLM-R and the four papers).
+
+    alpha 1 draws languages by their size, 0 all alike.
+    """
+    powers = np.asarray(sizes, dtype=np.float64) ** alpha
+    return powers / powers.sum()
+
+
+@dataclass(frozen=True)
+class Languages:
+    """What languages the tokens of a corpus have, and into which ones a text may be back-translated.
+
+    rows: language code -> row of the model's language embedding; of_corpus: corpus name -> its one or two codes;
+    pairs: (size, its two codes) of each translation corpus.
+    """
+
+    rows: dict[str, int]
+    of_corpus: dict[str, tuple[str, ...]]
+    pairs: list[tuple[float, tuple[str, str]]]
+    alpha: float
+
+    @classmethod
+    def of(cls, config: Any, corpora: Sequence[Countable], alpha: float) -> "Languages | None":
+        """Of a model's configuration and all the corpora of a run; None where <mask> carries no language."""
+        rows = getattr(config, "languages", None)
+        if not rows:
+            return None
+        return cls(
+            rows={code: row for row, code in enumerate(rows)},
+            of_corpus={corpus.name: tuple(corpus.languages) for corpus in corpora},
+            pairs=[(corpus.size, tuple(corpus.languages)) for corpus in corpora if len(corpus.languages) == 2],
+            alpha=alpha,
+        )
+
+    @classmethod
+    def among(cls, codes: Sequence[str]) -> "Languages":
+        """Of a model's languages alone, in the order of its embedding; each may be back-translated into any other."""
+        pairs = [(1.0, pair) for pair in combinations(codes, 2)]
+        return cls({code: row for row, code in enumerate(codes)}, {}, pairs, alpha=1.0)
+
+    def targets(self, language: str, rule: str) -> tuple[list[str], np.ndarray]:
+        """Codes that a text of `language` may be back-translated into, and their probabilities.
+
+        rule: `paired`, the languages that a translation corpus pairs it with; `all`, every other
+        language of the translation corpora. N of a language is the size of its pairs that count.
+        """
+        sizes = dict.fromkeys(target_languages(language, [pair for _, pair in self.pairs], rule), 0.0)
+        for size, pair in self.pairs:
+            for code in pair:
+                if code in sizes and (rule == "all" or language in pair):
+                    sizes[code] += size
+        return list(sizes), sampling_probabilities(list(sizes.values()), self.alpha) if sizes else np.empty(0)
+
+
+def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str) -> list[str]:
+    """The codes of `Languages.targets`, sorted; `pairs` are those of the translation corpora."""
+    return sorted({code for pair in pairs for code in pair if rule == "all" or language in pair} - {language})

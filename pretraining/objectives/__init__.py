@@ -1,0 +1,34 @@
+"""The objectives by the names that recipes give them, a file each. A new one is its file and its line here."""
+
+from typing import TypedDict
+
+from pretraining.objectives.base import Collator, MaskedObjective, Objective
+from pretraining.objectives.btmlm import Btmlm, BtmlmCollator
+from pretraining.objectives.ca_mlm import CaMlmPairs, CaMlmPairsCollator, CaMlmSegments, CaMlmSegmentsCollator
+from pretraining.objectives.camlm import Camlm, CamlmCollator
+from pretraining.objectives.dwa import Dwa
+from pretraining.objectives.kd import Kd
+from pretraining.objectives.mlm import Mlm, MlmCollator
+from pretraining.objectives.picture import picture
+from pretraining.objectives.tlm import Tlm, TlmCollator
+
+__all__ = [
+    "OBJECTIVES",
+    "BtmlmCollator",
+    "CaMlmPairsCollator",
+    "CaMlmSegmentsCollator",
+    "CamlmCollator",
+    "Collator",
+    "MaskedObjective",
+    "MlmCollator",
+    "Objective",
+    "Objectives",
+    "TlmCollator",
+    "picture",
+]
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    objective.name: objective for objective in (Mlm, Tlm, CaMlmSegments, CaMlmPairs, Camlm, Btmlm, Dwa, Kd)
+}
+# what a recipe's `objectives` may hold: each key is read by its class
+Objectives = TypedDict("Objectives", OBJECTIVES, total=False)

@@ -1,0 +1,411 @@
+"""What all objectives share: the options and the checks of an objective, and the collator that masks its text.
+
+An objective is a file of this folder. It has a class of options, which a recipe's `objectives.<name>` is read by, and a
+collator, which chooses the tokens that are predicted and makes the mask of who sees whom. Nothing downstream decides
+either. An objective that learns from the rows of another one has no collator. `--help` reads these files, so they
+import torch and transformers in the functions that need them.
+
+Random numbers are keyed by (seed, phase, objective, corpus, epoch, example), so that the same examples get the same
+masks however they are batched. In the pictures a row attends to the columns marked `x`; `m` is a masked token, `a`, `b`
+the tokens of the two sides, and special tokens belong to their side.
+
+Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2), `N` rows of a
+block and `W` positions of its longest row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from omegaconf import MISSING
+
+from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
+from pretraining.data.languages import Languages
+from pretraining.rows import Block, Fields, blocks_of, lay_out, padding_values, row_lengths, set_layout, side_lengths
+from zoo_core.masking import IGNORED, key_stream, mask_rows, row_keys, short_seed, uniform_of
+from zoo_core.recipe_files import nearest
+from zoo_core.recipes import LARGEST_BATCH, option
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+    from pretraining.held_out import Evaluator
+
+# streams of a row's random numbers: which side comes first, the language of its pseudo tokens, what DWA draws; the
+# masks of the two sides that are masked one by one; whether <mask> says its language
+ORDER, TARGET, DRAW, X_MASKS, Y_MASKS, LANGUAGE = range(1, 7)
+
+UNDETERMINED = "und"  # ISO 639-2: the language of an example that names none
+SHORTEST = 8  # positions of a row that `max_length` may ask for
+
+
+@dataclass
+class Sides:
+    """The examples of a micro-batch, as the rows are going to hold them."""
+
+    tokens: list[list[np.ndarray]]  # of each side, those of B examples
+    lengths_SB: np.ndarray
+    codes: list[tuple[str, ...]]  # the language of each side of each example; empty where <mask> says none
+
+
+class Collator:
+    """A data collator: examples in, a batch for `<Model>ForPreTraining.forward` out.
+
+    What all objectives share: rows are laid out, masked 80/10/10 (BERT section 3.1) and padded.
+
+        collate = CamlmCollator(tokenizer)
+        loader = DataLoader(dataset, batch_size=8, collate_fn=collate)
+
+    An example is a dict with the keys of `keys`, whose values are texts, or token ids without special tokens; other
+    keys are ignored. Texts are cut to `max_length` positions as in pre-training: of a pair the longer side first, of a
+    text a window at a random offset. Every call draws other masks, from torch's generator: `torch.manual_seed` repeats
+    them.
+
+    Args:
+        tokenizer: that of the model, with a mask token.
+        mask_probability: share of the ordinary tokens that is predicted.
+        max_length: positions of a row, special tokens included.
+        languages: `model.config.languages` of a model whose <mask> carries a language, which is then read from the
+            example's keys of `language_keys`; default: it carries none.
+
+    Raises:
+        ValueError: options out of range; an example without its keys, of another type, without a token, or with ids
+            that are special or unknown to the tokenizer.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]] = ("text",)
+    apart: ClassVar[bool] = False
+    """Whether the two sides of an example are inputs of their own."""
+    language_share: ClassVar[float] = 0.0
+    """Share of the training rows in which <mask> says its language; 1: of the held-out rows too."""
+    extra_fields: tuple[str, ...] = ()
+    """Further (B, T) fields, see `extras`; 0 at padding."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        mask_probability: float = 0.15,
+        max_length: int = 256,
+        languages: Languages | Sequence[str] | None = None,
+    ):
+        if not 0 < mask_probability <= 1:
+            raise ValueError(f"mask_probability must be above 0 and at most 1, got {mask_probability}.")
+        if max_length < SHORTEST:
+            raise ValueError(f"max_length must be at least {SHORTEST}, got {max_length}.")
+        if tokenizer.mask_token_id is None:
+            raise ValueError(f"{type(tokenizer).__name__} has no mask token. Take the tokenizer of a masked LM.")
+        self.tokenizer, self.mask_probability, self.max_length = tokenizer, mask_probability, max_length
+        self.languages = languages if isinstance(languages, Languages | None) else Languages.among(languages)
+
+    @property
+    def language_keys(self) -> tuple[str, ...]:
+        """The keys of an example that name its languages."""
+        return ("language",) if len(self.keys) == 1 else tuple(f"{key}_language" for key in self.keys)
+
+    @property
+    def text_length(self) -> int:
+        """Positions of an example's text, special tokens included: fewer than `max_length` where a side is written."""
+        return self.max_length
+
+    @cached_property
+    def vocabulary(self) -> np.ndarray:
+        """(K,) ids of ordinary tokens: what may stand at random in a masked position's place."""
+        return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids).astype(np.int32)
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
+        """The batch of some examples, `{name: sub-batch}`; see `sub_batch`."""
+        import torch
+
+        seed = int(torch.randint(2**62, ()))
+        texts, codes = self._read(examples, seed)
+        return {self.name: self.sub_batch(texts, (seed,), codes=codes)}
+
+    def sub_batch(
+        self,
+        texts: Texts,
+        key: tuple[int | str, ...],
+        training: bool = True,
+        codes: Sequence[tuple[str, ...]] | None = None,
+    ) -> dict:
+        """The sub-batch: {input_ids, labels, attention_mask, segment_ids, special_tokens_mask, languages, examples}.
+
+        `key`, such as (seed, phase), is part of what random numbers are keyed by; `codes` are the languages of each
+        example's sides, by default those of its corpus. Texts fit into a row already.
+
+        Tensors are (B, T) int64, but `examples` (B,), the examples' ids, and block masks, (B, T, T) boolean;
+        `languages` is a list of B corpus names. Rows are not packed, and the model counts the positions of padded rows
+        itself. A row without predictions is valid. The unknown token is never predicted: it tells nothing.
+        """
+        import torch
+
+        seeds = {corpus: short_seed(*key, self.name, corpus) for corpus in set(texts.names)}
+        seeds_B = np.fromiter(map(seeds.__getitem__, texts.names), np.uint64, len(texts.names))
+        keys_B = row_keys(seeds_B, texts.epochs, texts.ids)
+        # evaluated as in use, where <mask> of a text or pair says no language
+        if self.languages and self.language_share and (training or self.language_share == 1):
+            codes = [self.languages.of_corpus[name] for name in texts.names] if codes is None else codes
+        else:
+            codes = []
+        sides, facts = self.arrange(Sides(texts.sides, side_lengths(texts.sides), codes), keys_B, training)
+        fields = self.rows(sides, keys_B, self._language_rows(sides, keys_B))
+        return fields | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)} | facts
+
+    def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
+        """What stands in the rows, in its order; and what else the sub-batch says."""
+        return sides, {}
+
+    def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        """The (B, T) fields: laid out, masked and padded."""
+        fillings = padding_values(self.tokenizer) | {"labels": IGNORED} | dict.fromkeys(self.extra_fields, 0)
+        if len(language_rows_SB):
+            fillings["language_ids"] = 0  # any: padding is no <mask>
+        totals_B = row_lengths(sides.lengths_SB, self.tokenizer)
+        fields = Fields(fillings, len(totals_B), int(totals_B.max()))
+        for rows in blocks_of(totals_B):
+            block = lay_out([side[rows] for side in sides.tokens], sides.lengths_SB[:, rows], self.tokenizer)
+            if len(language_rows_SB):
+                of_sides_SN1 = language_rows_SB[:, rows, None]
+                language_ids = np.where(block.segment_ids == 1, of_sides_SN1[-1], of_sides_SN1[0])
+                fields.set("language_ids", rows, np.where(block.segment_ids < 0, 0, language_ids))
+            for name, values_NW in self.extras(block, keys_B[rows]).items():
+                fields.set(name, rows, np.where(block.segment_ids < 0, 0, values_NW))
+            fields.set("labels", rows, self.mask(block, keys_B[rows]))
+            set_layout(fields, rows, block)
+        return fields.tensors
+
+    def extras(self, block: Block, keys_N: np.ndarray) -> dict[str, np.ndarray]:
+        """(N, W) of each of the `extra_fields`."""
+        return {}
+
+    def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
+        """(N, W) labels of a block, whose `input_ids` get what stands in the predicted places."""
+        return self.masked(block, block.tokens, keys_N)
+
+    def masked(self, block: Block, candidates_NW: np.ndarray, keys_N: np.ndarray) -> np.ndarray:
+        """(N, W) labels where some of the candidates are predicted, 80/10/10."""
+        labels, probability = np.full_like(block.input_ids, IGNORED), self.mask_probability
+        known = candidates_NW & (block.input_ids != self.tokenizer.unk_token_id)
+        mask_rows(block.input_ids, labels, known, probability, keys_N, self.tokenizer.mask_token_id, self.vocabulary)
+        return labels
+
+    def _language_rows(self, sides: Sides, keys_B: np.ndarray) -> np.ndarray:
+        """(S, B) rows of the language embedding, -1 where <mask> carries none; empty where no row's does."""
+        rows_SB = np.array([[self.languages.rows[code] for code in codes] for codes in sides.codes]).T
+        if len(rows_SB) and self.language_share < 1:
+            rows_SB = np.where(uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share, rows_SB, -1)
+        return rows_SB
+
+    def _read(self, examples: Sequence[Mapping[str, Any]], seed: int) -> tuple[Texts, list[tuple[str, ...]]]:
+        """The texts of examples, cut to a row's length, and the languages that each of them names."""
+        kind = type(self).__name__
+        if not isinstance(examples, Sequence) or isinstance(examples, str) or not examples:
+            what = type(examples).__name__ if not isinstance(examples, list) else "list without any"
+            raise ValueError(
+                f"{kind} takes a list of examples, got a {what}. Give the collator to a DataLoader or a Trainer, which "
+                "makes lists of a dataset's rows."
+            )
+        for number, example in enumerate(examples):
+            self._check_keys(example, number)
+        sides = [self._tokens([example[key] for example in examples], key) for key in self.keys]
+        rows = [self._cut(list(row), seed, number) for number, row in enumerate(zip(*sides, strict=True))]
+        codes = [tuple(example.get(key, UNDETERMINED) for key in self.language_keys) for example in examples]
+        ids = np.arange(len(examples), dtype=np.int64)
+        cut = [list(side) for side in zip(*rows, strict=True)]
+        return Texts(cut, ["-".join(names) for names in codes], ids, np.zeros_like(ids)), codes
+
+    def _check_keys(self, example: Any, number: int) -> None:
+        """Raises ValueError for an example that is no dict, lacks a key, or is in a language that the model has not."""
+        kind = type(self).__name__
+        if not isinstance(example, Mapping):
+            raise ValueError(
+                f"{kind}: example {number} is a {type(example).__name__}. It must be a dict with the keys "
+                f"{' and '.join(self.keys)}."
+            )
+        asked = self.keys + (self.language_keys if self.languages and self.language_share else ())
+        for key in asked:
+            if key not in example:
+                raise ValueError(
+                    f"{kind}: example {number} has no {key!r}, it has {', '.join(map(str, example)) or 'no keys'}. "
+                    f"Examples need {' and '.join(asked)}."
+                )
+        for key in self.language_keys if len(asked) > len(self.keys) else ():
+            if not isinstance(example[key], str) or example[key] not in self.languages.rows:
+                raise ValueError(
+                    f"{kind}: {key} of example {number} is {example[key]!r}, which is no language of the model. "
+                    f"{nearest(str(example[key]), self.languages.rows)}"
+                )
+
+    def _tokens(self, values: list[Any], key: str) -> list[np.ndarray]:
+        """Texts and lists of ids as arrays (T,) int32."""
+        kind, texts = type(self).__name__, {n: value for n, value in enumerate(values) if isinstance(value, str)}
+        found = dict(zip(texts, encode_texts(list(texts.values()), self.tokenizer) if texts else [], strict=True))
+        # the unknown token is a token of a text like any other
+        special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
+        tokens = []
+        for number, value in enumerate(values):
+            ids = np.asarray(found.get(number, value))
+            if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
+                raise ValueError(
+                    f"{kind}: {key!r} of example {number} is a {type(value).__name__}. It must be a text, or a list of "
+                    "token ids."
+                )
+            if not len(ids):
+                raise ValueError(f"{kind}: {key!r} of example {number} has no token. Leave such examples out.")
+            if not 0 <= ids.min() <= ids.max() < len(self.tokenizer):
+                raise ValueError(
+                    f"{kind}: {key!r} of example {number} has ids from {ids.min()} to {ids.max()}, and the tokenizer "
+                    f"has {len(self.tokenizer)} tokens."
+                )
+            if not special.isdisjoint(ids.tolist()):
+                raise ValueError(
+                    f"{kind}: {key!r} of example {number} has special tokens. Tokenize it with "
+                    "add_special_tokens=False: the collator adds them."
+                )
+            tokens.append(ids.astype(np.int32))
+        return tokens
+
+    def _cut(self, sides: list[np.ndarray], seed: int, number: int) -> list[np.ndarray]:
+        if len(sides) == 2:
+            return cut_sides(sides, self.text_length, self.apart)
+        return [random_window(sides[0], self.text_length - SPECIALS_OF_TEXT, seed, "window", number)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where in a run an objective is learned, and what the model is: what `Objective.check_model` looks at."""
+
+    place: str  # `phases.0.objectives.dwa`
+    phase: str  # name of the phase
+    beside: "Sequence[Objective]"  # all objectives of the phase
+    before: "Sequence[Objective]"  # those of the phases before
+    config: "PreTrainedConfig"
+    source: str  # what errors call the configuration
+    learned: Mapping[str, Any] | None  # the configuration of the checkpoint it starts from; none: random weights
+
+
+@dataclass
+class Objective:
+    """One objective of a phase: its options, as a recipe gives them, and what it is."""
+
+    weight: float = option(1.0, "factor of this objective's cross-entropies in the loss", low=0)
+
+    name: ClassVar[str]
+    text: ClassVar[Literal["monolingual", "bitext"]]
+    """The corpora that it reads."""
+    loss_terms: ClassVar[tuple[str, ...]] = ()
+    """The parts of its loss, each with a curve `<name>.<term>`; none: it is one loss."""
+    reads: "ClassVar[type[MaskedObjective] | None]" = None
+    """The objective whose rows it learns from; none: it has a collator of its own."""
+    draws: ClassVar[bool] = False
+    """Whether it asks for a random number at each position of the rows that it reads."""
+    own_mask: ClassVar[bool] = False
+    """Whether its collator makes (B, T, T) masks, which flash attention does not take."""
+    is_masked_lm: ClassVar[bool] = False
+    """Whether its loss is that of masked language modeling, which every model has."""
+    labeled_by: ClassVar[str] = "model"
+    """What makes its labels, where it has no rows of its own."""
+    has_teacher: ClassVar[bool] = False
+    """Whether it learns from the recipe's `teacher`, whose answers are added to the rows that it reads."""
+    panels: ClassVar[dict[str, str]] = {}
+    """Panels of curves.png for what `measure` returns: the beginning of its figures, and a title."""
+
+    @property
+    def learned_terms(self) -> tuple[str, ...]:
+        """Those of `loss_terms` that the phase learns."""
+        return self.loss_terms
+
+    @classmethod
+    def losses(cls) -> list[str]:
+        """`[<name>]`, or `[<name>.<term>, ...]`: what logs and the model call its losses."""
+        return [f"{cls.name}.{term}" for term in cls.loss_terms] or [cls.name]
+
+    @classmethod
+    def sub_batch(cls) -> str:
+        """The name of the sub-batch that it learns from."""
+        return cls.reads.name if cls.reads else cls.name
+
+    def loss_weights(self) -> dict[str, float]:
+        """The weight of each loss; 0 for a term that is not learned, which the model then leaves out."""
+        if not self.loss_terms:
+            return {self.name: self.weight}
+        return {f"{self.name}.{term}": self.weight * (term in self.learned_terms) for term in self.loss_terms}
+
+    @property
+    def needs_languages(self) -> bool:
+        """Whether the model's <mask> has to say its language, where the model has an embedding of languages."""
+        return False
+
+    def check_model(self, setting: Setting) -> None:
+        """Raises ValueError where the model cannot learn it; warns where it would learn noise."""
+
+    def check_text(self, place: str, languages: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
+        """Raises ValueError for text that it cannot learn from: `languages` are those of the phase's monolingual text,
+        `pairs` those of the recipe's translations."""
+
+    @staticmethod
+    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
+        """Figures of a corpus of held-out pairs, beside its losses; `evaluator.objectives` are those of the phase. It
+        is called without gradients."""
+        return {}
+
+
+@dataclass
+class MaskedObjective(Objective):
+    """An objective with examples, and a sub-batch, of its own."""
+
+    batch_size: int = option(
+        MISSING,
+        "examples per step over all processes and accumulated micro-batches (a pair is one example, and where texts "
+        "are packed a bin of them)",
+        low=1,
+        high=LARGEST_BATCH,
+    )
+    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted", above=0, below=1)
+    max_length: int = option(
+        256,
+        "positions of an example, special tokens included; of each side where an objective reads them apart",
+        low=SHORTEST,
+    )
+
+    packed: ClassVar[bool] = False
+    is_masked_lm: ClassVar[bool] = True
+    collator_class: ClassVar[type[Collator]]
+
+    @property
+    def needs_languages(self) -> bool:
+        return self.collator_class.language_share == 1
+
+    @property
+    def apart(self) -> bool:
+        """Whether the two sides of an example are inputs of their own (of monolingual text, adjacent segments)."""
+        return self.collator_class.apart
+
+    @property
+    def text_length(self) -> int:
+        """See `Collator.text_length`."""
+        return self.max_length
+
+    def collator(
+        self, tokenizer: "PreTrainedTokenizerBase", languages: Languages | None = None, draws: bool = False
+    ) -> Collator:
+        """Its collator with these options; `draws`: an objective that reads its rows asks for random numbers."""
+        return self.collator_class(tokenizer, self.mask_probability, self.max_length, languages)
+
+    def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
+        """Whether it learns from a corpus: text of its kind."""
+        return (len(corpus.languages) == 2) == (self.text == "bitext")
+
+
+@dataclass
+class PackableObjective(MaskedObjective):
+    """An objective whose examples may share rows."""
+
+    packed: bool = option(
+        False,
+        "an example is a bin of short texts that together fill max_length positions, each a row of its own that sees "
+        "no other; batch_size counts bins. With model.skip_padding short texts cost no more than long ones, and "
+        "updates are alike in size. Not of streamed text",
+    )

@@ -1,0 +1,242 @@
+"""ERNIE-M's back-translation masked LM (Ouyang et al., EMNLP 2021, section 3.1, Figures 3 and 4)."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
+from pretraining.data.languages import Languages, target_languages
+from pretraining.objectives.base import SHORTEST, TARGET, Collator, MaskedObjective, Setting, Sides
+from pretraining.objectives.camlm import Camlm
+from pretraining.rows import Block, encode_rows
+from zoo_core.masking import key_stream, uniform_of
+from zoo_core.recipes import option
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from pretraining.held_out import Evaluator
+
+logger = logging.getLogger(__name__)
+
+
+class BtmlmCollator(Collator):
+    """Back-translation masked LM: the model writes, then reads.
+
+        first step, `generation_mask`      second step, `attention_mask`
+              a a p p                            a m b b
+          a   x x . .                        a   x x x x
+          a   x x . .                        m   x x x x
+          p   x x x .                        b   x x x x
+          p   x x . x                        b   x x x x
+
+    Behind a text of n tokens stand k = max(1, round(`pseudo_share` n)) pseudo positions p, <mask> in a language drawn
+    from those that its own is translated into. The first step fills them without gradient, each from the unmasked text
+    and itself; the second predicts masked tokens of the text. The sub-batch says at which `temperature` they are filled
+    in training, and how many texts had room for fewer (`shortened`).
+
+    Examples: `{"text": "The house is small.", "language": "en"}`; `languages` is required.
+    """
+
+    name = "btmlm"
+    language_share = 1.0
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        mask_probability: float = 0.15,
+        max_length: int = 256,
+        languages: Languages | Sequence[str] | None = None,
+        pseudo_share: float = 0.2,
+        temperature: float = 0.0,
+        target_languages: Literal["paired", "all"] = "paired",
+    ):
+        super().__init__(tokenizer, mask_probability, max_length, languages)
+        if self.languages is None:
+            raise ValueError(
+                f"{type(self).__name__} writes in another language and got no languages. Give those of the model, as "
+                "languages=model.config.languages."
+            )
+        if not 0 < pseudo_share <= 1 or temperature < 0:
+            raise ValueError(
+                f"pseudo_share must be above 0 and at most 1, and temperature at least 0, got {pseudo_share} and "
+                f"{temperature}."
+            )
+        self.pseudo_share, self.temperature, self.target_languages = pseudo_share, temperature, target_languages
+
+    @property
+    def text_length(self) -> int:
+        return length_of_text(self.max_length, self.pseudo_share)
+
+    def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
+        (length_B,) = sides.lengths_SB
+        due_B = pseudo_count(length_B, self.pseudo_share)
+        count_B = np.minimum(due_B, (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0))
+        slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
+        tokens = [*sides.tokens, [slots[:count] for count in count_B]]
+        codes = self._with_targets(sides.codes, keys_B)
+        facts = {"temperature": self.temperature, "shortened": int((count_B < due_B).sum())} if training else {}
+        return Sides(tokens, np.stack([length_B, count_B]), codes), facts
+
+    def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        from modeling.attention_masks import btmlm_generation_mask  # with transformers, which takes seconds to import
+
+        fields = super().rows(sides, keys_B, language_rows_SB)
+        mask_BTT = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])
+        return fields | {"generation_mask": mask_BTT}
+
+    def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
+        return self.masked(block, block.of_side[0], keys_N)
+
+    def _with_targets(self, codes_B1: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> list[tuple[str, str]]:
+        """The language of each text, and the one that it is back-translated into."""
+        drawn_B = uniform_of(key_stream(keys_B, TARGET)).tolist()
+        targets = {code: self.languages.targets(code, self.target_languages) for code in {c for c, *_ in codes_B1}}
+        return [
+            (code, targets[code][0][int(np.searchsorted(targets[code][1].cumsum()[:-1], drawn, side="right"))])
+            for (code, *_), drawn in zip(codes_B1, drawn_B, strict=False)
+        ]
+
+
+def pseudo_count(tokens: int | np.ndarray, share: float) -> int | np.ndarray:
+    """Pseudo tokens that a text of so many tokens should get (ERNIE-M, section 4.3)."""
+    return np.maximum(1, np.rint(share * tokens)).astype(np.int64)
+
+
+def length_of_text(max_length: int, share: float) -> int:
+    """Positions of a text, special tokens included, whose pseudo tokens fit into `max_length` positions with it.
+
+    A text of n tokens gets round(share x n) pseudo tokens, one at least, and two special tokens more.
+    """
+    return int((max_length - SPECIALS_OF_PAIR) / (1 + share)) + SPECIALS_OF_TEXT
+
+
+@dataclass
+class Btmlm(MaskedObjective):
+    """ERNIE-M's back-translation masked LM of monolingual text: a text is predicted with pseudo tokens behind it."""
+
+    max_length: int = option(
+        256, "positions of a text with its pseudo tokens, for which room is kept, special tokens included", low=SHORTEST
+    )
+    pseudo_share: float = option(
+        0.2,
+        "pseudo tokens for each token of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)",
+        above=0,
+        high=1,
+    )
+    temperature: float = option(
+        0.0,
+        "0 fills a pseudo position with the likeliest token, as evaluation always does; more draws from the softmax of "
+        "logits / this, by random numbers of each process, as dropout's are",
+        low=0,
+    )
+    target_languages: Literal["paired", "all"] = option(
+        "paired",
+        "languages of the pseudo tokens, drawn by the size of their pairs to the power alpha. paired: those that "
+        "`bitext` pairs with the text's language (texts of a language without pairs are left out); all: every other "
+        "language of `bitext`",
+    )
+
+    name = BtmlmCollator.name
+    text = "monolingual"
+    own_mask = True
+    is_masked_lm = False
+    collator_class = BtmlmCollator
+    panels: ClassVar[dict[str, str]] = {"back_translation/": "pseudo tokens in the translation, less in another"}
+
+    @property
+    def text_length(self) -> int:
+        return length_of_text(self.max_length, self.pseudo_share)
+
+    def collator(
+        self, tokenizer: "PreTrainedTokenizerBase", languages: Languages | None = None, draws: bool = False
+    ) -> BtmlmCollator:
+        options = (self.mask_probability, self.max_length, languages)
+        return BtmlmCollator(tokenizer, *options, self.pseudo_share, self.temperature, self.target_languages)
+
+    def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
+        """Text in a language that can be translated into another."""
+        if not super().reads_corpus(corpus, languages):
+            return False
+        return bool(languages.targets(corpus.languages[0], self.target_languages)[0])
+
+    def check_text(self, place: str, languages: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
+        alone = [code for code in languages if not target_languages(code, pairs, self.target_languages)]
+        if len(alone) == len(languages):
+            raise ValueError(
+                f"{place} writes pseudo tokens in another language, and no translation pair of `bitext` gives one to "
+                f"{', '.join(languages)}. Add pairs, or take it out."
+            )
+        if alone:
+            logger.info("%s leaves out %s, which `bitext` pairs with no other language.", place, ", ".join(alone))
+
+    def check_model(self, setting: Setting) -> None:
+        if not getattr(setting.config, "num_languages", 0):
+            raise ValueError(
+                f"{setting.source} has num_languages 0, and {setting.place} writes in one. Name them as "
+                "model.config.languages."
+            )
+        can_translate = bool((setting.learned or {}).get("languages"))
+        if not can_translate and not any(isinstance(o, Camlm) for o in [*setting.before, *setting.beside]):
+            logger.warning(
+                f"Phase {setting.phase!r} generates pseudo tokens, and neither it nor a phase before it learns to "
+                f"translate ({Camlm.name}), nor has the checkpoint: they will be noise."
+            )
+
+    @staticmethod
+    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
+        """`back_translation_overlap`, where the recipe asks for it, whatever the phase learns."""
+        if not evaluator.back_translation or len(corpus.held_out) < 2:
+            return {}
+        return back_translation_overlap(evaluator, corpus)
+
+
+def back_translation_overlap(evaluator: "Evaluator", corpus: Any) -> dict[str, float]:
+    """Of the pseudo tokens that BTMLM's first step writes to held-out sentences, the share that their translation holds
+    (as a bag of tokens), less the share that another sentence's translation holds, in each direction.
+
+    The other sentence is the next one by length. Commas and articles occur in both, and count for nothing; a model that
+    knows nothing of translation gets 0. `..._own` and `..._other` are the two shares.
+    """
+    import torch
+    from accelerate.utils import send_to_device
+
+    from modeling.attention_masks import btmlm_generation_mask
+    from pretraining.held_out import ordinary
+
+    model, share, mask_id = evaluator.model, evaluator.back_translation, evaluator.tokenizer.mask_token_id
+    figures, size = {}, evaluator.batch_size
+    room = length_of_text(model.config.longest_input, share) - SPECIALS_OF_TEXT
+    for source, target in ((0, 1), (1, 0)):
+        pairs = sorted(
+            (example.sides for example in corpus.held_out), key=lambda sides: (len(sides[target]), len(sides[source]))
+        )
+        translations = [frozenset(sides[target].tolist()) for sides in pairs]
+        codes = [corpus.languages[side] for side in (source, target)]
+        rows_2 = torch.tensor([evaluator.languages.rows[code] for code in codes])
+        hits, count = np.zeros(2), 0
+        for start in range(0, len(pairs), size):
+            rows = []
+            for sides in pairs[start : start + size]:
+                text = sides[source][:room]
+                rows.append([text, np.full(pseudo_count(len(text), share), mask_id)])
+            batch = encode_rows(rows, evaluator.tokenizer)
+            batch["language_ids"] = rows_2[batch["segment_ids"].clamp(min=0)]
+            batch["generation_mask"] = btmlm_generation_mask(batch["attention_mask"], batch["segment_ids"])
+            batch = send_to_device(batch, evaluator.accelerator.device)
+            with evaluator.accelerator.autocast():
+                filled_BT = model.back_translate(batch)
+            is_pseudo_BT = (batch["segment_ids"] == 1) & ordinary(batch)
+            for number, (tokens_T, is_pseudo_T) in enumerate(zip(filled_BT, is_pseudo_BT, strict=True)):
+                pseudo = tokens_T[is_pseudo_T].tolist()
+                own, other = start + number, (start + number + 1) % len(pairs)
+                hits += [sum(token in translations[index] for token in pseudo) for index in (own, other)]
+                count += len(pseudo)
+        own, other = hits / count
+        key = "->".join(codes) + corpus.name.removeprefix("-".join(corpus.languages))
+        figures[f"back_translation/{key}"] = own - other
+        figures |= {f"back_translation_own/{key}": own, f"back_translation_other/{key}": other}
+    return figures

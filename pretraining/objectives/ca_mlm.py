@@ -1,0 +1,143 @@
+"""VECO's cross-attention masked LM (ACL 2021, Figure 2): of adjacent segments, and of translations."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from pretraining.objectives.base import X_MASKS, Y_MASKS, Collator, MaskedObjective, Setting, Sides
+from pretraining.rows import SIDES
+from zoo_core.masking import key_stream
+from zoo_core.recipes import option
+
+if TYPE_CHECKING:
+    from pretraining.held_out import Evaluator
+
+
+class CaMlmCollator(Collator):
+    """Cross-attention masked LM: x and y are inputs of their own, masked one by one.
+
+        H stream (`inner`)        S stream (`cross`)
+              a m a                     a m a | b m      to the last H of the other side
+          a   x x x                 a   x x x | x x
+          m   x x x                 m   x x x | x x
+          a   x x x                 a   x x x | x x
+
+    The sub-batch holds `x` and `y`, each a full set of fields of its own length. Both streams see all of their own
+    side; where `config.cross_stream` is causal (ICLR), the model narrows S to the positions before, because its
+    decoder, which no collator feeds, does the same.
+
+    Examples: `{"source": ..., "target": ...}`, two adjacent segments of a document, or translations.
+    """
+
+    keys = ("source", "target")
+    apart = True
+
+    def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        return {
+            name: super(CaMlmCollator, self).rows(
+                replace(sides, tokens=[sides.tokens[s]], lengths_SB=sides.lengths_SB[s : s + 1]),
+                key_stream(keys_B, stream),
+                language_rows_SB[s : s + 1],
+            )
+            for s, (name, stream) in enumerate(zip(SIDES, (X_MASKS, Y_MASKS), strict=True))
+        }
+
+
+class CaMlmSegmentsCollator(CaMlmCollator):
+    """CA-MLM of adjacent segments of a document; see `CaMlmCollator`."""
+
+    name = "ca_mlm_segments"
+
+
+class CaMlmPairsCollator(CaMlmCollator):
+    """CA-MLM of translations; see `CaMlmCollator`."""
+
+    name = "ca_mlm_pairs"
+
+
+@dataclass
+class CaMlm(MaskedObjective):
+    """What both keys of CA-MLM share."""
+
+    terms: list[Literal["inner", "cross"]] = option(
+        [], "`inner` (a side from itself), `cross` (a side from both); default: both"
+    )
+
+    loss_terms: ClassVar[tuple[str, ...]] = ("inner", "cross")
+    is_masked_lm: ClassVar[bool] = False
+    panels: ClassVar[dict[str, str]] = {"alignment_cross/": "alignment accuracy, cross-attention"}
+
+    @property
+    def learned_terms(self) -> tuple[str, ...]:
+        return tuple(term for term in self.loss_terms if not self.terms or term in self.terms)
+
+    def check_model(self, setting: Setting) -> None:
+        if not setting.config.cross_attention:
+            raise ValueError(
+                f"{setting.place} needs cross-attention: {setting.source} sets model.config.cross_attention to false."
+            )
+
+    @staticmethod
+    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
+        """How often the cross-attention looks at a token's translation, at its best layer and by layer."""
+        if not evaluator.alignment or not any(isinstance(found, CaMlm) for found in evaluator.objectives):
+            return {}
+        return evaluator.best_layer("alignment_cross", corpus, cross_attention_alignment(evaluator, corpus))
+
+
+@dataclass
+class CaMlmSegments(CaMlm):
+    """VECO's cross-attention masked LM of adjacent segments of monolingual text."""
+
+    name = CaMlmSegmentsCollator.name
+    text = "monolingual"
+    collator_class = CaMlmSegmentsCollator
+
+
+@dataclass
+class CaMlmPairs(CaMlm):
+    """VECO's cross-attention masked LM of translation pairs."""
+
+    name = CaMlmPairsCollator.name
+    text = "bitext"
+    collator_class = CaMlmPairsCollator
+
+
+def cross_attention_alignment(evaluator: "Evaluator", corpus: Any) -> list[float]:
+    """Share of the tokens that look most at their translation through VECO's cross-attention, by layer (L - 1,).
+
+    The weights are the mean over heads, in the stream that reads the last states of the other side, nothing masked;
+    special tokens are left out, both directions count. Pairs and errors are those of `alignment_accuracy`. Where a
+    token and its translation stand at equal positions, as in the controlled pair, looking straight across is right too.
+    """
+    import torch
+
+    from modeling.attention_masks import cross_stream_mask
+    from pretraining.held_out import ordinary, right_tokens
+
+    model = evaluator.model
+    attention = model.config._attn_implementation
+    model.set_attn_implementation("eager")  # the one that hands its weights out
+    right_L, count = 0, 0
+    try:
+        for chunk in evaluator.one_to_one_pairs(corpus):
+            encoded = [evaluator.encode([[sides[side]] for sides in chunk]) for side in (0, 1)]
+            for (own, _), (other, states) in (encoded, encoded[::-1]):
+                with evaluator.accelerator.autocast():
+                    output = model.roberta(
+                        own["input_ids"],
+                        attention_mask=cross_stream_mask(model.config, own["attention_mask"]),
+                        encoder_hidden_states=states[-1],
+                        encoder_attention_mask=other["attention_mask"],
+                        output_attentions=True,
+                    )
+                own_BT, other_BS = ordinary(own), ordinary(other)
+                weights = [layer_BATS.float().mean(1) for layer_BATS in output.cross_attentions]
+                right_L = right_L + torch.stack(
+                    [right_tokens(weights_BTS, own_BT, other_BS) for weights_BTS in weights]
+                )
+                count += int(own_BT.sum())
+    finally:
+        model.set_attn_implementation(attention)
+    return (right_L / count).tolist()

@@ -1,0 +1,69 @@
+"""ERNIE-M's cross-attention masked LM (Ouyang et al., EMNLP 2021, section 3.1, Figure 2)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator, PackableObjective, Sides
+from pretraining.rows import Block
+from zoo_core.masking import IGNORED, key_stream, mask_rows, uniform_of
+
+
+class CamlmCollator(Collator):
+    """Cross-attention masked LM: a side is predicted from the other one alone.
+
+            a m b m'
+        a   x . . .      what is not masked sees its own side, or its words would come back by the other side's states
+        m   . x x .      a masked token sees the other side, and the masked of its own
+        b   . . x .
+        m'  x . . x
+
+    Predicted tokens are <mask> always: one that is kept would be a word of its own side, which the other masks of that
+    side could read. Each side keeps a token or more to be predicted from. Which side comes first is drawn: BTMLM writes
+    behind a text, in either language.
+
+    Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`, and for ERNIE-M with languages
+    `source_language` and `target_language`.
+    """
+
+    name = "camlm"
+    keys = ("source", "target")
+    language_share = 1.0
+
+    def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
+        is_turned_B = uniform_of(key_stream(keys_B, ORDER)) < 0.5
+        turned = is_turned_B.tolist()
+        pairs = [(y, x) if turn else (x, y) for x, y, turn in zip(*sides.tokens, turned, strict=True)]
+        codes = [codes[::-1] if turn else codes for codes, turn in zip(sides.codes, turned, strict=False)]
+        lengths_SB = np.where(is_turned_B, sides.lengths_SB[::-1], sides.lengths_SB)
+        return Sides([list(side) for side in zip(*pairs, strict=True)], lengths_SB, codes), {}
+
+    def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        from modeling.attention_masks import camlm_mask  # with transformers, which takes seconds to import
+
+        fields = super().rows(sides, keys_B, language_rows_SB)
+        predicted_BT = fields["labels"].ne(IGNORED)
+        return fields | {"attention_mask": camlm_mask(fields["attention_mask"], fields["segment_ids"], predicted_BT)}
+
+    def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
+        labels = np.full_like(block.input_ids, IGNORED)
+        known = block.input_ids != self.tokenizer.unk_token_id
+        of_side, mask_id = [tokens & known for tokens in block.of_side], self.tokenizer.mask_token_id
+        for candidates, other, stream in zip(of_side, of_side[::-1], (X_MASKS, Y_MASKS), strict=True):
+            # not where the other side has no token that tells anything
+            share_N = np.where(other.any(1), self.mask_probability, 0.0)
+            keys = key_stream(keys_N, stream)
+            mask_rows(
+                block.input_ids, labels, candidates, share_N, keys, mask_id, self.vocabulary, mask_share=1.0, leave=1
+            )
+        return labels
+
+
+@dataclass
+class Camlm(PackableObjective):
+    """ERNIE-M's cross-attention masked LM of translation pairs: each side is predicted from the other alone."""
+
+    name = CamlmCollator.name
+    text = "bitext"
+    own_mask = True
+    collator_class = CamlmCollator

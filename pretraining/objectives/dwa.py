@@ -1,0 +1,66 @@
+"""XLM-Align's denoising word alignment (Chi et al., ACL 2021, section 3): the model labels the links of translation
+pairs and learns to predict them. The labels and the loss are those of `modeling/modeling_xlm_align.py`.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pretraining.objectives.base import Objective, Setting
+from pretraining.objectives.tlm import Tlm
+from pretraining.rows import encode_rows
+from zoo_core.masking import IGNORED
+
+if TYPE_CHECKING:
+    from pretraining.held_out import Evaluator
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Dwa(Objective):
+    """XLM-Align's denoising word alignment, on the masked pairs of tlm; model.config says what it labels and asks."""
+
+    name = "dwa"
+    text = "bitext"
+    reads = Tlm
+    draws = True
+    panels: ClassVar[dict[str, str]] = {"self_labels/": "share of self-labeled links that are right"}
+
+    def check_model(self, setting: Setting) -> None:
+        learned = [objective for objective in setting.beside if objective.weight]
+        if setting.config.query_positions == "none":
+            if learned and all(isinstance(objective, Dwa) for objective in learned):
+                raise ValueError(f"{setting.place} is learned alone, and model.config.query_positions is none.")
+        elif self.weight and not setting.before and setting.learned is None:
+            logger.warning(
+                f"Phase {setting.phase!r} has {self.name}, and the model starts from random weights: before it has "
+                "learned anything its labels are noise (XLM-Align, section 6). Set model.start_from to a pretrained "
+                f"model, or put a phase of mlm and {Tlm.name} before this one."
+            )
+
+    @staticmethod
+    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
+        """The share of self-labeled links that are right, and links for each source token."""
+        if not evaluator.alignment or not any(isinstance(found, Dwa) for found in evaluator.objectives):
+            return {}
+        right, share = self_label_accuracy(evaluator, corpus)
+        return {f"self_labels/{corpus.name}": right, f"self_labels_per_token/{corpus.name}": share}
+
+
+def self_label_accuracy(evaluator: "Evaluator", corpus: Any) -> tuple[float, float]:
+    """Of the links that XLM-Align labels held-out pairs with, the share that are right, and links for each source
+    token. Pairs and errors are those of `alignment_accuracy`."""
+    import torch
+    from accelerate.utils import send_to_device
+
+    right, found, tokens = 0, 0, 0
+    for chunk in evaluator.one_to_one_pairs(corpus):
+        batch = send_to_device(encode_rows(chunk, evaluator.tokenizer), evaluator.accelerator.device)
+        with evaluator.accelerator.autocast():
+            labels = evaluator.model.self_label(batch | {"labels": torch.full_like(batch["input_ids"], IGNORED)})
+        links_N3 = labels.links_PST.nonzero()
+        right += int((links_N3[:, 1] == links_N3[:, 2]).sum())
+        found += len(links_N3)
+        tokens += int(labels.source_mask_PS.sum())
+    return right / max(1, found), found / tokens

@@ -1,0 +1,21 @@
+"""Knowledge distillation from a teacher of one language: MetaXLM's baseline XLM+KD (Chi et al. 2021, section 5.3).
+
+The teacher reads the masked texts of `mlm` in tokens of its own and says what it would put in place of the masked words
+(`pretraining/start/teacher.py`). The loss is that of `modeling/modeling_metaxlm.py`.
+"""
+
+from dataclasses import dataclass
+
+from pretraining.objectives.base import Objective
+from pretraining.objectives.mlm import Mlm
+
+
+@dataclass
+class Kd(Objective):
+    """MetaXLM's knowledge distillation, on the masked texts of mlm in the language of the recipe's `teacher`."""
+
+    name = "kd"
+    text = "monolingual"
+    reads = Mlm
+    labeled_by = "teacher"
+    has_teacher = True

@@ -1,0 +1,28 @@
+"""Masked language modeling (Devlin et al. 2019), of text in any number of languages (Conneau and Lample 2019, 3.3)."""
+
+from dataclasses import dataclass
+
+from pretraining.objectives.base import Collator, PackableObjective
+
+
+class MlmCollator(Collator):
+    """Masked language modeling of text in one language: every token sees every token.
+
+        a m a
+    a   x x x
+    m   x x x
+    a   x x x
+
+    Examples: `{"text": "The house is small."}`.
+    """
+
+    name = "mlm"
+
+
+@dataclass
+class Mlm(PackableObjective):
+    """Masked language modeling of monolingual text; of all models."""
+
+    name = MlmCollator.name
+    text = "monolingual"
+    collator_class = MlmCollator

@@ -1,0 +1,62 @@
+"""Who sees whom in a batch, printed as the collators' docstrings draw it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pretraining.rows import SIDES
+from zoo_core.masking import IGNORED
+
+
+def picture(batch: Mapping[str, Mapping[str, Any]], row: int = 0) -> None:
+    """Prints for each sub-batch of a collator's batch who sees whom in one of its rows.
+
+    The token of a line attends to the columns marked `x`. `a` and `b` are tokens of the two sides, special tokens
+    included, `m` and `m'` those of them that are predicted, `p` positions that BTMLM's first step fills. Of two sides
+    that are inputs of their own, a side attends to itself in both streams and, behind `|`, to the other in the stream
+    `cross`.
+    """
+    for name, fields in batch.items():
+        if SIDES[0] in fields:
+            for own, other in (SIDES, SIDES[::-1]):
+                print(f"{name}, {own}")
+                signs = [_signs(fields[side], row, letters=side_letters(side)) for side in (own, other)]
+                masks = [_allowed(fields[side]["attention_mask"][row], len(signs[0])) for side in (own, other)]
+                _print(signs[0], [*signs[0], "|", *signs[1]], [[*a, None, *b] for a, b in zip(*masks, strict=True)])
+            continue
+        if "generation_mask" in fields:
+            signs = _signs(fields, row, letters="ap", labels=False)
+            print(f"{name}, first step")
+            _print(signs, signs, _allowed(fields["generation_mask"][row], len(signs)))
+        signs = _signs(fields, row)
+        print(f"{name}, second step" if "generation_mask" in fields else name)
+        _print(signs, signs, _allowed(fields["attention_mask"][row], len(signs)))
+
+
+def side_letters(side: str) -> str:
+    """What stands for the tokens of a side that is an input of its own."""
+    return "ab"[SIDES.index(side)]
+
+
+def _signs(fields: Mapping[str, Any], row: int, letters: str = "ab", labels: bool = True) -> list[str]:
+    """A sign for each token of a row; padding has none."""
+    signs = []
+    of_row = zip(fields["segment_ids"][row].tolist(), fields["labels"][row].tolist(), strict=True)
+    for segment, label in of_row:
+        if segment >= 0:
+            letter = letters[segment]
+            signs.append({"a": "m", "b": "m'"}[letter] if labels and label != IGNORED else letter)
+    return signs
+
+
+def _allowed(mask: Any, lines: int) -> list[list[bool]]:
+    """Of a row's mask (T,) or (T, T), who may attend to whom, for the first `lines` positions."""
+    if mask.dim() == 1:
+        mask = mask.expand(lines, -1)
+    return mask[:lines].bool().tolist()
+
+
+def _print(lines: Sequence[str], columns: Sequence[str], allowed: Sequence[Sequence[bool | None]]) -> None:
+    print("    " + " ".join(f"{sign:2}" for sign in columns).rstrip())
+    for sign, marks in zip(lines, allowed, strict=True):
+        shown = ["|" if mark is None else "x" if mark else "." for mark in marks[: len(columns)]]
+        print(f"{sign:3} " + " ".join(f"{mark:2}" for mark in shown).rstrip())

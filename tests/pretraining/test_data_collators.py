@@ -1,0 +1,275 @@
+"""Collators as data collators: in anybody's DataLoader, in transformers' own Trainer, and in a plain loop."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import ModernBertConfig, Trainer, TrainingArguments
+
+from modeling.configuration_ernie_m import ErnieMConfig
+from modeling.configuration_xlm_align import XlmAlignConfig
+from modeling.modeling_ernie_m import ErnieMForPreTraining
+from modeling.modeling_xlm_align import XlmAlignForPreTraining
+from pretraining.data.corpora import load_corpora, training_batches
+from pretraining.data.examples import cut_pair, encode_texts
+from pretraining.objectives import (
+    OBJECTIVES,
+    BtmlmCollator,
+    CamlmCollator,
+    CaMlmPairsCollator,
+    MaskedObjective,
+    MlmCollator,
+    TlmCollator,
+    picture,
+)
+from pretraining.rows import inputs_of
+from tests.architectures import ARCHITECTURES
+from zoo_core.masking import IGNORED
+
+SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+COLLATORS = [found.collator_class for found in OBJECTIVES.values() if issubclass(found, MaskedObjective)]
+
+
+@pytest.fixture(scope="module")
+def pairs(sample_corpus_dir):
+    """English and German sentences as a user has them: texts with the codes of their languages."""
+    sides = []
+    for code in ("en", "de"):
+        lines = (sample_corpus_dir / code / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        sides.append({row["id"]: row["text"] for row in map(json.loads, lines)})
+    common = [key for key in sides[0] if key in sides[1]][:64]
+    codes = {"source_language": "en", "target_language": "de", "language": "en"}
+    return [{"source": sides[0][key], "target": sides[1][key], "text": sides[0][key], **codes} for key in common]
+
+
+def made(collator_class, tokenizer, **options):
+    """A collator of any objective, for a model with languages."""
+    return collator_class(tokenizer, languages=["de", "en", "zh"], **options)
+
+
+def gold(fields):
+    """The rows before they were masked, without padding."""
+    ids = torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])
+    return [row[segments >= 0].tolist() for row, segments in zip(ids, fields["segment_ids"], strict=True)]
+
+
+def test_camlm_and_ernie_m_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path):
+    torch.manual_seed(0)
+    config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        remove_unused_columns=False,  # the collator reads the texts
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-2,
+        num_train_epochs=6,
+        eval_strategy="epoch",
+        logging_strategy="epoch",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    dataset, collate = Dataset.from_list(pairs), CamlmCollator(sample_tokenizer, max_length=128)
+    trainer = Trainer(ErnieMForPreTraining(config), arguments, collate, dataset, dataset)
+    trainer.train()
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    evaluated = [line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line]
+    assert losses[0] == pytest.approx(math.log(len(sample_tokenizer)), abs=1.0)  # a mean, accumulated or not
+    assert losses[-1] < losses[0] - 0.5 and evaluated[-1] < evaluated[0] - 0.3
+    norms = [line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line]
+    assert all(norm < 20 for norm in norms)  # a sum's would be hundreds
+
+
+def test_tlm_and_dwa_on_a_modernbert_in_a_plain_loop(pairs, sample_tokenizer):
+    torch.manual_seed(0)
+    special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
+    sizes = SIZES | special | ARCHITECTURES["modernbert"]
+    encoder = ModernBertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=128, **sizes)
+    model = XlmAlignForPreTraining(XlmAlignConfig(backbone_config=encoder))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader = DataLoader(pairs, batch_size=16, shuffle=True, collate_fn=TlmCollator(sample_tokenizer, max_length=128))
+    losses = []
+    for _ in range(8):
+        for batch in loader:
+            output = model(**batch)
+            output.loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(output.loss.item())
+    assert set(output.token_losses) == {"tlm", "dwa"}
+    assert np.isfinite(losses).all() and np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.3
+
+
+def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sample, recipe_of, sample_tokenizer):
+    options = {"batch_size": 6, "max_length": 64}
+    recipe = recipe_of(
+        {"mlm": options, "tlm": options, "camlm": options},
+        monolingual=[{"language": "en"} | sample("en")],
+        bitext=[
+            dict(source_language="en", target_language="de", source=sample("en"), target=sample("de"), join_on="id")
+        ],
+    )
+    corpora, (phase,) = load_corpora(recipe, sample_tokenizer), recipe.phases
+    loader = training_batches(corpora, phase, recipe, 0, sample_tokenizer)
+    torch.manual_seed(0)
+    config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
+    model = ErnieMForPreTraining(config)
+    batch, draws = next(iter(loader)), next(iter(loader.batch_sampler))
+    for name, objective in phase.objectives.items():
+        texts = loader.dataset.dataset._texts(name, [draw for draw in draws if draw.objective == name])
+        collator = objective.collator_class(sample_tokenizer, max_length=64)
+        own = collator.sub_batch(texts, (recipe.seed, 0))
+        assert own.keys() == batch[name].keys()
+        assert all(torch.equal(own[key], batch[name][key]) for key in own if torch.is_tensor(own[key]))
+        output, of_loop = model(**{name: own}), model(**{name: batch[name]})
+        assert torch.equal(output.loss_sum, of_loop.loss_sum)
+        assert output.loss == output.loss_sum / len(output.token_losses[name])
+
+
+@pytest.mark.parametrize("collator_class", COLLATORS)
+def test_masks_change_with_each_call_and_are_repeated_by_torchs_seed(collator_class, pairs, sample_tokenizer):
+    collate = made(collator_class, sample_tokenizer)
+
+    def labels(seed=None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        (sub_batch,) = collate(pairs).values()
+        return [fields["labels"] for fields in inputs_of(sub_batch)]
+
+    def same(one, other):
+        return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+    first, second = labels(seed=1), labels()
+    assert not same(first, second)
+    assert same(first, labels(seed=1)) and same(second, labels())
+
+
+@pytest.mark.parametrize("collator_class", COLLATORS)
+def test_texts_and_ids_give_the_same_rows_and_fit(collator_class, pairs, sample_tokenizer):
+    collate = made(collator_class, sample_tokenizer, max_length=16)
+    tokens = {key: encode_texts([pair[key] for pair in pairs], sample_tokenizer) for key in collate.keys}
+    ids = [pair | {key: tokens[key][number] for key in collate.keys} for number, pair in enumerate(pairs)]
+    as_arrays = [{**example, **{key: np.array(example[key]) for key in collate.keys}} for example in ids]
+    found = []
+    for examples in (pairs, ids, as_arrays):
+        torch.manual_seed(0)
+        (sub_batch,) = collate(examples).values()
+        found.append([gold(fields) for fields in inputs_of(sub_batch)])
+        assert max(fields["input_ids"].shape[1] for fields in inputs_of(sub_batch)) == 16
+    assert found[0] == found[1] == found[2]
+
+
+def test_pairs_are_cut_as_in_the_loop_and_texts_to_windows(pairs, sample_tokenizer):
+    sides = [encode_texts([pair[key] for pair in pairs], sample_tokenizer) for key in ("source", "target")]
+    kept = cut_pair(np.array([[len(ids) for ids in side] for side in sides]), 16 - 4)
+    rows = gold(TlmCollator(sample_tokenizer, max_length=16)(pairs)["tlm"])
+    for number, row in enumerate(rows):
+        x, y = (side[number][: kept[of, number]] for of, side in enumerate(sides))
+        assert row == [0, *x, 2, 2, *y, 2]
+    (apart,) = CaMlmPairsCollator(sample_tokenizer, max_length=8)(pairs).values()
+    assert gold(apart["y"]) == [[0, *ids[:6], 2] for ids in sides[1]]
+    offsets = set()
+    for _ in range(20):
+        (row,) = gold(MlmCollator(sample_tokenizer, max_length=8)(pairs[:1])["mlm"])
+        begins = [n for n in range(len(sides[0][0]) - 5) if sides[0][0][n : n + 6] == row[1:-1]]
+        assert begins
+        offsets.update(begins)
+    assert len(offsets) > 2  # every part of a long text is seen
+
+
+def test_languages_are_those_of_the_model(pairs, sample_tokenizer):
+    codes = ["zh", "de", "en"]
+    fields = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
+    assert set(fields["language_ids"].unique().tolist()) <= {0, 1, 2} and fields["languages"] == ["en-de"] * len(pairs)
+    first = fields["language_ids"][:, 0]  # en or de, as either side may stand first
+    assert set(first.tolist()) == {1, 2}
+    written = BtmlmCollator(sample_tokenizer, languages=codes)(pairs)["btmlm"]
+    assert set(written["language_ids"][written["segment_ids"] == 1].unique().tolist()) == {0, 1}  # not its own
+    assert "language_ids" not in CamlmCollator(sample_tokenizer)(pairs)["camlm"]
+
+
+GOOD = {"source": "The house is small.", "target": "Das Haus ist klein."}
+MISTAKES = [
+    (Dataset.from_list([GOOD]), "Dataset"),
+    ({"source": ["The house."], "target": ["Das Haus."]}, "list of examples"),
+    ("The house is small.", "list of examples"),
+    ([], "list"),
+    (["The house is small."], "str"),
+    ([{"source": "The house is small."}], "'target'"),
+    ([GOOD, {"source": "A", "trget": "B"}], "'target'"),
+    ([GOOD | {"target": None}], "'target'"),
+    ([GOOD | {"target": ["Das", "Haus"]}], "'target'"),
+    ([GOOD | {"target": [1.5, 2.5]}], "'target'"),
+    ([GOOD | {"target": ""}], "no token"),
+    ([GOOD | {"target": []}], "no token"),
+    ([GOOD | {"target": [10, 10**6]}], "1000000"),
+    ([GOOD | {"target": [-1]}], "-1"),
+    ([GOOD | {"target": [0, 50, 2]}], "special"),
+    ([GOOD | {"target": [[10, 11]]}], "'target'"),
+]
+
+
+@pytest.mark.parametrize(("examples", "named"), MISTAKES)
+def test_a_mistake_in_examples_is_named(examples, named, sample_tokenizer):
+    with pytest.raises(ValueError, match=named):
+        CamlmCollator(sample_tokenizer)(examples)
+
+
+def test_a_mistake_in_options_is_named(sample_tokenizer):
+    for options, named in (
+        ({"mask_probability": 0.0}, "mask_probability"),
+        ({"mask_probability": 15}, "mask_probability"),
+        ({"max_length": 4}, "max_length"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            CamlmCollator(sample_tokenizer, **options)
+    with pytest.raises(ValueError, match="languages"):
+        BtmlmCollator(sample_tokenizer)
+    collate = CamlmCollator(sample_tokenizer, languages=["en", "de"])
+    with pytest.raises(ValueError, match="source_language"):
+        collate([GOOD])
+    with pytest.raises(ValueError, match="'fr'"):
+        collate([GOOD | {"source_language": "en", "target_language": "fr"}])
+
+
+def test_batches_of_workers(pairs, sample_tokenizer):
+    """Workers draw seeds of their own, and other ones in each epoch."""
+    collate = CamlmCollator(sample_tokenizer)
+    loader = DataLoader(pairs, batch_size=32, collate_fn=collate, num_workers=2)
+    first, second = ([batch["camlm"]["labels"] for batch in loader] for _ in range(2))
+    assert len(first) == 2
+    assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_pictures(sample_tokenizer, capsys):
+    """Those of the collators' docstrings, of tokens that are masked by hand."""
+    camlm = CamlmCollator(sample_tokenizer, mask_probability=1e-9)([GOOD])["camlm"]
+    picture({"camlm": camlm})
+    name, head, *lines = capsys.readouterr().out.splitlines()
+    assert name == "camlm"
+    signs = head.split()
+    assert len(lines) == len(signs) == int((camlm["segment_ids"] >= 0).sum())
+    marks = [line.split() for line in lines]
+    assert [sign for sign, *_ in marks] == signs and set(signs) == {"a", "b"}
+    for sign, *row in marks:  # nothing is masked: each side sees itself
+        assert row == ["x" if other == sign else "." for other in signs]
+
+    masked = CamlmCollator(sample_tokenizer, mask_probability=0.5)([GOOD])
+    picture(masked)
+    _, head, *lines = capsys.readouterr().out.splitlines()
+    sees = {"a": {"a"}, "b": {"b"}, "m": {"m", "b"}, "m'": {"m'", "a"}}
+    for sign, *row in (line.split() for line in lines):
+        assert row == ["x" if other in sees[sign] else "." for other in head.split()]
+
+    picture(BtmlmCollator(sample_tokenizer, languages=["en", "de"])([{"text": GOOD["source"], "language": "en"}]))
+    first, second = capsys.readouterr().out.split("btmlm, ")[1:]
+    assert first.startswith("first step") and second.startswith("second step") and "." not in second
+    assert first.splitlines()[1].split()[-1] == "p"
+    picture(CaMlmPairsCollator(sample_tokenizer)([GOOD]))
+    assert "|" in capsys.readouterr().out
