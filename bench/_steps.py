@@ -30,6 +30,7 @@ from modeling.backbone import renamed
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.encoder import MultiHeadAttention
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
+from pretraining.data.batches import Feed
 from pretraining.data.examples import Example, Texts
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import ModelStart, Phase, Recipe
@@ -153,7 +154,7 @@ class OurStep:
         recipe = Recipe("unused", start, phases=[self.phase], precision=precision)
         model.set_skip_padding(True)
         self.objective, self.tokenizer = objective, tokenizer
-        self.training = Training(recipe, model, tokenizer, [], make_accelerator(precision), [])
+        self.training = Training(recipe, model, Feed.of(recipe, [], tokenizer), make_accelerator(precision), [])
         self.training._start_phase(0)
         self.optimizer = self.training.optimizer.optimizer
         self.model = self.training.model

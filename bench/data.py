@@ -32,7 +32,8 @@ from transformers import DataCollatorForLanguageModeling
 from bench._common import check_sizes, in_fresh_process, interleaved, make_parser, median_ratio, show, write_results
 from bench._lengths import read_lengths
 from bench._steps import features, sample_texts
-from pretraining.data.corpora import load_corpora, training_batches
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.data.prepared import MANIFEST
 from pretraining.recipe import Recipe
 from pretraining.start.initialization import load_tokenizer
@@ -91,7 +92,7 @@ def recipe_of(flags: argparse.Namespace, folder: Path, **fields: Any) -> Any:
 def loader_of(recipe: Any) -> Iterator[dict]:
     """The training batches of a recipe, opened anew."""
     tokenizer = load_tokenizer(recipe)
-    return iter(training_batches(load_corpora(recipe, tokenizer), recipe.phases[0], recipe, 0, tokenizer))
+    return iter(Feed.of(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0))
 
 
 def tokens_per_second(recipe: Any, updates: int) -> float:

@@ -11,9 +11,9 @@ import torch
 from accelerate.utils import send_to_device
 from torch import nn
 
-from pretraining.data.corpora import Corpus, held_out_batches, held_out_examples, unigram_entropy
+from pretraining.data.batches import Feed, phase_corpora
+from pretraining.data.corpora import unigram_entropy
 from pretraining.data.examples import SPECIALS_OF_TEXT, Example
-from pretraining.data.languages import Languages
 from pretraining.held_out import Evaluator, HeldOutPairs, ordinary, right_tokens
 from pretraining.metrics import LossMeter
 from pretraining.objectives import OBJECTIVES
@@ -27,12 +27,10 @@ ENCODINGS = ("joint", "separate")
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    corpora: list[Corpus],
+    feed: Feed,
     phase: Phase,
     settings: Evaluation,
-    tokenizer: Any,
     accelerator: Any,
-    languages: Languages | None = None,
     teacher: TeacherModel | None = None,
 ) -> dict:
     """Held-out losses in nats by objective and corpus, their unigram entropies, and of translation pairs the accuracy
@@ -41,13 +39,12 @@ def evaluate(
     The masks are the same at every call. A loss below the unigram entropy of the same text says that the model has
     learned more than how frequent each token is. Processes share the batches.
     """
-    was_training = model.training
+    was_training, corpora = model.training, phase_corpora(feed.corpora, phase)
     model.eval()
     unused = phase.unused_losses(accelerator.unwrap_model(model))
     meter = LossMeter(phase.losses, [corpus.name for corpus in corpora], accelerator.device)
     for objective in phase.with_examples.values():
-        batches = held_out_batches(corpora, objective, phase, settings.batch_size, tokenizer, languages)
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(feed.held_out(phase, objective, settings.batch_size)):
             if number % accelerator.num_processes == accelerator.process_index:
                 batch = send_to_device(batch, accelerator.device)
                 with accelerator.autocast():
@@ -57,12 +54,12 @@ def evaluate(
     figures = {f"held_out/{key}": value for key, value in meter.means(accelerator)[0].items()}
     for objective in phase.with_examples.values():
         for corpus in corpora:
-            if examples := held_out_examples(corpus, objective, languages):
+            if examples := feed.held_out_examples(corpus, objective):
                 keys = [f"{loss}/{corpus.name}" for loss in objective.losses()]
                 entropy = unigram_entropy(examples)
                 figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}
     how = {"alignment": settings.alignment, "back_translation": settings.back_translation}
-    common = (tokenizer, accelerator, settings.batch_size, list(phase.objectives.values()), languages)
+    common = (feed.tokenizer, accelerator, settings.batch_size, list(phase.objectives.values()), feed.languages)
     evaluator = Evaluator(model, *common, **how)
     # objectives that share what they measure measure it once
     measures = dict.fromkeys(objective.measure for objective in OBJECTIVES.values())

@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
-from pretraining.data.corpora import Corpus, packings, phase_corpora, training_batches
+from pretraining.data.batches import Feed, packings
 from pretraining.data.languages import Languages
 from pretraining.data.sampling import corpus_probabilities
+from pretraining.data.stored import Corpus
 from pretraining.objectives import Objective
 from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
@@ -28,9 +29,7 @@ KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are 
 def print_plan(
     recipe: Recipe,
     config,
-    corpora: list[Corpus],
-    tokenizer,
-    num_processes: int,
+    feed: Feed,
     teacher: TeacherModel | None = None,
 ) -> None:
     """Print parameters by part, corpora with their sampling, the phases with tokens and predictions a step, a memory
@@ -47,23 +46,21 @@ def print_plan(
         _, old = source_vocabulary(start, recipe.hub_root, recipe.trust_remote_code)
         filled = "random"
         if carries_rows(start):
-            routes = match_vocabularies(old, tokenizer, start, recipe.hub_root).routes
+            routes = match_vocabularies(old, feed.tokenizer, start, recipe.hub_root).routes
             filled = ", ".join(f"{route} {count:,}" for route, count in Counter(routes).most_common())
             filled += "\n(in full: python -m pretraining.tools.match_vocabularies)"
         console.print(f"start: {start.initialize} of {start.path}; rows of the vocabulary: {filled}")
-    console.print(_corpora_table(corpora, recipe))
-    languages = Languages.of(config, corpora, recipe.alpha)
+    console.print(_corpora_table(feed.corpora, recipe))
     for index, phase in enumerate(recipe.phases):
-        selected = phase_corpora(corpora, phase)
-        loader = iter(training_batches(selected, phase, recipe, index, tokenizer, 0, num_processes, 0, languages))
+        loader = iter(feed.training(phase, index))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
-        console.print(_phase_table(recipe.phases, index, micro_batches, num_processes))
-        for name, packed in packings(selected, phase, recipe.seed):
+        console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes))
+        for name, packed in packings(feed.corpora, phase, recipe.seed):
             console.print(f"packed for {name}: {packed.name}, {packed}")
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
         console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
         if index == 0:
-            _print_first_batch(console, micro_batches[0], phase.objectives, tokenizer, languages)
+            _print_first_batch(console, micro_batches[0], phase.objectives, feed.tokenizer, feed.languages)
     console.print("dry run: nothing was trained or written.")
 
 

@@ -321,36 +321,37 @@ class Recipe:
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
 
+    @property
+    def languages(self) -> list[str]:
+        """Codes of all languages, in the order of the corpora."""
+        return list(dict.fromkeys(code for corpus in self.monolingual + self.bitext for code in languages_of(corpus)))
 
-def recipe_languages(recipe: Recipe) -> list[str]:
-    """Codes of all languages of a recipe, in the order of its corpora."""
-    return list(dict.fromkeys(code for corpus in recipe.monolingual + recipe.bitext for code in languages_of(corpus)))
+    def named_corpora(self) -> "Corpora":
+        """All corpora, monolingual ones first, by the names that patterns, logs and curves know them by.
+
+        The name of a lone corpus is its language (`en`) or pair (`en-de`). Several of a language, or of a pair in
+        either direction, are told apart by their `name` behind it, by default the last part of the path of the first
+        table without a file's ending (`en-de/ntrex`). A lone corpus that has a `name` carries it too.
+
+        Raises ValueError for two corpora of one name.
+        """
+        count = Counter(frozenset(languages_of(corpus)) for corpus in self.monolingual + self.bitext)
+        named: Corpora = {}
+        for corpus in self.monolingual + self.bitext:
+            name = "-".join(languages_of(corpus))
+            if corpus.name is not None or count[frozenset(languages_of(corpus))] > 1:
+                name += f"/{corpus.name or _source_name(corpus)}"
+            if name in named:
+                kind = "monolingual" if isinstance(corpus, Monolingual) else "bitext"
+                raise ValueError(
+                    f"Two corpora of `{kind}` are called {name!r}, and nothing could tell them apart: give one of them "
+                    "a `name`."
+                )
+            named[name] = corpus
+        return named
 
 
-def named_corpora(recipe: Recipe) -> dict[str, Monolingual | Bitext]:
-    """All corpora, monolingual ones first, by the names that patterns, logs and curves know them by.
-
-    The name of a lone corpus is its language (`en`) or pair (`en-de`). Several of a language, or of a pair in either
-    direction, are told apart by their `name` behind it, by default the last part of the path of the first table without
-    a file's ending (`en-de/ntrex`). A lone corpus that has a `name` carries it too.
-
-    Raises ValueError for two corpora of one name.
-    """
-    corpora = recipe.monolingual + recipe.bitext
-    count = Counter(frozenset(languages_of(corpus)) for corpus in corpora)
-    named: dict[str, Monolingual | Bitext] = {}
-    for corpus in corpora:
-        name = "-".join(languages_of(corpus))
-        if corpus.name is not None or count[frozenset(languages_of(corpus))] > 1:
-            name += f"/{corpus.name or _source_name(corpus)}"
-        if name in named:
-            kind = "monolingual" if isinstance(corpus, Monolingual) else "bitext"
-            raise ValueError(
-                f"Two corpora of `{kind}` are called {name!r}, and nothing could tell them apart: give one of them a "
-                "`name`."
-            )
-        named[name] = corpus
-    return named
+Corpora = dict[str, Monolingual | Bitext]  # the corpora of a recipe, by name
 
 
 def languages_of(corpus: Monolingual | Bitext) -> tuple[str, ...]:

@@ -12,8 +12,6 @@ from pretraining.recipe import (
     Phase,
     Recipe,
     is_selected,
-    named_corpora,
-    recipe_languages,
     scheduled_together,
 )
 from zoo_core.recipes import nearest
@@ -27,7 +25,7 @@ def check_recipe(recipe: Recipe) -> None:
     """
     if Path(recipe.output_dir).is_file():
         raise ValueError(f"output_dir is {recipe.output_dir}, which is a file. Name a folder.")
-    named_corpora(recipe)  # no two of one name
+    recipe.named_corpora()  # no two of one name
     _require(bool(recipe.phases), "phases", [], "a run needs at least one")
     names = [phase.name for phase in recipe.phases]
     for index, phase in enumerate(recipe.phases):
@@ -84,7 +82,7 @@ def _check_packed(recipe: Recipe, phase: Phase, objective: Objective, place: str
         _require(other.packed or not shares, place, True, f"{objective.name} and {name} learn from the same pairs")
     if recipe.prepared is not None:
         return
-    for corpus_name, corpus in named_corpora(recipe).items():
+    for corpus_name, corpus in recipe.named_corpora().items():
         tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
         is_read = isinstance(corpus, Bitext) == (objective.text == "bitext") and is_selected(corpus_name, phase.corpora)
         streamed = is_read and any(getattr(table, "streaming", False) for table in tables)
@@ -123,7 +121,7 @@ def check_meta_pretrained(recipe: Recipe) -> None:
     asks = start.rows in ("matched", "matched_or_subwords")
     why = "it asks no dictionary (matched and matched_or_subwords do)"
     _require(asks or not start.dictionaries, "model.meta_pretrained.rows", start.rows, why)
-    languages = recipe_languages(recipe)
+    languages = recipe.languages
     for index, dictionary in enumerate(start.dictionaries):
         name, language = f"model.meta_pretrained.dictionaries.{index}.language", dictionary.language
         why = f"the recipe has no text of it. {nearest(language, languages)}"

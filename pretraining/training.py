@@ -25,8 +25,8 @@ from pretraining.checkpoints import (
     save_checkpoint,
     start_run_folder,
 )
-from pretraining.data.corpora import Corpus, load_corpora, phase_corpora, tokens_of_text, training_batches
-from pretraining.data.languages import Languages
+from pretraining.data.batches import Feed, phase_corpora
+from pretraining.data.corpora import load_corpora, tokens_of_text
 from pretraining.evaluation import evaluate
 from pretraining.interruption import Stopped, at_once, hold_signals, stop_all
 from pretraining.metrics import StepLog
@@ -70,9 +70,10 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
             trust = (recipe.hub_root, recipe.trust_remote_code)
             teacher = TeacherModel(recipe.teacher, tokenizer, *trust) if recipe.teacher else None
+        feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
         if dry_run:
             if accelerator.is_main_process:
-                print_plan(recipe, config, corpora, tokenizer, accelerator.num_processes, teacher)
+                print_plan(recipe, config, feed, teacher)
             return
         if resume:
             check_same_data(recipe, data_facts(corpora, tokenizer, teacher))
@@ -87,7 +88,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             if matched and carries_rows(recipe.model.meta_pretrained):
                 report_match(matched, tokenizer, recipe)
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
-        Training(recipe, model, tokenizer, corpora, accelerator, argv or [], teacher).run(checkpoint)
+        Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
 
 
@@ -112,16 +113,14 @@ class Training:
         self,
         recipe: Recipe,
         model,
-        tokenizer,
-        corpora: list[Corpus],
+        feed: Feed,
         accelerator: ShardingAccelerator,
         argv: list[str],
         teacher: TeacherModel | None = None,
     ):
         """`teacher` is shown every batch before the model, and adds to it what the model learns from it."""
-        self.recipe, self.tokenizer, self.accelerator, self.argv = recipe, tokenizer, accelerator, argv
-        self.model, self.corpora, self.teacher = model, corpora, teacher
-        self.languages = Languages.of(model.config, corpora, recipe.alpha)
+        self.recipe, self.accelerator, self.argv = recipe, accelerator, argv
+        self.model, self.feed, self.teacher = model, feed, teacher
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(accelerator), None
         self.index = self.phase_step = self.step = 0
         self.empty_steps = 0  # those that predicted nothing
@@ -133,11 +132,11 @@ class Training:
         disk is full: what can be saved is saved before, and `resume` goes on from there.
         """
         hold_signals()
-        register_model_folder(self.accelerator, self.tokenizer)
+        register_model_folder(self.accelerator, self.feed.tokenizer)
         progress = read_progress(checkpoint) if checkpoint else {"phase": 0, "step": 0}
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
-        facts |= data_facts(self.corpora, self.tokenizer, self.teacher) if is_main else {}
+        facts |= data_facts(self.feed.corpora, self.feed.tokenizer, self.teacher) if is_main else {}
         with RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress, facts) as self.report:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
@@ -179,12 +178,10 @@ class Training:
 
     def _run_phase(self) -> None:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[self.index], self.accelerator
-        corpora = phase_corpora(self.corpora, phase)
         weights = phase.loss_weights(accelerator.unwrap_model(self.model))
+        corpora = phase_corpora(self.feed.corpora, phase)
         log, trace = StepLog(phase, corpora, accelerator, self.phase_step), LossTrace(accelerator)
-        share = (accelerator.num_processes, accelerator.process_index)
-        position = (self.index, self.tokenizer, self.phase_step)
-        loader = training_batches(corpora, phase, recipe, *position, *share, self.languages)
+        loader = self.feed.training(phase, self.index, self.phase_step)
         batches = iter(loader if self.phase_step < phase.steps else ())
         micro_batches = self.stops.fetch(batches, recipe)
         self._stop_if_asked(accelerator.reduce(self.stops.reasons()))
@@ -276,14 +273,12 @@ class Training:
 
     def _evaluate(self) -> None:
         phase, is_alone = self.recipe.phases[self.index], self.accelerator.num_processes == 1
-        corpora = phase_corpora(self.corpora, phase)
-        if not any(corpus.held_out for corpus in corpora):
+        if not any(corpus.held_out for corpus in phase_corpora(self.feed.corpora, phase)):
             return
         model = self.accelerator.whole_model(self.model)
-        common = (self.recipe.evaluation, self.tokenizer, self.accelerator, self.languages, self.teacher)
         try:
             with at_once() if is_alone else nullcontext():  # several meet in an evaluation: none may leave it
-                figures = evaluate(model, corpora, phase, *common)
+                figures = evaluate(model, self.feed, phase, self.recipe.evaluation, self.accelerator, self.teacher)
         except (Stopped, ValueError, OSError) as reason:
             if not is_alone:
                 raise

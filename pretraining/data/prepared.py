@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from pretraining.data.sources import SIDES, Source, TextColumn, arrow_column, join_columns, plain_rows, row_identity
 from pretraining.data.streams import no_text
 from pretraining.data.tokenized import TokenColumn, tokenize
-from pretraining.recipe import Bitext, Monolingual, Recipe, named_corpora
+from pretraining.recipe import Bitext, Corpora, Monolingual
 from zoo_core.provenance import check_fields, read_json
 from zoo_core.recipes import nearest, recipe_differences
 from zoo_core.run_folders import not_own, remove_own
@@ -95,27 +95,28 @@ def entry_of(corpus: Monolingual | Bitext) -> dict[str, Any]:
     return {name: value for name, value in given(asdict(corpus)).items() if name not in NOT_OF_TEXT}
 
 
-def identities_of(recipe: Recipe) -> list[str]:
+def identities_of(corpora: Corpora) -> list[str]:
     """The columns that identify rows, the first that a table has: they decide what is held out."""
-    return list(dict.fromkeys([*join_columns(recipe), "id"]))
+    return list(dict.fromkeys([*join_columns(corpora), "id"]))
 
 
-def prepared_corpora(recipe: Recipe, fingerprint: str) -> list[tuple[Source, list[TokenColumn]]]:
-    """The corpora of the recipe in the folder `recipe.prepared`, in the recipe's order; no table is opened.
+def prepared_corpora(
+    corpora: Corpora, folder: Path, fingerprint: str, hub_root: str | None = None
+) -> list[tuple[Source, list[TokenColumn]]]:
+    """The corpora of a recipe from the folder of their shards, in the recipe's order; no table is opened.
 
     The size of a corpus that was a stream is counted, whatever the recipe declares. `fingerprint` is the tokenizer's.
 
     Raises ValueError as `read_manifest`, for shards of another tokenizer or that cannot be read, and for corpora that
     are not there or were prepared from other tables.
     """
-    folder = Path(recipe.prepared)
     manifest = read_manifest(folder)
     check_tokenizer(folder, manifest, fingerprint)
     known = {corpus["name"]: corpus for corpus in manifest["corpora"]}
     columns: dict[str, TokenColumn] = {}
-    corpora = []
-    for name, entry in named_corpora(recipe).items():
-        _check_corpus(folder, known, name, entry, identities_of(recipe))
+    found = []
+    for name, entry in corpora.items():
+        _check_corpus(folder, known, name, entry, identities_of(corpora))
         facts = known[name]
         for key in facts["columns"]:
             if key not in columns:
@@ -138,14 +139,14 @@ def prepared_corpora(recipe: Recipe, fingerprint: str) -> list[tuple[Source, lis
             [],
             [],
             *declared,
-            recipe.hub_root,
+            hub_root,
             alignment=alignment,
             counts=dict(facts["counts"]),
             corpus=entry,
             prepared=facts["tables"],
         )
-        corpora.append((source, [columns[key] for key in facts["columns"]]))
-    return corpora
+        found.append((source, [columns[key] for key in facts["columns"]]))
+    return found
 
 
 def read_rows(folder: Path, shards: list[str]) -> Dataset:
@@ -263,7 +264,7 @@ class ShardWriter:
             for number, key in enumerate(keys)
         }
 
-    def corpus(self, source: Source, keys: list[str], columns: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    def corpus(self, source: Source, keys: list[str], columns: dict[str, Any], identities: list[str]) -> dict[str, Any]:
         """What the manifest says of a corpus; writes how its sides are joined."""
         tables, shard = source.table_facts(), None
         if source.streaming:  # to train on it is not to train on the stream: a run keeps to the one or the other
@@ -276,7 +277,7 @@ class ShardWriter:
             "name": source.name,
             "languages": list(source.languages),
             "entry": entry_of(source.corpus),
-            "identities": identities_of(recipe),
+            "identities": identities,
             "streamed": source.streaming,
             "tables": tables,
             "columns": keys,

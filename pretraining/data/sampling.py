@@ -114,14 +114,13 @@ class ObjectivePlan:
         return np.iinfo(np.int64).max if corpus.streaming else int(corpus.lengths[draw.row])
 
 
-def check_batch_sizes(phase: Phase, where: str, num_processes: int, accumulation: int) -> None:
-    """Raises ValueError where a micro-batch would lack an objective: batch_size < processes x accumulation."""
-    needed = num_processes * accumulation
+def check_batch_sizes(phase: Phase, where: str, shares: int) -> None:
+    """Raises ValueError where a micro-batch would lack an objective; `shares`: processes x accumulation."""
     for name, objective in phase.with_examples.items():
-        if objective.batch_size < needed:
+        if objective.batch_size < shares:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}: {num_processes} processes x "
-                f"{accumulation} micro-batches (gradient_accumulation_steps) need at least {needed}."
+                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and a step has {shares} parts "
+                "(processes x gradient_accumulation_steps). Give each part an example."
             )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 
-from pretraining.recipe import Bitext, Monolingual, Recipe, is_selected, named_corpora
+from pretraining.recipe import Bitext, Corpora, Monolingual, is_selected
 from zoo_core.recipes import nearest
 from zoo_core.tables import (
     Table,
@@ -104,23 +104,24 @@ def held_out_below(fraction: float) -> int:
     return int(fraction * 2**KEY_BITS)
 
 
-def open_sources(recipe: Recipe) -> list[Source]:
-    """Opens every corpus of the recipe, monolingual ones first.
+def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
+    """Opens the corpora of a recipe.
 
-    Raises ValueError for two corpora of one name, a column that is missing or holds no text, a pair of one language or
+    Raises ValueError for a column that is missing or holds no text, a pair of one language or
     without two sides, a stream without a declared size, sides of unequal length, and ids that repeat or do not meet in
     a join.
     """
-    joins = join_columns(recipe)
+    joins = join_columns(corpora)
     return [
-        (_open_monolingual if isinstance(corpus, Monolingual) else _open_bitext)(corpus, name, joins, recipe.hub_root)
-        for name, corpus in named_corpora(recipe).items()
+        (_open_monolingual if isinstance(corpus, Monolingual) else _open_bitext)(corpus, name, joins, hub_root)
+        for name, corpus in corpora.items()
     ]
 
 
-def join_columns(recipe: Recipe) -> list[str]:
-    """The columns on which the recipe joins tables: they identify rows in every table that has them, before `id`."""
-    return list(dict.fromkeys(corpus.join_on for corpus in recipe.bitext if corpus.join_on))
+def join_columns(corpora: Corpora) -> list[str]:
+    """The columns on which tables are joined: they identify rows in every table that has them, before `id`."""
+    joined = [getattr(corpus, "join_on", None) for corpus in corpora.values()]
+    return list(dict.fromkeys(column for column in joined if column))
 
 
 def training_texts(sources: list[Source], held_out_fraction: float, max_texts: int | None = None) -> Iterator[str]:

@@ -15,7 +15,7 @@ from modeling.checkpoints import auto_model_class, check_weights, installed_clas
 from modeling.fresh_weights import fresh_weights
 from pretraining.objectives import OBJECTIVES, MaskedObjective, Objective
 from pretraining.objectives.base import Setting
-from pretraining.recipe import Recipe, recipe_languages
+from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import Source, carry_over, start_settings
 from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
 from pretraining.start.vocabulary_matching import Matching
@@ -156,7 +156,7 @@ def _language_fields(recipe: Recipe, known: set[str], tokenizer: PreTrainedToken
     settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
     settings["special_token_ids"] = sorted(set(tokenizer.all_special_ids))
     if any(found.needs_languages for phase in recipe.phases for found in phase.objectives.values()):
-        settings["languages"] = recipe_languages(recipe)
+        settings["languages"] = recipe.languages
     return settings
 
 
@@ -169,7 +169,7 @@ def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> N
         return
     if config.languages is None:
         raise ValueError(f"{source} has languages without names. Name them in order in model.config.languages.")
-    if unknown := [code for code in recipe_languages(recipe) if code not in config.languages]:
+    if unknown := [code for code in recipe.languages if code not in config.languages]:
         has = ", ".join(config.languages)
         raise ValueError(f"the recipe has text in {unknown[0]!r}, which is no language of {source} ({has}).")
 

@@ -6,7 +6,6 @@ Legend: `V` tokens of the new vocabulary.
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from pretraining.data.prepared import prepared_corpora
 from pretraining.data.sources import open_sources
 from pretraining.data.tokenized import TokenColumn, tokenized_column, tokenizer_fingerprint
-from pretraining.recipe import Recipe
+from pretraining.recipe import Corpora, Monolingual, Recipe, languages_of
 from pretraining.start.token_texts import Vocabulary, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import NAMES, ROUTES, Matching
 from zoo_core.provenance import write_json
@@ -81,20 +80,20 @@ def recipe_token_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> d
     are trained on; None for a language whose text is streamed, all of it: streams are not opened."""
     fingerprint, streamed = tokenizer_fingerprint(tokenizer), []
     if recipe.prepared is not None:
-        found = ((source.languages, columns) for source, columns in prepared_corpora(recipe, fingerprint))
+        opened = prepared_corpora(recipe.named_corpora(), Path(recipe.prepared), fingerprint, recipe.hub_root)
+        found = ((source.languages, columns) for source, columns in opened)
     else:
-        texts, pairs = [], []
-        for corpus in recipe.monolingual:
-            streamed.append(corpus.language) if corpus.streaming else texts.append(corpus)
-        for corpus in recipe.bitext:
-            tables = [table for table in (corpus.table, corpus.source, corpus.target) if table is not None]
+        stored: Corpora = {}
+        for name, corpus in recipe.named_corpora().items():
+            tables = [corpus] if isinstance(corpus, Monolingual) else [corpus.table, corpus.source, corpus.target]
+            tables = [table for table in tables if table is not None]
             if tables and all(table.streaming for table in tables):
-                streamed += [corpus.source_language, corpus.target_language]
+                streamed += languages_of(corpus)
             else:
-                pairs.append(corpus)
+                stored[name] = corpus
         found = (
             (source.languages, [tokenized_column(side, tokenizer, fingerprint, source.name) for side in source.sides])
-            for source in open_sources(replace(recipe, monolingual=texts, bitext=pairs))
+            for source in open_sources(stored, recipe.hub_root)
         )
     sides = (side for languages, columns in found for side in zip(languages, columns, strict=True))
     return dict.fromkeys(streamed) | _count(sides, len(tokenizer))

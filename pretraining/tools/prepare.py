@@ -91,7 +91,7 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
             prepared.check_tokenizer(folder, before, fingerprint)
         writer = prepared.ShardWriter(folder, tokenizer, num_workers, shard_bytes)
         corpora, columns = [], {}
-        for source in open_sources(recipe):
+        for source in open_sources(recipe.named_corpora(), recipe.hub_root):
             logger.info("%s", source.name)
             keys = prepared.column_keys(source, fingerprint)
             if source.streaming:
@@ -99,7 +99,7 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
             else:
                 for key, side in zip(keys, source.sides, strict=True):
                     columns[key] = columns.get(key) or writer.write_table(side, key)
-            corpora.append(writer.corpus(source, keys, columns, recipe))
+            corpora.append(writer.corpus(source, keys, columns, prepared.identities_of(recipe.named_corpora())))
         names = {corpus["name"] for corpus in corpora}
         others = [corpus for corpus in before["corpora"] if corpus["name"] not in names]
         columns |= {key: before["columns"][key] for corpus in others for key in corpus["columns"]}

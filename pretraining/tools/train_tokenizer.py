@@ -107,7 +107,8 @@ def main(argv: list[str] | None = None) -> None:
         from zoo_core.console import quiet_libraries
 
         quiet_libraries()
-        texts = training_texts(open_sources(recipe), recipe.evaluation.held_out_fraction, flags.max_texts)
+        sources = open_sources(recipe.named_corpora(), recipe.hub_root)
+        texts = training_texts(sources, recipe.evaluation.held_out_fraction, flags.max_texts)
         train_tokenizer(texts, flags.output, flags.vocab_size)
         from transformers import AutoTokenizer
 

@@ -24,7 +24,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedT
 
 from pretraining import run, tracking
 from pretraining.checkpoints import checkpoints_of
-from pretraining.data.corpora import phase_corpora, training_batches
+from pretraining.data.batches import Feed
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from pretraining.tracking import read_events
@@ -86,9 +86,8 @@ def batches_of(sample_tokenizer):
     """`batches_of(recipe, corpora)`: all batches of its first phase, of one process, from a step on."""
 
     def make(recipe: Recipe, corpora: list, start: int = 0, processes: int = 1, process: int = 0) -> list[dict]:
-        phase = recipe.phases[0]
-        shares = (start, processes, process)
-        return list(training_batches(phase_corpora(corpora, phase), phase, recipe, 0, sample_tokenizer, *shares))
+        shares = {"num_processes": processes, "process_index": process}
+        return list(Feed.of(recipe, corpora, sample_tokenizer, **shares).training(recipe.phases[0], 0, start))
 
     return make
 

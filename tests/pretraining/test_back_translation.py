@@ -11,7 +11,8 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
 
-from pretraining.data.corpora import held_out_batches, load_corpora, training_batches
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import Example, Texts
 from pretraining.data.languages import Languages
 from pretraining.held_out import Evaluator
@@ -202,8 +203,8 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
         model = AutoModelForMaskedLM.from_pretrained(run / folder, trust_remote_code=True)
         assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
         phase, size = recipe.phases[number], recipe.evaluation.batch_size
-        own, languages = phase.objectives[objective], Languages.of(model.config, corpora.values(), recipe.alpha)
-        batch = next(held_out_batches([corpora[name]], own, phase, size, sample_tokenizer, languages))
+        feed = Feed.of(recipe, [corpora[name]], sample_tokenizer, model.config)
+        batch = next(feed.held_out(phase, phase.objectives[objective], size))
         fields = {field: batch[objective][field] for field in ("input_ids", "attention_mask", "labels")}
         with torch.no_grad():
             loss = model(**fields).loss.item()
@@ -258,8 +259,8 @@ def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
         ],
     )
     corpora = load_corpora(recipe, sample_tokenizer)
-    languages = Languages.of(SimpleNamespace(languages=["en", "de"]), corpora, 0.7)
-    for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer, languages=languages):
+    config = SimpleNamespace(languages=["en", "de"])
+    for batch in Feed.of(recipe, corpora, sample_tokenizer, config).training(recipe.phases[0], 0):
         assert batch["mlm"]["languages"] == batch["btmlm"]["languages"]
         texts = []
         for fields in batch.values():

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, unigram_entropy
+from pretraining.data.batches import Feed, phase_corpora
+from pretraining.data.corpora import load_corpora, unigram_entropy
 from pretraining.data.examples import Example, cut_pair, encode_texts
 from pretraining.data.sources import open_sources
 from pretraining.data.tokenized import tokenized_column, tokenizer_fingerprint
@@ -83,7 +84,7 @@ def test_tokenized_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of,
     def tokenized(lines, tokenizer=sample_tokenizer):
         path = files.lines("a.txt", lines)
         recipe = recipe_of(monolingual=[{"language": "en", "path": path}])
-        side = open_sources(recipe)[0].sides[0]
+        side = open_sources(recipe.named_corpora())[0].sides[0]
         return tokenized_column(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
 
     first = tokenized(["Rain.", "Sun and rain."])
@@ -172,7 +173,7 @@ def test_held_out_batches_never_change(sample, recipe_of, sample_tokenizer):
     corpora = load_corpora(recipe, sample_tokenizer)
 
     def batches(name):
-        return list(held_out_batches(corpora, phase.objectives[name], phase, size, sample_tokenizer))
+        return list(Feed.of(recipe, corpora, sample_tokenizer).held_out(phase, phase.objectives[name], size))
 
     def names_of(name):
         """The corpus of each batch."""

@@ -14,7 +14,8 @@ from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from modeling.modeling_xlm_align import XlmAlignForPreTraining
-from pretraining.data.corpora import load_corpora, training_batches
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import cut_pair, encode_texts
 from pretraining.objectives import (
     OBJECTIVES,
@@ -116,7 +117,7 @@ def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sampl
         ],
     )
     corpora, (phase,) = load_corpora(recipe, sample_tokenizer), recipe.phases
-    loader = training_batches(corpora, phase, recipe, 0, sample_tokenizer)
+    loader = Feed.of(recipe, corpora, sample_tokenizer).training(phase, 0)
     torch.manual_seed(0)
     config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
     model = ErnieMForPreTraining(config)

@@ -263,7 +263,7 @@ def test_a_signal_before_the_first_step_has_nothing_to_save(started, folder):
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == 143
     assert "Traceback" not in run.printed() and not folder.exists()
-    fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="training_batches", signal="SIGINT", again="")
+    fault = SIGNAL_IN.format(module="pretraining.data.batches", name="UpdateSampler", signal="SIGINT", again="")
     assert started(*SETTINGS, fault=fault).wait() == 130
     assert not checkpoints_of(folder)
 

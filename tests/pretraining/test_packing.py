@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from pretraining.data.corpora import held_out_batches, load_corpora
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.data.stored import best_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -61,7 +62,7 @@ def test_held_out_text_is_not_packed(sample, recipe_of, sample_tokenizer):
     for packed in (False, True):
         corpora, recipe = corpora_and_recipe(sample, recipe_of, sample_tokenizer, packed)
         phase = recipe.phases[0]
-        batches = held_out_batches(corpora, phase.objectives["mlm"], phase, 32, sample_tokenizer)
+        batches = Feed.of(recipe, corpora, sample_tokenizer).held_out(phase, phase.objectives["mlm"], 32)
         seen.append([batch["mlm"]["input_ids"].tolist() for batch in batches])
     assert seen[0] == seen[1] and seen[0]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pretraining.plan import parameters_by_part
-from pretraining.recipe import Recipe, named_corpora, scheduled_together
+from pretraining.recipe import Recipe, scheduled_together
 from pretraining.recipe_checks import check_recipe
 from pretraining.start.initialization import model_class
 from zoo_core.recipes import load_recipe
@@ -47,7 +47,7 @@ def recipes():
 
 
 def sizes(recipe):
-    return {name: corpus.size for name, corpus in named_corpora(recipe).items()}
+    return {name: corpus.size for name, corpus in recipe.named_corpora().items()}
 
 
 def tables(recipe):

@@ -13,7 +13,8 @@ import pytest
 import torch
 from datasets import load_from_disk
 
-from pretraining.data.corpora import held_out_batches, load_corpora, phase_corpora, training_batches
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 from pretraining.data.prepared import MANIFEST, SHARDS
 from pretraining.tools import prepare as command
@@ -107,9 +108,10 @@ def same(a, b):
 def batches_of(recipe, tokenizer, count=4):
     """(corpora, their first training batches, their held-out batches)."""
     corpora, phase = load_corpora(recipe, tokenizer), recipe.phases[0]
-    loader = iter(training_batches(phase_corpora(corpora, phase), phase, recipe, 0, tokenizer))
+    feed = Feed.of(recipe, corpora, tokenizer)
+    loader = iter(feed.training(phase, 0))
     size, objectives = recipe.evaluation.batch_size, phase.with_examples.values()
-    held_out = [list(held_out_batches(corpora, objective, phase, size, tokenizer)) for objective in objectives]
+    held_out = [list(feed.held_out(phase, objective, size)) for objective in objectives]
     return corpora, [next(loader) for _ in range(count)], held_out
 
 

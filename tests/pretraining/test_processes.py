@@ -21,11 +21,12 @@ pytestmark = pytest.mark.slow
 # Writes the (objective, corpus, example) of each batch as the loop takes it, a line each, to a file of this process.
 RECORD_EXAMPLES = """
 import json, os
-from pretraining import training
-batches = training.training_batches
-def recorded(corpora, phase, recipe, index, tokenizer, start, processes, rank, *others):
-    for number, batch in enumerate(batches(corpora, phase, recipe, index, tokenizer, start, processes, rank, *others)):
-        step = start + number // recipe.gradient_accumulation_steps
+from pretraining.data.batches import Feed
+batches = Feed.training
+def recorded(feed, phase, index, start):
+    rank = feed.process_index
+    for number, batch in enumerate(batches(feed, phase, index, start)):
+        step = start + number // feed.accumulation
         seen = [
             (name, corpus, int(example))
             for name, sub_batch in batch.items()
@@ -34,7 +35,7 @@ def recorded(corpora, phase, recipe, index, tokenizer, start, processes, rank, *
         with open(f"{record}-{{rank}}.jsonl", "a") as file:
             print(json.dumps({{"step": step, "seen": seen}}), file=file)
         yield batch
-training.training_batches = recorded
+Feed.training = recorded
 """
 # accelerate shards on GPUs only, torch on a CPU too: the run is told that it was launched sharded.
 SHARD = """

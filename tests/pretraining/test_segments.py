@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining.data.corpora import load_corpora, training_batches
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 from zoo_core.masking import IGNORED
 
@@ -106,7 +107,7 @@ def test_pairs_of_ca_mlm_and_tlm_are_the_same_with_other_masks(stream, files, sa
     recipe = recipe_of(objectives, bitext=bitext, shuffle_buffer=20)
     corpora = load_corpora(recipe, sample_tokenizer)
     same_masks = []
-    for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer):
+    for batch in Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0):
         tlm, ca_mlm = batch["tlm"], batch["ca_mlm_pairs"]
         assert set(ca_mlm) == {"x", "y", "languages", "examples"} and ca_mlm["languages"] == ["en-de"] * 6
 
@@ -166,6 +167,6 @@ def test_a_row_of_a_stream_without_a_token_is_passed_over(files, recipe_of, samp
         {"ca_mlm_pairs": {"batch_size": 20, "max_length": 16}}, bitext=[EN_DE | {"table": table, "size": 20}]
     )
     corpora = load_corpora(recipe, sample_tokenizer)
-    for batch in training_batches(corpora, recipe.phases[0], recipe, 0, sample_tokenizer):
+    for batch in Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0):
         for side in "xy":
             assert (batch["ca_mlm_pairs"][side]["attention_mask"].sum(1) > 2).all()

@@ -6,7 +6,6 @@ import pytest
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 from pretraining.data.sources import match_corpora, open_sources, row_key, training_texts
-from pretraining.recipe import named_corpora
 from zoo_core.tables import Table, load_table
 
 EN_DE = {"source_language": "en", "target_language": "de"}
@@ -96,10 +95,10 @@ def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokeniz
         assert (tuple(tokens("en", i)), tuple(tokens("de", i))) not in train_pairs
     assert pair.size == 240 - len(held_ids)
 
-    texts = list(training_texts(open_sources(recipe), 0.2))
+    texts = list(training_texts(open_sources(recipe.named_corpora()), 0.2))
     assert len(texts) == len(set(texts)) == 2 * (240 - len(held_ids))  # the pair's tables are not read again
     assert not set(texts) & {text[lang][i] for lang in text for i in held_ids}
-    assert len(list(training_texts(open_sources(recipe), 0.2, max_texts=7))) == 14
+    assert len(list(training_texts(open_sources(recipe.named_corpora()), 0.2, max_texts=7))) == 14
 
 
 def test_tables_joined_on_another_column_are_held_out_by_it(files, recipe_of, sample_tokenizer):
@@ -200,4 +199,4 @@ def test_corpora_of_one_language_or_pair_are_named_by_their_source(recipe_of):
         "en-fr": EN_DE | ntrex | {"target_language": "fr"},
     }
     recipe = recipe_of(BOTH, monolingual=[of | wiki for of in languages.values()], bitext=list(pairs.values()))
-    assert list(named_corpora(recipe)) == [*languages, *pairs]
+    assert list(recipe.named_corpora()) == [*languages, *pairs]

@@ -108,7 +108,9 @@ def test_held_out_rows_of_a_stream_in_several_files(sharded, recipe_of, sample_t
         size = 60 - len(held)
         seen = [text for (text,) in read(corpus, range(epoch * size, epoch * size + size))]
         assert sorted(seen) == sorted(set(ids_of(LINES, sample_tokenizer)) - set(held_ids))
-    assert set(training_texts(open_sources(recipe), 0.2)) == {LINES[n] for n in range(60) if n not in held}
+    assert set(training_texts(open_sources(recipe.named_corpora()), 0.2)) == {
+        LINES[n] for n in range(60) if n not in held
+    }
     assert unigram_entropy(corpus.held_out) > 0
 
 

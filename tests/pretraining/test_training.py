@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from pretraining.checkpoints import newest_checkpoint
-from pretraining.data.corpora import load_corpora, training_batches
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.recipe import Recipe
 from pretraining.start.initialization import build_config, build_model, load_tokenizer
 from pretraining.tracking import read_events
@@ -30,7 +31,7 @@ def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recip
     # what makes it mean something: of micro-batches of equal counts a mean of means would give the same step
     recipe = load_recipe(Recipe, str(recipe_file), ["gradient_accumulation_steps=2"])
     tokenizer = load_tokenizer(recipe)
-    loader = training_batches(load_corpora(recipe, tokenizer), recipe.phases[0], recipe, 0, tokenizer, 0, 1, 0)
+    loader = Feed.of(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0)
     counts = [int(batch["mlm"]["labels"].ne(-100).sum()) for batch in loader]
     assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
 
@@ -44,7 +45,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     model = build_model(recipe, build_config(recipe, tokenizer))
     corpora = load_corpora(recipe, tokenizer)
     loss_sum, count = 0.0, 0
-    for batch in training_batches(corpora, recipe.phases[0], recipe, 0, tokenizer):
+    for batch in Feed.of(recipe, corpora, tokenizer).training(recipe.phases[0], 0):
         for fields in batch.values():
             labels = fields["labels"]
             states = model.roberta(fields["input_ids"], attention_mask=fields["attention_mask"]).last_hidden_state

@@ -1,0 +1,190 @@
+"""The batches of a run: of training, in one process, and of held-out text.
+
+Which examples a step draws is in sampling.py; the collators of `pretraining/objectives/` mask them.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from pretraining.data.examples import Example, Texts
+from pretraining.data.languages import Languages
+from pretraining.data.loading import CarefulLoader
+from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
+from pretraining.data.sources import match_corpora
+from pretraining.data.stored import Corpus, PackedCorpus
+from pretraining.data.streams import StreamCursor, StreamedCorpus
+from pretraining.objectives import Collator, MaskedObjective
+from pretraining.recipe import Phase, Recipe
+
+
+class MaskedExamples(Dataset):
+    """Draws -> micro-batch: what a `DataLoader` reads, in whichever process."""
+
+    def __init__(
+        self,
+        corpora: dict[tuple[str, int], Corpus | PackedCorpus | StreamedCorpus],
+        phase: Phase,
+        seed: int,
+        index: int,
+        collators: dict[str, Collator],
+    ):
+        """`corpora` by (objective, index among the corpora of the phase): objectives cut texts to their own lengths."""
+        self.corpora, self.phase, self.seed, self.phase_index, self.collators = corpora, phase, seed, index, collators
+        self.cursors: dict[tuple[str, int], StreamCursor] = {}
+
+    def __getitems__(self, draws: list[Draw]) -> dict[str, dict]:
+        """The sub-batches of a micro-batch by objective, all their rows masked at once."""
+        own: dict[str, list[Draw]] = {}
+        for draw in draws:
+            own.setdefault(draw.objective, []).append(draw)
+        return {
+            name: self.collators[name].sub_batch(self._texts(name, some), (self.seed, self.phase_index))
+            for name, some in own.items()
+        }
+
+    def _texts(self, objective: str, draws: list[Draw]) -> Texts:
+        """The texts of some draws in their order; those of bins by length, so that rows alike are together."""
+        places: dict[int, list[int]] = {}
+        for place, draw in enumerate(draws):
+            places.setdefault(draw.corpus, []).append(place)
+        parts = [self._read(objective, index, [draws[place] for place in own]) for index, own in places.items()]
+        if self.phase.objectives[objective].packed:
+            lengths = [sum(map(len, sides)) for part in parts for sides in zip(*part.sides, strict=True)]
+            order = np.argsort(lengths, kind="stable")
+        else:
+            order = np.argsort(np.concatenate(list(places.values())))
+        return Texts.joined(parts, order)
+
+    def _read(self, objective: str, index: int, draws: list[Draw]) -> Texts:
+        """What some draws of one corpus stand for."""
+        place = (objective, index)
+        corpus = self.corpora[place]
+        if not corpus.streaming:
+            return corpus.read(np.array([draw.epoch for draw in draws]), np.array([draw.row for draw in draws]))
+        if place not in self.cursors:
+            # by the kind of text, as the draws: TLM and CA-MLM take the same pairs (VECO, section 4)
+            self.cursors[place] = corpus.cursor(self.phase_index, self.phase.objectives[objective].text)
+        return Texts.of([self.cursors[place].fetch(draw.position) for draw in draws])
+
+
+@dataclass
+class Feed:
+    """The text of a run, as batches for one of its processes.
+
+    A batch is a dict by objective of what its collator returns, on the CPU.
+    """
+
+    corpora: list[Corpus | StreamedCorpus]
+    tokenizer: PreTrainedTokenizerBase
+    seed: int
+    alpha: float
+    accumulation: int = 1
+    num_workers: int = 0
+    languages: Languages | None = None  # of a model whose <mask> carries one
+    num_processes: int = 1
+    process_index: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        corpora: list[Corpus | StreamedCorpus],
+        tokenizer: PreTrainedTokenizerBase,
+        config: PreTrainedConfig | None = None,
+        num_processes: int = 1,
+        process_index: int = 0,
+    ) -> "Feed":
+        """As a recipe wants it; `config` is the model's, which has languages or not."""
+        options = (recipe.seed, recipe.alpha, recipe.gradient_accumulation_steps, recipe.num_workers)
+        languages = Languages.of(config, corpora, recipe.alpha)
+        return cls(corpora, tokenizer, *options, languages, num_processes, process_index)
+
+    def training(self, phase: Phase, phase_index: int, start_update: int = 0) -> CarefulLoader:
+        """The batches of a phase: `accumulation` consecutive ones make an update, `start_update` are done already.
+
+        The loader shares the text out itself: it must not be passed to `Accelerator.prepare`. It takes no number from
+        torch's global generator, so that dropout is the same however a run was resumed.
+        """
+        corpora, objectives = phase_corpora(self.corpora, phase), phase.with_examples
+        views = {
+            name: {
+                index: _training_form(corpus, objective, self.seed)
+                for index, corpus in enumerate(corpora)
+                if objective.reads_corpus(corpus, self.languages)
+            }
+            for name, objective in objectives.items()
+        }
+        plans = [
+            ObjectivePlan(self.seed, phase_index, objective, views[name], self.alpha)
+            for name, objective in objectives.items()
+        ]
+        examples = MaskedExamples(
+            {(name, index): corpus for name, group in views.items() for index, corpus in group.items()},
+            phase,
+            self.seed,
+            phase_index,
+            {name: self._collator(objective, phase) for name, objective in objectives.items()},
+        )
+        if self.num_workers:
+            # tokenizers' threads do not survive the fork of a worker; its own way out is a warning in each of them
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        share = (self.num_processes, self.process_index, self.accumulation)
+        return CarefulLoader(
+            examples,
+            batch_sampler=UpdateSampler(plans, phase, start_update, *share),
+            num_workers=self.num_workers,
+            pin_memory=torch.cuda.is_available(),
+            generator=torch.Generator(),
+        )
+
+    def held_out(self, phase: Phase, objective: MaskedObjective, batch_size: int) -> Iterator[dict[str, dict]]:
+        """Batches of the held-out text that an objective of a phase reads, corpus by corpus, by length.
+
+        The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
+        """
+        collator = self._collator(objective, phase)
+        for corpus in phase_corpora(self.corpora, phase):
+            examples = self.held_out_examples(corpus, objective)
+            examples = sorted(examples, key=lambda example: sum(map(len, example.sides)))
+            for start in range(0, len(examples), batch_size):
+                chunk = Texts.of(examples[start : start + batch_size])
+                yield {objective.name: collator.sub_batch(chunk, ("held out",), training=False)}
+
+    def held_out_examples(self, corpus: Corpus, objective: MaskedObjective) -> list[Example]:
+        """The held-out text of a corpus as an objective reads it; none where it does not."""
+        if not objective.reads_corpus(corpus, self.languages):
+            return []
+        return corpus.with_form(objective.text_length, objective.apart).held_out
+
+    def _collator(self, objective: MaskedObjective, phase: Phase) -> Collator:
+        """The collator of an objective, with what the others of its phase read of its rows."""
+        readers = [other for other in phase.objectives.values() if other.sub_batch() == objective.name]
+        return objective.collator(self.tokenizer, self.languages, draws=any(other.draws for other in readers))
+
+
+def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
+    """The corpora that a phase reads. Raises ValueError for a pattern that matches none of them."""
+    names = match_corpora(phase.corpora, [corpus.name for corpus in corpora], f"phase {phase.name}")
+    return [corpus for corpus in corpora if corpus.name in names]
+
+
+def packings(corpora: list[Corpus], phase: Phase, seed: int) -> Iterator[tuple[str, PackedCorpus]]:
+    """(objective, packed corpus) of each corpus that an objective of a phase reads packed."""
+    for name, objective in phase.with_examples.items():
+        for corpus in phase_corpora(corpora, phase) if objective.packed else ():
+            if objective.reads_corpus(corpus, None):
+                yield name, _training_form(corpus, objective, seed)
+
+
+def _training_form(
+    corpus: Corpus | StreamedCorpus, objective: MaskedObjective, seed: int
+) -> Corpus | PackedCorpus | StreamedCorpus:
+    """A corpus as an objective reads it in training."""
+    form = corpus.with_form(objective.text_length, objective.apart)
+    return form.packed(seed) if objective.packed else form
