@@ -101,7 +101,7 @@ def _carried_over(model: dict[str, Any]) -> str:
 def _phases(recipe: dict[str, Any]) -> list[list[str]]:
     rows = []
     for phase in recipe.get("phases", []):
-        sizes = {name: objective["batch_size"] for name, objective in phase["objectives"].items()}
+        sizes = {name: objective.get("batch_size") for name, objective in phase["objectives"].items()}
         objectives = [f"{name} ({size:,})" if size else name for name, size in sizes.items()]  # dwa: the rows of tlm
         only = [] if phase.get("trainable", ["*"]) == ["*"] else [f"only {', '.join(phase['trainable'])} learn"]
         only += ["the body is frozen"] if phase.get("freeze_body") else []

@@ -394,11 +394,14 @@ class ForPreTraining(LMHeadModel):
 
     # objectives of the paper -> the terms of their loss, `<objective>.<term>`; none: it is one loss
     objectives = {"mlm": (), "tlm": ()}
+    # objectives without a sub-batch -> the one whose rows they learn from
+    reads: dict[str, str] = {}
     # Trainer would pass the number of labels of the whole step, which it cannot count in sub-batches
     accepts_loss_kwargs = False
 
     def forward(
         self,
+        *,
         objective_weights: dict[str, float] | None = None,
         return_loss: bool = True,
         **batches: dict | None,
@@ -414,8 +417,8 @@ class ForPreTraining(LMHeadModel):
             return_loss: false leaves `loss` out. The Trainer looks for this argument to know that the model has one.
 
         Raises:
-            ValueError: no sub-batch, an argument that is none, or all of weight 0; a weight of no loss; labels of
-                another shape than the input.
+            ValueError: no sub-batch, an argument that is none, or all of weight 0; a weight of no loss; a sub-batch
+                whose loss this model does not have; labels of another shape than the input.
         """
         weights = objective_weights or {}
         # in the order of the class: the last bit of a sum would depend on that of the arguments
@@ -428,6 +431,8 @@ class ForPreTraining(LMHeadModel):
                     f"{type(self).__name__} got {name}, a {type(batch).__name__}. It takes a dict of inputs for each "
                     "objective, as in model(mlm={'input_ids': ..., 'labels': ...})."
                 )
+            if name in self.reads:
+                raise ValueError(f"{name} learns from the rows of {self.reads[name]}: give these, and no {name}.")
         known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]
         if unknown := sorted(weights.keys() - set(known)):
             raise ValueError(
@@ -469,13 +474,19 @@ class ForPreTraining(LMHeadModel):
 
     @classmethod
     def losses_of_sub_batch(cls, name: str) -> list[str]:
-        """The losses that a sub-batch is read for: those of the objective that it is named after."""
-        return cls.losses_of_objective(name)
+        """The losses that a sub-batch is read for: those of its objective, and of those that read it."""
+        readers = [reader for reader, read in cls.reads.items() if read == name]
+        return [loss for objective in (name, *readers) for loss in cls.losses_of_objective(objective)]
 
     def predictions(
         self, name: str, batch: dict, weights: dict[str, float]
     ) -> Iterator[tuple[str, Predictions | Losses]]:
         """The losses of one sub-batch and what they predict: here its objective's, from the encoder's states."""
+        if not {"input_ids", "labels"} <= batch.keys() or "generation_mask" in batch:
+            raise ValueError(
+                f"{type(self).__name__} computes masked language modeling for {name!r}, and its sub-batch has the "
+                f"fields {', '.join(batch)}. Give it to the model of its paper."
+            )
         check_labels(name, batch)
         yield name, Predictions(self.roberta(**encoder_inputs(batch)).last_hidden_state, batch["labels"])
 

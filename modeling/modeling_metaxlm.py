@@ -38,7 +38,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     tokens C that the two vocabularies have in common. T^2 keeps the gradients' size as T changes.
 
     Notation: K are `positions_N`, C `tokens_C`, log p `log_probabilities_NC`. `kd` reads the rows of `mlm`, in the same
-    forward; `pretraining/objectives/kd.py` adds the teacher's answers to them as `mlm["teacher"]`, a dict of
+    forward; `pretraining/start/teacher.py` adds the teacher's answers to them as `mlm["teacher"]`, a dict of
     - positions_N (N,): where the words stand, as positions of the flattened (B * T) rows;
     - tokens_C (C,): ids of the common tokens;
     - log_probabilities_NC (N, C), float32: the teacher's, at the temperature;
@@ -55,11 +55,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
 
     encoder_class = MetaXlmModel
     objectives = ForPreTraining.objectives | {"kd": ()}
-
-    @classmethod
-    def losses_of_sub_batch(cls, name: str) -> list[str]:
-        """KD reads the texts of MLM."""
-        return ["mlm", "kd"] if name == "mlm" else [name]
+    reads = {"kd": "mlm"}
 
     def predictions(
         self, name: str, batch: dict, weights: dict[str, float]
@@ -71,7 +67,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
             return
         if "teacher" not in batch:
             raise ValueError(
-                "sub-batch 'mlm' has no `teacher`: add it, see pretraining/objectives/kd.py, or set kd's weight to 0."
+                "sub-batch 'mlm' has no `teacher`: add it, see pretraining/start/teacher.py, or set kd's weight to 0."
             )
         check_labels(name, batch)
         states_BTH = self.roberta(**encoder_inputs(batch)).last_hidden_state

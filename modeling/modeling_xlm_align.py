@@ -101,6 +101,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     encoder_class = XlmAlignModel
     objectives = ForPreTraining.objectives | {"dwa": ()}
+    reads = {"dwa": "tlm"}
 
     def __init__(self, config):
         super().__init__(config)
@@ -113,11 +114,6 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         super()._init_weights(module)
         if isinstance(module, PointerLinear) and self.config.pointer_start == "identity":
             init.eye_(module.weight)
-
-    @classmethod
-    def losses_of_sub_batch(cls, name: str) -> list[str]:
-        """DWA reads the pairs of TLM."""
-        return ["tlm", "dwa"] if name == "tlm" else [name]
 
     def predictions(
         self, name: str, batch: dict, weights: dict[str, float]
@@ -249,8 +245,8 @@ def places(mask_GT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _missing(field: str) -> ValueError:
     return ValueError(
-        f"sub-batch 'tlm' has no {field} (B, T), which dwa needs: add it, see pretraining/objectives/tlm.py, or set "
-        "the weight of dwa to 0."
+        f"sub-batch 'tlm' has no {field} (B, T), which dwa needs. `TlmCollator` makes it (draws with "
+        "draws=True). Or set the weight of dwa to 0."
     )
 
 

@@ -34,7 +34,7 @@ def evaluate(
     teacher: TeacherModel | None = None,
 ) -> dict:
     """Held-out losses in nats by objective and corpus, their unigram entropies, and of translation pairs the accuracy
-    of retrieval and of word alignment, and what the objectives measure beside, as the recipe asks for.
+    of retrieval and of word alignment, as the recipe asks for, and what the objectives measure themselves.
 
     The masks are the same at every call. A loss below the unigram entropy of the same text says that the model has
     learned more than how frequent each token is. Processes share the batches.
@@ -58,9 +58,16 @@ def evaluate(
                 keys = [f"{loss}/{corpus.name}" for loss in objective.losses()]
                 entropy = unigram_entropy(examples)
                 figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}
-    how = {"alignment": settings.alignment, "back_translation": settings.back_translation}
-    common = (feed.tokenizer, accelerator, settings.batch_size, list(phase.objectives.values()), feed.languages)
-    evaluator = Evaluator(model, *common, **how)
+    evaluator = Evaluator(
+        model,
+        feed.tokenizer,
+        accelerator,
+        settings.batch_size,
+        objectives=list(phase.objectives.values()),
+        languages=feed.languages,
+        alignment=settings.alignment,
+        back_translation=settings.back_translation,
+    )
     # objectives that share what they measure measure it once
     measures = dict.fromkeys(objective.measure for objective in OBJECTIVES.values())
     for corpus in corpora:

@@ -127,7 +127,16 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
     for name, objective in phase.objectives.items():
         if objective.reads:
             examples = f"those of {objective.sub_batch()}"
-            rows.append((name, f"{objective.weight:g}", examples, "", "", f"labels by {objective.labeled_by}"))
+            rows.append(
+                (
+                    name,
+                    f"{objective.weight:g}",
+                    examples,
+                    "",
+                    "",
+                    "labels by teacher" if objective.has_teacher else "labels by model",
+                )
+            )
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples", "tokens", "padding", "predictions")
     return _table(title, columns, rows, "examples, tokens and predictions of one step, over all processes")

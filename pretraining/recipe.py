@@ -191,8 +191,7 @@ class Phase:
     objectives: Objectives = option(
         {},
         "objectives by name, each with options of its own. Those that read text of one kind with the same batch_size "
-        "and max_length see the same text, each with masks of its own (one that writes behind its text: where its "
-        "windows and corpora are the same)",
+        "and max_length see the same text, each with masks of its own",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns over parameter names; what matches none of them is frozen in this phase"

@@ -124,7 +124,9 @@ class Fields:
         """`fillings`: names, and what stands at padding."""
         import torch  # not for `--help`: recipes are read with this file
 
-        self.tensors = dict(zip(fillings, torch.empty(len(fillings), rows, width, dtype=torch.int64), strict=True))
+        self.tensors = dict(
+            zip(fillings, torch.empty(len(fillings), rows, width, dtype=torch.int64, device="cpu"), strict=True)
+        )
         self.arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
         self.fillings = fillings
 

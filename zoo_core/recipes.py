@@ -268,6 +268,8 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
         types_of = field_types(expected)
         if unknown := [key for key in value if key not in types_of]:
             raise ValueError(_unknown_key(str(unknown[0]), expected, name, origin))
+        for key, item in value.items():
+            _check_variant(item, key, types_of, name, origin)
         return {key: convert(types_of[key], item, f"{name}.{key}", origin) for key, item in value.items()}
     if kind is list:
         item_type = type_argument(expected, 0)
@@ -325,11 +327,21 @@ def _require(condition: bool, name: str, value: Any, wanted: str, origin: str) -
         raise ValueError(f"{origin}: {name or 'the recipe'} is {given}. It must be {wanted}.")
 
 
+def _check_variant(item: Any, key: str, types_of: dict[str, type], path: str, origin: str) -> None:
+    """Raises ValueError for a field that classes of other keys have, and the class of this key has not."""
+    for name in item if isinstance(item, dict) else ():
+        owners = [other for other, group in types_of.items() if name in field_types(group)]
+        if owners and key not in owners:
+            raise ValueError(
+                f"{origin}: unknown field {path}.{key}.{name}; it is a field of {', '.join(owners)}. "
+                f"{key} has {', '.join(field_types(types_of[key]))}."
+            )
+
+
 def _unknown_key(key: str, expected: type, path: str, origin: str) -> str:
     name = f"{path}.{key}" if path else str(key)
-    return (
-        f"{origin}: unknown field {name}; {expected.__name__} has no such field. {nearest(key, field_types(expected))}"
-    )
+    where = "there is" if typing.is_typeddict(expected) else f"{expected.__name__} has"
+    return f"{origin}: unknown field {name}; {where} no such field. {nearest(key, field_types(expected))}"
 
 
 @functools.cache
@@ -364,6 +376,8 @@ def type_name(expected: Any) -> str:
         name = " | ".join(map(type_name, typing.get_args(inner)))
     elif kind is list:
         name = f"list of {type_name(type_argument(inner, 0))}"
+    elif typing.is_typeddict(inner):
+        name = "fields by name"
     elif kind is dict:
         name = f"{type_name(type_argument(inner, 1))} by name"
     else:

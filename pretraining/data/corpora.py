@@ -153,7 +153,7 @@ def tokens_of_text(corpora: list[Corpus]) -> np.ndarray:
     """(C,) ids of the tokens that the corpora hold, in order. Raises ValueError for a stream."""
     if streamed := [corpus.name for corpus in corpora if corpus.streaming]:
         raise ValueError(
-            f"model.predict_among is text, and {streamed[0]} is streamed: nobody knows its tokens yet. Prepare the "
+            f"model.predict_among is text, and {streamed[0]} is streamed: its tokens are not known. Prepare the "
             "corpora first (`python -m pretraining.tools.prepare`), or predict among the vocabulary."
         )
     chunks = [chunk for corpus in corpora for column in corpus.columns for chunk in column.chunks]

@@ -1,13 +1,13 @@
 """What all objectives share: the options and the checks of an objective, and the collator that masks its text.
 
-An objective is a file of this folder. It has a class of options, which a recipe's `objectives.<name>` is read by, and a
+Each objective has a file in this folder, with a class of options, which reads a recipe's `objectives.<name>`, and a
 collator, which chooses the tokens that are predicted and makes the mask of who sees whom. Nothing downstream decides
 either. An objective that learns from the rows of another one has no collator. `--help` reads these files, so they
 import torch and transformers in the functions that need them.
 
-Random numbers are keyed by (seed, phase, objective, corpus, epoch, example), so that the same examples get the same
-masks however they are batched. In the pictures a row attends to the columns marked `x`; `m` is a masked token, `a`, `b`
-the tokens of the two sides, and special tokens belong to their side.
+In pre-training, random numbers are keyed by (seed, phase, objective, corpus, epoch, example), so that the same examples
+get the same masks however they are batched. In the pictures a row attends to the columns marked `x`; `m` is a masked
+token, `a`, `b` the tokens of the two sides, and special tokens belong to their side.
 
 Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2), `N` rows of a
 block and `W` positions of its longest row.
@@ -24,7 +24,7 @@ from omegaconf import MISSING
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
 from pretraining.data.languages import Languages
 from pretraining.rows import Block, Fields, blocks_of, lay_out, padding_values, row_lengths, set_layout, side_lengths
-from zoo_core.masking import IGNORED, key_stream, mask_rows, row_keys, short_seed, uniform_of
+from zoo_core.masking import IGNORED, bits_of, key_stream, mask_rows, row_keys, short_seed, uniform_of
 from zoo_core.recipe_files import nearest
 from zoo_core.recipes import LARGEST_BATCH, option
 
@@ -59,16 +59,18 @@ class Collator:
         loader = DataLoader(dataset, batch_size=8, collate_fn=collate)
 
     An example is a dict with the keys of `keys`, whose values are texts, or token ids without special tokens; other
-    keys are ignored. Texts are cut to `max_length` positions as in pre-training: of a pair the longer side first, of a
-    text a window at a random offset. Every call draws other masks, from torch's generator: `torch.manual_seed` repeats
-    them.
+    keys are ignored. Texts are cut to `max_length` positions, as those of a stream in pre-training: of a pair the
+    longer side first, of a text a window at a random offset. Every call draws other masks, from torch's generator:
+    `torch.manual_seed` repeats them. Processes draw other masks of the same seed.
 
     Args:
         tokenizer: that of the model, with a mask token.
         mask_probability: share of the ordinary tokens that is predicted.
         max_length: positions of a row, special tokens included.
         languages: `model.config.languages` of a model whose <mask> carries a language, which is then read from the
-            example's keys of `language_keys`; default: it carries none.
+            example's keys of `language_keys`; default, or empty: it carries none.
+        draws: rows have a random number a position as well, `draws`, which XLM-Align asks for where
+            `config.query_positions` is unmasked or all_aligned.
 
     Raises:
         ValueError: options out of range; an example without its keys, of another type, without a token, or with ids
@@ -81,8 +83,6 @@ class Collator:
     """Whether the two sides of an example are inputs of their own."""
     language_share: ClassVar[float] = 0.0
     """Share of the training rows in which <mask> says its language; 1: of the held-out rows too."""
-    extra_fields: tuple[str, ...] = ()
-    """Further (B, T) fields, see `extras`; 0 at padding."""
 
     def __init__(
         self,
@@ -90,20 +90,30 @@ class Collator:
         mask_probability: float = 0.15,
         max_length: int = 256,
         languages: Languages | Sequence[str] | None = None,
+        draws: bool = False,
     ):
-        if not 0 < mask_probability <= 1:
-            raise ValueError(f"mask_probability must be above 0 and at most 1, got {mask_probability}.")
-        if max_length < SHORTEST:
-            raise ValueError(f"max_length must be at least {SHORTEST}, got {max_length}.")
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"{type(tokenizer).__name__} has no mask token. Take the tokenizer of a masked LM.")
+        if not isinstance(mask_probability, int | float) or not 0 < mask_probability < 1:
+            raise ValueError(f"mask_probability must be a number above 0 and below 1, got {mask_probability!r}.")
+        if not isinstance(max_length, int) or max_length < SHORTEST:
+            raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {max_length!r}.")
+        if getattr(tokenizer, "mask_token_id", None) is None:
+            raise ValueError(f"a {type(tokenizer).__name__} has no mask token. Give the tokenizer of a masked LM.")
+        if isinstance(languages, str):
+            raise ValueError(f"languages must be a list of codes, got {languages!r}.")
         self.tokenizer, self.mask_probability, self.max_length = tokenizer, mask_probability, max_length
-        self.languages = languages if isinstance(languages, Languages | None) else Languages.among(languages)
+        self.draws = draws
+        self.languages = languages or None
+        if self.languages and not isinstance(languages, Languages):
+            self.languages = Languages.among(languages)
 
     @property
     def language_keys(self) -> tuple[str, ...]:
         """The keys of an example that name its languages."""
         return ("language",) if len(self.keys) == 1 else tuple(f"{key}_language" for key in self.keys)
+
+    @property
+    def _reads_languages(self) -> bool:
+        return bool(self.languages and self.language_share)
 
     @property
     def text_length(self) -> int:
@@ -119,7 +129,9 @@ class Collator:
         """The batch of some examples, `{name: sub-batch}`; see `sub_batch`."""
         import torch
 
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), device="cpu"))
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            seed += torch.distributed.get_rank()  # the Trainer gives all processes one seed
         texts, codes = self._read(examples, seed)
         return {self.name: self.sub_batch(texts, (seed,), codes=codes)}
 
@@ -159,9 +171,13 @@ class Collator:
 
     def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
         """The (B, T) fields: laid out, masked and padded."""
-        fillings = padding_values(self.tokenizer) | {"labels": IGNORED} | dict.fromkeys(self.extra_fields, 0)
+        fillings = padding_values(self.tokenizer) | {"labels": IGNORED}
         if len(language_rows_SB):
             fillings["language_ids"] = 0  # any: padding is no <mask>
+        if self.draws:
+            from modeling.modeling_xlm_align import DRAWS
+
+            fillings["draws"] = 0
         totals_B = row_lengths(sides.lengths_SB, self.tokenizer)
         fields = Fields(fillings, len(totals_B), int(totals_B.max()))
         for rows in blocks_of(totals_B):
@@ -170,15 +186,12 @@ class Collator:
                 of_sides_SN1 = language_rows_SB[:, rows, None]
                 language_ids = np.where(block.segment_ids == 1, of_sides_SN1[-1], of_sides_SN1[0])
                 fields.set("language_ids", rows, np.where(block.segment_ids < 0, 0, language_ids))
-            for name, values_NW in self.extras(block, keys_B[rows]).items():
-                fields.set(name, rows, np.where(block.segment_ids < 0, 0, values_NW))
+            if self.draws:
+                bits_NW = bits_of(key_stream(keys_B[rows], DRAW), block.input_ids.shape[1])
+                fields.set("draws", rows, np.where(block.segment_ids < 0, 0, bits_NW % DRAWS))
             fields.set("labels", rows, self.mask(block, keys_B[rows]))
             set_layout(fields, rows, block)
         return fields.tensors
-
-    def extras(self, block: Block, keys_N: np.ndarray) -> dict[str, np.ndarray]:
-        """(N, W) of each of the `extra_fields`."""
-        return {}
 
     def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
         """(N, W) labels of a block, whose `input_ids` get what stands in the predicted places."""
@@ -211,7 +224,9 @@ class Collator:
             self._check_keys(example, number)
         sides = [self._tokens([example[key] for example in examples], key) for key in self.keys]
         rows = [self._cut(list(row), seed, number) for number, row in enumerate(zip(*sides, strict=True))]
-        codes = [tuple(example.get(key, UNDETERMINED) for key in self.language_keys) for example in examples]
+        codes = [(UNDETERMINED,) * len(self.keys)] * len(examples)
+        if self._reads_languages:
+            codes = [tuple(example[key] for key in self.language_keys) for example in examples]
         ids = np.arange(len(examples), dtype=np.int64)
         cut = [list(side) for side in zip(*rows, strict=True)]
         return Texts(cut, ["-".join(names) for names in codes], ids, np.zeros_like(ids)), codes
@@ -224,14 +239,14 @@ class Collator:
                 f"{kind}: example {number} is a {type(example).__name__}. It must be a dict with the keys "
                 f"{' and '.join(self.keys)}."
             )
-        asked = self.keys + (self.language_keys if self.languages and self.language_share else ())
+        asked = self.keys + (self.language_keys if self._reads_languages else ())
         for key in asked:
             if key not in example:
                 raise ValueError(
                     f"{kind}: example {number} has no {key!r}, it has {', '.join(map(str, example)) or 'no keys'}. "
                     f"Examples need {' and '.join(asked)}."
                 )
-        for key in self.language_keys if len(asked) > len(self.keys) else ():
+        for key in asked[len(self.keys) :]:
             if not isinstance(example[key], str) or example[key] not in self.languages.rows:
                 raise ValueError(
                     f"{kind}: {key} of example {number} is {example[key]!r}, which is no language of the model. "
@@ -246,7 +261,10 @@ class Collator:
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         tokens = []
         for number, value in enumerate(values):
-            ids = np.asarray(found.get(number, value))
+            try:
+                ids = np.asarray(found.get(number, value))
+            except ValueError:  # lists of unequal length
+                ids = np.empty((0, 0))
             if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
                 raise ValueError(
                     f"{kind}: {key!r} of example {number} is a {type(value).__name__}. It must be a text, or a list of "
@@ -283,7 +301,8 @@ class Setting:
     before: "Sequence[Objective]"  # those of the phases before
     config: "PreTrainedConfig"
     source: str  # what errors call the configuration
-    learned: Mapping[str, Any] | None  # the configuration of the checkpoint it starts from; none: random weights
+    learned: Mapping[str, Any] | None
+    """The configuration of the checkpoint that the run starts from, or goes on from; none: random weights."""
 
 
 @dataclass
@@ -300,13 +319,11 @@ class Objective:
     reads: "ClassVar[type[MaskedObjective] | None]" = None
     """The objective whose rows it learns from; none: it has a collator of its own."""
     draws: ClassVar[bool] = False
-    """Whether it asks for a random number at each position of the rows that it reads."""
+    """Whether it needs a random number at each position of the rows that it reads."""
     own_mask: ClassVar[bool] = False
     """Whether its collator makes (B, T, T) masks, which flash attention does not take."""
     is_masked_lm: ClassVar[bool] = False
     """Whether its loss is that of masked language modeling, which every model has."""
-    labeled_by: ClassVar[str] = "model"
-    """What makes its labels, where it has no rows of its own."""
     has_teacher: ClassVar[bool] = False
     """Whether it learns from the recipe's `teacher`, whose answers are added to the rows that it reads."""
     panels: ClassVar[dict[str, str]] = {}
@@ -391,8 +408,8 @@ class MaskedObjective(Objective):
     def collator(
         self, tokenizer: "PreTrainedTokenizerBase", languages: Languages | None = None, draws: bool = False
     ) -> Collator:
-        """Its collator with these options; `draws`: an objective that reads its rows asks for random numbers."""
-        return self.collator_class(tokenizer, self.mask_probability, self.max_length, languages)
+        """Its collator with these options; `draws`: an objective that reads its rows needs random numbers."""
+        return self.collator_class(tokenizer, self.mask_probability, self.max_length, languages, draws)
 
     def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
         """Whether it learns from a corpus: text of its kind."""

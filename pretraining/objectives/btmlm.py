@@ -55,11 +55,13 @@ class BtmlmCollator(Collator):
         target_languages: Literal["paired", "all"] = "paired",
     ):
         super().__init__(tokenizer, mask_probability, max_length, languages)
-        if self.languages is None:
+        if self.languages is None or len(self.languages.rows) < 2:
             raise ValueError(
-                f"{type(self).__name__} writes in another language and got no languages. Give those of the model, as "
-                "languages=model.config.languages."
+                f"{type(self).__name__} writes in another language and needs two languages or more. Give those of the "
+                "model, as languages=model.config.languages."
             )
+        if target_languages not in ("paired", "all"):
+            raise ValueError(f"target_languages must be paired or all, got {target_languages!r}.")
         if not 0 < pseudo_share <= 1 or temperature < 0:
             raise ValueError(
                 f"pseudo_share must be above 0 and at most 1, and temperature at least 0, got {pseudo_share} and "
@@ -176,7 +178,7 @@ class Btmlm(MaskedObjective):
     def check_model(self, setting: Setting) -> None:
         if not getattr(setting.config, "num_languages", 0):
             raise ValueError(
-                f"{setting.source} has num_languages 0, and {setting.place} writes in one. Name them as "
+                f"{setting.place} needs a model with languages, and {setting.source} has num_languages 0. Set "
                 "model.config.languages."
             )
         can_translate = bool((setting.learned or {}).get("languages"))

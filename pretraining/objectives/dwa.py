@@ -31,7 +31,10 @@ class Dwa(Objective):
         learned = [objective for objective in setting.beside if objective.weight]
         if setting.config.query_positions == "none":
             if learned and all(isinstance(objective, Dwa) for objective in learned):
-                raise ValueError(f"{setting.place} is learned alone, and model.config.query_positions is none.")
+                raise ValueError(
+                    f"{setting.place} has nothing to predict, because model.config.query_positions is none. Set it to "
+                    "masked, or add an objective."
+                )
         elif self.weight and not setting.before and setting.learned is None:
             logger.warning(
                 f"Phase {setting.phase!r} has {self.name}, and the model starts from random weights: before it has "

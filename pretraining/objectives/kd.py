@@ -17,5 +17,4 @@ class Kd(Objective):
     name = "kd"
     text = "monolingual"
     reads = Mlm
-    labeled_by = "teacher"
     has_teacher = True

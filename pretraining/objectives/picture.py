@@ -19,22 +19,20 @@ def picture(batch: Mapping[str, Mapping[str, Any]], row: int = 0) -> None:
         if SIDES[0] in fields:
             for own, other in (SIDES, SIDES[::-1]):
                 print(f"{name}, {own}")
-                signs = [_signs(fields[side], row, letters=side_letters(side)) for side in (own, other)]
-                masks = [_allowed(fields[side]["attention_mask"][row], len(signs[0])) for side in (own, other)]
-                _print(signs[0], [*signs[0], "|", *signs[1]], [[*a, None, *b] for a, b in zip(*masks, strict=True)])
+                signs = {side: _signs(fields[side], row, letters="ab"[SIDES.index(side)]) for side in SIDES}
+                lines, others = signs[own], signs[other]
+                masks = [
+                    _allowed(fields[side]["attention_mask"][row], len(lines), len(signs[side])) for side in (own, other)
+                ]
+                _print(lines, [*lines, "|", *others], [[*a, None, *b] for a, b in zip(*masks, strict=True)])
             continue
         if "generation_mask" in fields:
             signs = _signs(fields, row, letters="ap", labels=False)
             print(f"{name}, first step")
-            _print(signs, signs, _allowed(fields["generation_mask"][row], len(signs)))
+            _print(signs, signs, _allowed(fields["generation_mask"][row], len(signs), len(signs)))
         signs = _signs(fields, row)
         print(f"{name}, second step" if "generation_mask" in fields else name)
-        _print(signs, signs, _allowed(fields["attention_mask"][row], len(signs)))
-
-
-def side_letters(side: str) -> str:
-    """What stands for the tokens of a side that is an input of its own."""
-    return "ab"[SIDES.index(side)]
+        _print(signs, signs, _allowed(fields["attention_mask"][row], len(signs), len(signs)))
 
 
 def _signs(fields: Mapping[str, Any], row: int, letters: str = "ab", labels: bool = True) -> list[str]:
@@ -48,15 +46,15 @@ def _signs(fields: Mapping[str, Any], row: int, letters: str = "ab", labels: boo
     return signs
 
 
-def _allowed(mask: Any, lines: int) -> list[list[bool]]:
-    """Of a row's mask (T,) or (T, T), who may attend to whom, for the first `lines` positions."""
+def _allowed(mask: Any, lines: int, columns: int) -> list[list[bool]]:
+    """Of a row's mask (T,) or (T, T), which of the first `columns` positions the first `lines` may attend to."""
     if mask.dim() == 1:
         mask = mask.expand(lines, -1)
-    return mask[:lines].bool().tolist()
+    return mask[:lines, :columns].bool().tolist()
 
 
 def _print(lines: Sequence[str], columns: Sequence[str], allowed: Sequence[Sequence[bool | None]]) -> None:
     print("    " + " ".join(f"{sign:2}" for sign in columns).rstrip())
     for sign, marks in zip(lines, allowed, strict=True):
-        shown = ["|" if mark is None else "x" if mark else "." for mark in marks[: len(columns)]]
+        shown = ["|" if mark is None else "x" if mark else "." for mark in marks]
         print(f"{sign:3} " + " ".join(f"{mark:2}" for mark in shown).rstrip())

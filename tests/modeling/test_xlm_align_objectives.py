@@ -334,7 +334,7 @@ def test_losses_add_up_and_weights_choose():
     sums = {name: losses.sum() for name, losses in whole.token_losses.items()}
     assert list(sums) == ["mlm", "tlm", "dwa"]
     torch.testing.assert_close(whole.loss_sum, sums["mlm"] + sums["tlm"] + 0.5 * sums["dwa"])
-    baseline = ForPreTraining.forward(model, {"dwa": 0.0}, mlm=mlm, tlm=tlm)
+    baseline = ForPreTraining.forward(model, objective_weights={"dwa": 0.0}, mlm=mlm, tlm=tlm)
     for asks_none in (
         model(mlm=mlm, tlm=tlm, objective_weights={"dwa": 0.0}),
         xlm_align(query_positions="none")(mlm=mlm, tlm=tlm),

@@ -180,7 +180,7 @@ def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
 
 
 def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokenizer):
-    collate = COLLATORS["mlm"](sample_tokenizer, 1.0)
+    collate = COLLATORS["mlm"](sample_tokenizer, 0.999)
     assert not set(collate.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(collate.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id

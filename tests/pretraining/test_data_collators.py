@@ -213,6 +213,7 @@ MISTAKES = [
     ([GOOD | {"target": [-1]}], "-1"),
     ([GOOD | {"target": [0, 50, 2]}], "special"),
     ([GOOD | {"target": [[10, 11]]}], "'target'"),
+    ([GOOD | {"target": [[10, 11], [12]]}], "'target'"),
 ]
 
 
@@ -227,16 +228,57 @@ def test_a_mistake_in_options_is_named(sample_tokenizer):
         ({"mask_probability": 0.0}, "mask_probability"),
         ({"mask_probability": 15}, "mask_probability"),
         ({"max_length": 4}, "max_length"),
+        ({"max_length": "128"}, "max_length"),
+        ({"languages": "en"}, "languages"),
     ):
         with pytest.raises(ValueError, match=named):
             CamlmCollator(sample_tokenizer, **options)
-    with pytest.raises(ValueError, match="languages"):
-        BtmlmCollator(sample_tokenizer)
+    with pytest.raises(ValueError, match="str has no mask token"):
+        CamlmCollator("xlm-roberta-base")
+    for languages in (None, [], ["en"]):
+        with pytest.raises(ValueError, match="languages"):
+            BtmlmCollator(sample_tokenizer, languages=languages)
+    with pytest.raises(ValueError, match="target_languages"):
+        BtmlmCollator(sample_tokenizer, languages=["en", "de"], target_languages="al")
     collate = CamlmCollator(sample_tokenizer, languages=["en", "de"])
     with pytest.raises(ValueError, match="source_language"):
         collate([GOOD])
     with pytest.raises(ValueError, match="'fr'"):
         collate([GOOD | {"source_language": "en", "target_language": "fr"}])
+
+
+def test_columns_that_a_collator_does_not_read_are_ignored(sample_tokenizer):
+    strange = {"language": None, "source_language": 3, "target_language": [], "id": object()}
+    for collate in (CamlmCollator(sample_tokenizer), CamlmCollator(sample_tokenizer, languages=[])):
+        assert collate([GOOD | strange])["camlm"]["languages"] == ["und-und"]
+
+
+def test_processes_draw_other_masks_of_one_seed(pairs, sample_tokenizer, monkeypatch):
+    """The Trainer seeds all processes alike."""
+    collate, labels = MlmCollator(sample_tokenizer), []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in (0, 1, 0):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        torch.manual_seed(1)
+        labels.append(collate(pairs)["mlm"]["labels"])
+    assert torch.equal(labels[0], labels[2])
+    assert labels[0].shape != labels[1].shape or not torch.equal(labels[0], labels[1])
+
+
+def test_a_sub_batch_that_a_model_cannot_learn_is_refused(pairs, sample_tokenizer):
+    """It would be masked LM of something else under its name."""
+    config = XlmAlignConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES)
+    model = XlmAlignForPreTraining(config)
+    tlm = TlmCollator(sample_tokenizer, max_length=128)(pairs[:2])["tlm"]
+    others = [
+        {"dwa": tlm},
+        BtmlmCollator(sample_tokenizer, max_length=128, languages=["en", "de"])(pairs[:2]),
+        CaMlmPairsCollator(sample_tokenizer, max_length=128)(pairs[:2]),
+        {"input_ids": tlm["input_ids"]},
+    ]
+    for batch in others:
+        with pytest.raises(ValueError, match="|".join(batch)):
+            model(**batch)
 
 
 def test_batches_of_workers(pairs, sample_tokenizer):
@@ -272,5 +314,8 @@ def test_pictures(sample_tokenizer, capsys):
     first, second = capsys.readouterr().out.split("btmlm, ")[1:]
     assert first.startswith("first step") and second.startswith("second step") and "." not in second
     assert first.splitlines()[1].split()[-1] == "p"
-    picture(CaMlmPairsCollator(sample_tokenizer)([GOOD]))
-    assert "|" in capsys.readouterr().out
+    padded = CaMlmPairsCollator(sample_tokenizer)([GOOD, {"source": "a b c " * 9, "target": "d e f " * 9}])
+    picture(padded)
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    sizes = [int((padded["ca_mlm_pairs"][side]["segment_ids"][0] >= 0).sum()) for side in ("x", "y")]
+    assert lines[0].split()[1:] == ["x"] * sizes[0] + ["|"] + ["x"] * sizes[1]
