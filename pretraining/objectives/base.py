@@ -13,8 +13,9 @@ Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides o
 block and `W` positions of its longest row.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -162,8 +163,8 @@ class Collator:
         else:
             codes = []
         sides, facts = self.arrange(Sides(texts.sides, side_lengths(texts.sides), codes), keys_B, training)
-        fields = self.rows(sides, keys_B, self._language_rows(sides, keys_B))
-        return fields | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)} | facts
+        rows = self.rows(sides, keys_B, self._language_rows(sides, keys_B))
+        return rows | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)} | facts
 
     def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
         """What stands in the rows, in its order; and what else the sub-batch says."""
@@ -179,19 +180,19 @@ class Collator:
 
             fillings["draws"] = 0
         totals_B = row_lengths(sides.lengths_SB, self.tokenizer)
-        fields = Fields(fillings, len(totals_B), int(totals_B.max()))
+        filled = Fields(fillings, len(totals_B), int(totals_B.max()))
         for rows in blocks_of(totals_B):
             block = lay_out([side[rows] for side in sides.tokens], sides.lengths_SB[:, rows], self.tokenizer)
             if len(language_rows_SB):
                 of_sides_SN1 = language_rows_SB[:, rows, None]
                 language_ids = np.where(block.segment_ids == 1, of_sides_SN1[-1], of_sides_SN1[0])
-                fields.set("language_ids", rows, np.where(block.segment_ids < 0, 0, language_ids))
+                filled.set("language_ids", rows, np.where(block.segment_ids < 0, 0, language_ids))
             if self.draws:
                 bits_NW = bits_of(key_stream(keys_B[rows], DRAW), block.input_ids.shape[1])
-                fields.set("draws", rows, np.where(block.segment_ids < 0, 0, bits_NW % DRAWS))
-            fields.set("labels", rows, self.mask(block, keys_B[rows]))
-            set_layout(fields, rows, block)
-        return fields.tensors
+                filled.set("draws", rows, np.where(block.segment_ids < 0, 0, bits_NW % DRAWS))
+            filled.set("labels", rows, self.mask(block, keys_B[rows]))
+            set_layout(filled, rows, block)
+        return filled.tensors
 
     def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
         """(N, W) labels of a block, whose `input_ids` get what stands in the predicted places."""
@@ -408,8 +409,11 @@ class MaskedObjective(Objective):
     def collator(
         self, tokenizer: "PreTrainedTokenizerBase", languages: Languages | None = None, draws: bool = False
     ) -> Collator:
-        """Its collator with these options; `draws`: an objective that reads its rows needs random numbers."""
-        return self.collator_class(tokenizer, self.mask_probability, self.max_length, languages, draws)
+        """Its collator, given those of these options that it takes; `draws`: an objective that reads its rows needs
+        random numbers."""
+        taken = inspect.signature(self.collator_class).parameters
+        options = {item.name: getattr(self, item.name) for item in fields(self) if item.name in taken}
+        return self.collator_class(tokenizer, languages=languages, **options, **({"draws": True} if draws else {}))
 
     def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
         """Whether it learns from a corpus: text of its kind."""

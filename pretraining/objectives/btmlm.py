@@ -153,12 +153,6 @@ class Btmlm(MaskedObjective):
     def text_length(self) -> int:
         return length_of_text(self.max_length, self.pseudo_share)
 
-    def collator(
-        self, tokenizer: "PreTrainedTokenizerBase", languages: Languages | None = None, draws: bool = False
-    ) -> BtmlmCollator:
-        options = (self.mask_probability, self.max_length, languages)
-        return BtmlmCollator(tokenizer, *options, self.pseudo_share, self.temperature, self.target_languages)
-
     def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
         """Text in a language that can be translated into another."""
         if not super().reads_corpus(corpus, languages):

@@ -30,7 +30,14 @@ def test_a_run_of_several_sessions_and_phases(made_up_run):
     folder, _ = made_up_run("veco")
     text = write_card(folder, license="apache-2.0").read_text(encoding="utf-8")
     trained = text.partition("## How it was trained")[2].partition("\n## ")[0]
-    facts = ("tlm (1,024)", "mlm (64), dwa", "only *crossattention*", "0.0001, constant", "1 h 5 min in 2 sessions", "uncommitted")
+    facts = (
+        "tlm (1,024)",
+        "dwa",
+        "only *crossattention*",
+        "0.0001, constant",
+        "1 h 5 min in 2 sessions",
+        "uncommitted",
+    )
     assert all(fact in trained for fact in facts) and "fedcba987654" in trained and "012345" not in trained
     assert "apache-2.0" in text.partition("## Licenses")[2]
 

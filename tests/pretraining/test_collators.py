@@ -1,6 +1,8 @@
 import dataclasses
 import io
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import get_args
 
@@ -202,8 +204,39 @@ def test_the_lists_of_objectives_agree():
         for name, terms in model.objectives.items():
             assert OBJECTIVES[name].loss_terms == terms
             assert OBJECTIVES[name].losses() == model.losses_of_objective(name)
-        of_all = {"mlm", "tlm", "camlm"}  # whose loss is masked LM
+        of_all = {name for name, objective in OBJECTIVES.items() if objective.is_masked_lm}
         assert set(learnable(model)) == of_all | model.objectives.keys()
+
+
+# options that the loop, or the loss, reads
+OF_THE_LOOP = {"weight", "batch_size", "packed", "terms"}
+
+
+@pytest.mark.parametrize("name", COLLATORS)
+def test_every_option_reaches_the_collator(name, sample_tokenizer):
+    objective = OBJECTIVES[name](batch_size=1)
+    options = {item.name for item in dataclasses.fields(objective)} - OF_THE_LOOP
+    assert {"mask_probability", "max_length"} <= options
+    for option in options:
+        value = getattr(objective, option)
+        other = "all" if option == "target_languages" else value / 2 if isinstance(value, float) else 2 * value
+        changed = dataclasses.replace(objective, **{option: other or 0.5})
+        assert getattr(changed.collator(sample_tokenizer, LANGUAGES), option) == getattr(changed, option), option
+
+
+@pytest.mark.parametrize("name", COLLATORS)
+def test_an_objective_says_whether_its_masks_are_its_own(name, sample_tokenizer):
+    objective, example = OBJECTIVES[name](batch_size=1, max_length=64), {"text": "a b c", "language": "en"}
+    example |= {"source": "a b c", "target": "d e f", "source_language": "en", "target_language": "de"}
+    (sub_batch,) = objective.collator(sample_tokenizer, LANGUAGES)([example]).values()
+    masks = [field for fields in inputs_of(sub_batch) for key, field in fields.items() if key.endswith("_mask")]
+    assert any(mask.dim() == 3 for mask in masks) == objective.own_mask
+
+
+def test_recipes_are_read_without_the_libraries_that_take_seconds():
+    code = "import sys, pretraining.recipe; print(sorted({'torch', 'transformers', 'datasets'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_help_names_every_objective_with_its_options():

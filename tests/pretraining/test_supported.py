@@ -31,7 +31,7 @@ def test_a_folder_of_the_zoo_says_of_its_backbone_what_its_checkpoint_does(zoo_m
     folder = str(zoo_model_dir("metaxlm on deberta-v2"))
     told = {model: supported.objectives_of(model, folder) for model in supported.MODELS}
     can, cannot = told["metaxlm"]
-    assert can == "mlm, tlm, kd" and cannot.startswith("camlm: ") and "deberta-v2" in cannot
+    assert can == "mlm, tlm, kd" and cannot.startswith("camlm") and "deberta-v2" in cannot
     assert told["ernie_m"][0] == "mlm, tlm"
     assert "deberta-v2" in told["veco"]
 
